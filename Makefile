@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check format bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sim,report,dev]'
+	@touch $@
+
+demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
+	$(BIN)/fedraw demo
+
+test: install ## run all tests but the slow ones
+	$(BIN)/pytest -q
+
+test-slow: install ## run the tests marked slow
+	$(BIN)/pytest -q -m slow
+
+check: install ## format, lint, strict types; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install ## format and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## measure; prints ratios (results with date and machine: benchmarks/README.md)
+	$(BIN)/python benchmarks/aggregation.py
+
+clean: ## remove .venv, caches and runs
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,91 @@
+"""Names the slices of a vector: trainable parameters, statistics, the classifier head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fedraw.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One tensor's place in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a model lies in its vector.
+
+    Trainable parameters come first and statistics (batch norm's running mean and variance) last, so
+    each kind is one slice. Integer counters are no part of a vector: they cannot be averaged.
+
+    >>> layout = Layout.of([("fc.weight", (3, 2)), ("fc.bias", (3,))], [("bn.mean", (2,))])
+    >>> layout.parameters, layout.statistics
+    (slice(0, 9, None), slice(9, 11, None))
+    >>> layout.head_bias
+    Segment(name='fc.bias', shape=(3,), start=6)
+    """
+
+    segments: tuple[Segment, ...]
+    parameter_count: int
+    head_weight: Segment | None = None
+    head_bias: Segment | None = None
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Iterable[tuple[str, tuple[int, ...]]],
+        statistics: Iterable[tuple[str, tuple[int, ...]]] = (),
+    ) -> Layout:
+        """Lay tensors out in the order given; the head is the last matrix and the bias after it."""
+        parameters, statistics = list(parameters), list(statistics)
+        named = [*parameters, *statistics]
+        names = [name for name, _ in named]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadInput(f"tensor {twice!r} stands twice in the layout; names must be unique")
+        starts = accumulate((math.prod(shape) for _, shape in named), initial=0)
+        segments = tuple(
+            Segment(name, tuple(shape), start)
+            for (name, shape), start in zip(named, starts, strict=False)
+        )
+        weight, bias = _head(segments[: len(parameters)])
+        count = sum(segment.size for segment in segments[: len(parameters)])
+        return cls(segments, count, weight, bias)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def parameters(self) -> slice:
+        return slice(0, self.parameter_count)
+
+    @property
+    def statistics(self) -> slice:
+        return slice(self.parameter_count, self.size)
+
+
+def _head(parameters: tuple[Segment, ...]) -> tuple[Segment | None, Segment | None]:
+    matrices = [s for s in parameters if len(s.shape) == 2]
+    if not matrices:
+        return None, None
+    weight = matrices[-1]
+    rows = weight.shape[:1]
+    after = [s for s in parameters if s.start > weight.start and s.shape == rows]
+    return weight, after[0] if after else None

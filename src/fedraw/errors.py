@@ -1,0 +1,44 @@
+"""What fedraw raises when the cause lies outside its code.
+
+FedrawError
+├── BadInput            a file, a key, a table, a setting: the user's to mend (exit code 2)
+│   └── MissingExtra    an optional dependency is not installed
+└── RefusedUpdate       one client's update is unusable; the federation goes on without it
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedrawError(Exception):
+    """Base of everything below; its text is written for the user."""
+
+
+class BadInput(FedrawError, ValueError):
+    """Names the thing, the value and the remedy."""
+
+
+class MissingExtra(BadInput, ImportError):
+    """An optional dependency is needed and absent."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs {package}: pip install 'fedraw[{extra}]'")
+
+
+class RefusedUpdate(FedrawError):
+    """Raised before anything of the state was touched, so the state it was given stays good."""
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the closest known one, or all of them.
+
+    >>> nearest("bufer", ["buffer", "cap"])
+    "did you mean 'buffer'?"
+    >>> nearest("x", ["buffer", "cap"])
+    'known: buffer, cap'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(word), names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""One published method per file, each a value with `start` and `step`."""

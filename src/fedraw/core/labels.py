@@ -1,0 +1,163 @@
+"""Label counts of many clients, validated, as one sparse table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
+from fedraw.errors import BadInput
+
+# Above this a count is no longer exact as a float, and a share of it means nothing.
+LARGEST_COUNT = 2**53
+REMEDY = "a label count is a whole number from 0 on"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """How many training samples of each label each client reports: one sparse row per client.
+
+    Row i is the entries `start[i]:start[i + 1]` of `column` (a position in `labels`), `count` and
+    `share`, where share is freq(l, i), the label's share of the client's own samples. A claimed
+    share without a count (see `simulation.misreport`) weighs in a score but not in coverage.
+
+    >>> table = LabelTable.from_counts({"a": {"cat": 3, "dog": 1}, "b": {"cat": 5}})
+    >>> table.share
+    array([0.75, 0.25, 1.  ])
+    """
+
+    clients: tuple[ClientId, ...]
+    labels: tuple[Label, ...]
+    start: Ints
+    column: Ints
+    count: Ints
+    share: Floats
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[ClientId, LabelCounts]) -> LabelTable:
+        """Build from one histogram per client; zero counts are as good as absent ones."""
+        clients = list(counts)
+        labels = list(dict.fromkeys(chain.from_iterable(counts.values())))
+        position = {label: column for column, label in enumerate(labels)}
+        rows = [row for row, client in enumerate(clients) for _ in counts[client]]
+        columns = [position[label] for histogram in counts.values() for label in histogram]
+        values = [n for histogram in counts.values() for n in histogram.values()]
+        return cls.from_entries(clients, labels, rows, columns, values)
+
+    @classmethod
+    def from_entries(
+        cls,
+        clients: Sequence[ClientId],
+        labels: Sequence[Label],
+        rows: npt.ArrayLike,
+        columns: npt.ArrayLike,
+        counts: npt.ArrayLike,
+    ) -> LabelTable:
+        """Build from parallel arrays: client position, label position, count."""
+        if not clients:
+            raise BadInput("no client reports any labels; a federation needs at least one client")
+        row, column = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
+
+        def entry(i: int) -> str:
+            return f"client {clients[row[i]]!r}, label {labels[column[i]]!r}"
+
+        count = whole_counts(counts, entry)
+        order = np.lexsort((column, row))
+        row, column, count = row[order], column[order], count[order]
+        _refuse_repeats(row, column, clients, labels)
+        held = count > 0
+        row, column, count = row[held], column[held], count[held]
+        totals = np.bincount(row, weights=count, minlength=len(clients))
+        _refuse_empty_rows(totals, clients)
+        _refuse_unheld_labels(column, labels)
+        start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(clients)))])
+        return cls(tuple(clients), tuple(labels), start, column, count, count / totals[row])
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def row(self, position: int) -> slice:
+        return slice(int(self.start[position]), int(self.start[position + 1]))
+
+    def row_of_entry(self) -> Ints:
+        """The client's position for each entry."""
+        return np.repeat(np.arange(len(self)), np.diff(self.start))
+
+    def totals(self) -> Ints:
+        """Samples per client."""
+        sums = np.bincount(self.row_of_entry(), weights=self.count, minlength=len(self))
+        return sums.astype(np.int64)
+
+    def coverage(self) -> Ints:
+        """How many clients hold each label."""
+        return np.bincount(self.column[self.count > 0], minlength=len(self.labels))
+
+    def fair_shares(self) -> Floats:
+        """Each label's share of all samples: its weight if every sample weighed the same."""
+        sums = np.bincount(self.column, weights=self.count, minlength=len(self.labels))
+        return np.asarray(sums / self.count.sum(), np.float64)
+
+
+def whole_counts(values: npt.ArrayLike, entry: Callable[[int], str]) -> Ints:
+    """Label counts as int64, or an error that names the first one that is no count.
+
+    >>> whole_counts([2, -1], lambda i: f"row {i}")
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.BadInput: row 1: count -1 is negative; a label count is a whole number from 0 on
+    """
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iuf":  # booleans, texts, and integers beyond 64 bits
+        array = np.array([_number(value, entry, i) for i, value in enumerate(array.tolist())])
+    for wrong, what in (
+        (np.isnan(array), "is not a number"),
+        (array < 0, "is negative"),
+        (array > LARGEST_COUNT, "is too large to be exact"),
+        (array != np.floor(array), "is fractional"),
+    ):
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise BadInput(f"{entry(i)}: count {array[i]} {what}; {REMEDY}")
+    return array.astype(np.int64)
+
+
+def _number(value: object, entry: Callable[[int], str], i: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"{entry(i)}: count {value!r} is not a number; {REMEDY}")
+    return float(value)
+
+
+def _refuse_repeats(
+    row: Ints, column: Ints, clients: Sequence[ClientId], labels: Sequence[Label]
+) -> None:
+    repeats = (row[1:] == row[:-1]) & (column[1:] == column[:-1])
+    if repeats.any():
+        i = int(np.argmax(repeats))
+        raise BadInput(
+            f"client {clients[row[i]]!r} reports label {labels[column[i]]!r} twice; add the counts"
+        )
+
+
+def _refuse_empty_rows(totals: npt.NDArray[np.number], clients: Sequence[ClientId]) -> None:
+    empty = np.flatnonzero(totals == 0)
+    if empty.size:
+        named = ", ".join(repr(clients[i]) for i in empty[:10])
+        more = f" and {empty.size - 10} more" if empty.size > 10 else ""
+        raise BadInput(
+            f"client {named}{more} reports no labels, so it has no rarity score; "
+            "leave it out or report its counts"
+        )
+
+
+def _refuse_unheld_labels(column: Ints, labels: Sequence[Label]) -> None:
+    unheld = np.flatnonzero(np.bincount(column, minlength=len(labels)) == 0)
+    if unheld.size:
+        raise BadInput(
+            f"label {labels[unheld[0]]!r} is held by no client; leave it out of the label counts"
+        )

@@ -1,0 +1,93 @@
+"""From scores to weights: proportional, with an optional cap; and what staleness takes off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from fedraw.core.types import Floats
+from fedraw.errors import BadInput
+
+Cap = Literal["none", "naive", "water-filling"]
+Staleness = Literal["none", "polynomial", "hinge"]
+
+
+def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> Floats:
+    """Weights proportional to the scores, summing to one, kept down by the cap.
+
+    naive:          w' = min(w, c) / Σ min(w, c), which may end above c again
+    water-filling:  w' = min(c, level · S), the level raised until the sum is one
+
+    >>> weights([8, 1, 1], "water-filling", 0.5)
+    array([0.5 , 0.25, 0.25])
+    >>> weights([8, 1, 1], "naive", 0.5).round(3)
+    array([0.714, 0.143, 0.143])
+    """
+    if not scores or min(scores) <= 0:
+        raise BadInput(f"scores must be positive, got {list(scores)[:10]}")
+    check_cap(cap, cap_at, len(scores))
+    capped = np.array(capped_scores(scores, cap, cap_at))
+    return np.asarray(capped / capped.sum(), np.float64)
+
+
+def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[float]:
+    """The scores lowered so that plain proportional weights obey the cap.
+
+    Only those above the cap change, so a running weighted sum has few terms to correct. Plain
+    Python: a buffer has tens of slots, for which NumPy's calls would cost more than the arithmetic.
+    """
+    if cap == "none":
+        return scores
+    ceiling = sum(scores) * cap_at if cap == "naive" else _water_level(scores, cap_at)
+    if max(scores) <= ceiling:
+        return scores
+    return [min(score, ceiling) for score in scores]
+
+
+def _water_level(scores: Sequence[float], cap_at: float) -> float:
+    """The score that weighs exactly `cap_at` once everything above it is cut down to it."""
+    rest = sum(scores)
+    room = 1.0
+    for score in sorted(scores, reverse=True):
+        # With the larger ones pinned at the cap, the others share the room left by their scores.
+        if score * room <= cap_at * rest:
+            break
+        rest -= score
+        room -= cap_at
+        if rest <= 0 or room <= 0:
+            return min(scores)
+    return cap_at * rest / room
+
+
+def check_cap(cap: str, cap_at: float, slots: int) -> None:
+    """Refuse a cap that `slots` weights cannot meet."""
+    if cap not in ("none", "naive", "water-filling"):
+        raise BadInput(f"cap {cap!r} is unknown; known: none, naive, water-filling")
+    if cap == "none":
+        return
+    if not 0 < cap_at <= 1:
+        raise BadInput(f"cap_at = {cap_at:g} is no weight; give a number above 0, at most 1")
+    if cap_at * slots < 1:
+        raise BadInput(
+            f"cap_at = {cap_at:g} is below 1/{slots}: {slots} weights of at most {cap_at:g} cannot "
+            f"sum to 1; raise it to {1 / slots:.4g} or more"
+        )
+
+
+def staleness_discount(
+    kind: Staleness, versions: int, exponent: float = 0.5, slope: float = 10.0, grace: float = 4.0
+) -> float:
+    """s(τ): 1, (1 + τ)^-a, or 1 up to b and 1 / (a (τ − b) + 1) after it.
+
+    >>> staleness_discount("polynomial", 3)
+    0.5
+    >>> staleness_discount("hinge", 4), staleness_discount("hinge", 5)
+    (1.0, 0.09090909090909091)
+    """
+    if kind == "polynomial":
+        return float((1 + versions) ** -exponent)
+    if kind == "hinge" and versions > grace:
+        return 1 / (slope * (versions - grace) + 1)
+    return 1.0

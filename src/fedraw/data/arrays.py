@@ -1,0 +1,99 @@
+"""Brings arrays of many forms to the one form used inside: float32 images, int64 labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.types import Ints
+from fedraw.errors import BadInput, nearest
+
+# Numbers beyond this are ids, not classes.
+_MOST_LABELS = 65_536
+
+
+def as_images(key: str, images: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Images as float32; only uint8 is rescaled, from 0..255 to 0..1.
+
+    >>> as_images("images", np.array([[0, 255]], dtype=np.uint8)).tolist()
+    [[0.0, 1.0]]
+    >>> as_images("images", [[0, 255]]).tolist()
+    [[0.0, 255.0]]
+    """
+    array = np.asarray(images)
+    if array.dtype.kind not in "iufb":
+        raise BadInput(f"{key} are of type {array.dtype}; give an array of numbers")
+    if array.dtype == np.uint8:
+        scaled: npt.NDArray[np.float32] = np.divide(array, 255, dtype=np.float32)
+        return scaled
+    with np.errstate(over="ignore"):  # too large becomes inf, which the dataset refuses
+        return array.astype(np.float32)
+
+
+def same_form(images: npt.ArrayLike, test_images: npt.ArrayLike) -> None:
+    """Refuse to rescale one of the two and not the other."""
+    first, second = np.asarray(images).dtype, np.asarray(test_images).dtype
+    if (first == np.uint8) != (second == np.uint8):
+        raise BadInput(
+            f"images are {first} and test_images {second}, and only uint8 is divided by 255; "
+            "give both in one type"
+        )
+
+
+def encode_labels(
+    parts: Sequence[npt.ArrayLike], label_names: Sequence[str] | None
+) -> tuple[list[Ints], tuple[str, ...]]:
+    """Number the labels of all parts alike, and name them.
+
+    >>> encode_labels([["dog", "cat"], ["dog"]], None)
+    ([array([1, 0]), array([1])], ('cat', 'dog'))
+    >>> encode_labels([[0, 2]], None)
+    ([array([0, 2])], ('0', '1', '2'))
+    """
+    arrays = [_as_labels(part) for part in parts]
+    named = {array.dtype.kind for array in arrays if array.size} == {"U"}
+    if not named and any(array.dtype.kind == "U" for array in arrays if array.size):
+        raise BadInput("labels are names in one array and numbers in the other; use one of the two")
+    names = _names(arrays, label_names, named)
+    if named:
+        return [_numbers(array, names) for array in arrays], names
+    return [array.astype(np.int64) for array in arrays], names
+
+
+def _as_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
+    array = np.asarray(labels)
+    # Tables hand out text as objects.
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
+        return array.astype(str)
+    if array.size and array.dtype.kind not in "iubU":
+        raise BadInput(
+            f"labels are of type {array.dtype} (the first is {array.flat[0]!r}); "
+            "give whole numbers from 0, or names"
+        )
+    return array
+
+
+def _names(
+    arrays: list[npt.NDArray[Any]], given: Sequence[str] | None, named: bool
+) -> tuple[str, ...]:
+    if given is not None:
+        return tuple(str(name) for name in given)
+    values = np.concatenate([array.ravel() for array in arrays if array.size] or [np.empty(0, int)])
+    if named:
+        return tuple(str(name) for name in np.unique(values))
+    top = int(values.max(initial=-1))
+    if top >= _MOST_LABELS:
+        raise BadInput(f"label {top} is too large for a class; number the labels from 0")
+    return tuple(str(number) for number in range(top + 1))
+
+
+def _numbers(labels: npt.NDArray[Any], names: tuple[str, ...]) -> Ints:
+    number = {name: position for position, name in enumerate(names)}
+    unknown = next((str(label) for label in labels.flat if str(label) not in number), None)
+    if unknown is not None:
+        raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
+    coded = np.array([number[str(label)] for label in labels.flat], dtype=np.int64)
+    return coded.reshape(labels.shape)

@@ -1,0 +1,42 @@
+"""The datasets that a spec can name: the only place that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedraw.data.dataset import Dataset
+from fedraw.data.digits import digits
+from fedraw.data.npz import load_npz
+from fedraw.errors import BadInput, nearest
+
+
+def load(name: str, *, path: Path | None = None, rng: np.random.Generator) -> Dataset:
+    """A dataset by name; `rng` draws the test set where none is published.
+
+    >>> load("digits", rng=np.random.default_rng(0)).classes
+    10
+    """
+    if name not in BY_NAME:
+        raise BadInput(f"unknown dataset {name!r}; {nearest(name, BY_NAME)}")
+    return BY_NAME[name](path, rng)
+
+
+def _digits(path: Path | None, rng: np.random.Generator) -> Dataset:
+    if path is not None:
+        raise BadInput(f"dataset 'digits' has no path, got {str(path)!r}; did you mean 'npz'?")
+    return digits(rng)
+
+
+def _npz(path: Path | None, rng: np.random.Generator) -> Dataset:
+    if path is None:
+        raise BadInput("dataset 'npz' needs a path; set path to the .npz file")
+    return load_npz(path, rng)
+
+
+BY_NAME: dict[str, Callable[[Path | None, np.random.Generator], Dataset]] = {
+    "digits": _digits,
+    "npz": _npz,
+}

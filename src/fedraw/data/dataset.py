@@ -1,0 +1,140 @@
+"""Labelled images with a global test set, checked once and trusted afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.types import Ints
+from fedraw.data.arrays import as_images, encode_labels, same_form
+from fedraw.data.holdout import stratified
+from fedraw.errors import BadInput, nearest
+
+Images = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images to spread over clients, and a test set that belongs to none of them.
+
+    >>> two = np.zeros((2, 1, 8, 8), dtype=np.float32)
+    >>> data = Dataset("toy", two, np.array([0, 1]), two[:1], np.array([1]), ("cat", "dog"))
+    >>> data.classes, data.input_shape, data.label_indices(["dog", 0])
+    (2, (1, 8, 8), (1, 0))
+    """
+
+    name: str
+    images: Images
+    labels: Ints
+    test_images: Images
+    test_labels: Ints
+    label_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.label_names)) < len(self.label_names):
+            twice = next(n for n in self.label_names if self.label_names.count(n) > 1)
+            raise BadInput(f"label name {twice!r} stands twice in label_names; make them unique")
+        if not len(self.images):
+            raise BadInput(f"dataset {self.name!r} has no images; give at least one to train on")
+        _check("", self.images, self.labels, self.classes)
+        _check("test_", self.test_images, self.test_labels, self.classes)
+        if self.test_images.shape[1:] != self.input_shape:
+            raise BadInput(
+                f"test_images are of shape {self.test_images.shape[1:]} and images of "
+                f"{self.input_shape}; bring both to one shape"
+            )
+
+    @property
+    def classes(self) -> int:
+        return len(self.label_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.images.shape[1:]
+
+    def label_indices(self, names_or_numbers: Sequence[int | str]) -> tuple[int, ...]:
+        """The numbers of labels given by name or by number."""
+        return tuple(self._label_index(label) for label in names_or_numbers)
+
+    def _label_index(self, label: int | str) -> int:
+        if isinstance(label, str) and label in self.label_names:
+            return self.label_names.index(label)
+        if isinstance(label, str):
+            raise BadInput(
+                f"unknown label {label!r} of dataset {self.name!r}; "
+                f"{nearest(label, self.label_names)}"
+            )
+        if not 0 <= label < self.classes:
+            raise BadInput(
+                f"label {label} of dataset {self.name!r} is out of range; "
+                f"its labels are 0 to {self.classes - 1}"
+            )
+        return int(label)
+
+
+def from_arrays( (all but two have a default)
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    name: str = "arrays",
+    test_images: npt.ArrayLike | None = None,
+    test_labels: npt.ArrayLike | None = None,
+    label_names: Sequence[str] | None = None,
+    holdout: float = 0.2,
+    rng: np.random.Generator | None = None,
+) -> Dataset:
+    """A dataset from a user's own arrays.
+
+    Images of uint8 are divided by 255; all others keep their values and become float32. Labels are
+    numbers from 0, or names, which are then numbered in the order of `label_names` (by default the
+    alphabet's). Without test arrays, a share `holdout` of each label, drawn with `rng`, becomes the
+    test set.
+
+    >>> rng = np.random.default_rng(0)
+    >>> data = from_arrays(np.eye(4), ["b", "a", "b", "a"], holdout=0.5, rng=rng)
+    >>> data.label_names, data.labels.tolist(), data.test_labels.tolist()
+    (('a', 'b'), [1, 0], [1, 0])
+    """
+    x = as_images("images", images)
+    if test_images is not None and test_labels is not None:
+        test_x = as_images("test_images", test_images)
+        same_form(images, test_images)
+        (y, test_y), names = encode_labels([labels, test_labels], label_names)
+        return Dataset(name, x, y, test_x, test_y, names)
+    if test_images is not None or test_labels is not None:
+        raise BadInput("only one of test_images and test_labels is there; give both, or neither")
+    if rng is None:
+        raise BadInput("there are no test arrays; give them, or rng = a generator to hold some out")
+    (y,), names = encode_labels([labels], label_names)
+    _check("", x, y, len(names))
+    kept, held = stratified(y, holdout, rng)
+    return Dataset(name, x[kept], y[kept], x[held], y[held], names)
+
+
+def _check(kind: str, images: Images, labels: Ints, classes: int) -> None:
+    if images.dtype != np.float32 or labels.dtype != np.int64:
+        raise BadInput(
+            f"{kind}images are {images.dtype} and {kind}labels {labels.dtype}, not float32 and "
+            "int64; fedraw.data.dataset.from_arrays converts them"
+        )
+    if images.ndim < 2 or labels.shape != images.shape[:1]:
+        raise BadInput(
+            f"{kind}images have shape {images.shape} and {kind}labels {labels.shape}; "
+            "they need (n, ...) and (n,), one label for each image"
+        )
+    finite = np.isfinite(images.reshape(len(images), -1)).all(axis=1) if len(images) else True
+    if not np.all(finite):
+        raise BadInput(
+            f"{kind}images[{np.argmin(finite)}] holds a pixel that is not a finite number; "
+            "replace it or leave the image out"
+        )
+    outside = (labels < 0) | (labels >= classes)
+    if outside.any():
+        row = int(outside.argmax())
+        raise BadInput(
+            f"{kind}labels[{row}] = {labels[row]}, and {classes} label names allow 0 to "
+            f"{classes - 1}; mend the label or name all labels"
+        )

@@ -1,0 +1,127 @@
+"""Where torch ends: a module seen as one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Trainable parameters in the module's order, then what gradients do not move.
+
+    That second part is batch norm's running mean and variance and whatever a user has frozen.
+    Integer buffers are left out. A tied parameter has one place, under the first of its names.
+
+    >>> layout = layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> layout.parameter_count, [s.name for s in layout.segments][-2:]
+    (15, ['1.running_mean', '1.running_var'])
+    """
+    trainable, fixed = _tensors(module)
+    return Layout.of(_shapes(trainable), _shapes(fixed))
+
+
+def to_vector(module: nn.Module) -> Vector:
+    """A copy of the module's state in the order of `layout_of`.
+
+    >>> to_vector(nn.BatchNorm1d(2, affine=False)).tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
+    trainable, fixed = _tensors(module)
+    flat = [tensor.detach().numpy().ravel() for _, tensor in trainable + fixed]
+    return np.concatenate(flat, dtype=np.float32)
+
+
+class FlatModule:
+    """A module whose state lives in one flat tensor, and whose gradients live in another.
+
+    The module's own tensors become views, so to load a vector is one copy, to read it another, and
+    a step of SGD is one operation whatever the number of layers. The module is changed in place:
+    bind it to one FlatModule only.
+
+    >>> flat = FlatModule(nn.Linear(2, 1))
+    >>> flat.load(np.array([1, 2, 3], dtype=np.float32))
+    >>> flat.module.weight.tolist(), flat.module.bias.tolist()
+    ([[1.0, 2.0]], [3.0])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        trainable, fixed = _tensors(module)
+        self.module = module
+        self.layout = layout_of(module)
+        self.flat = torch.from_numpy(to_vector(module))
+        self.grad = torch.zeros(self.layout.parameter_count)
+        self._array: Vector = self.flat.numpy()
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        for tensor, view in zip(trainable + fixed, self._views(self.flat), strict=True):
+            tensor[1].data = view
+        for tensor, view in zip(trainable, self._views(self.grad), strict=False):
+            tensor[1].grad = view
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        """The trainable slice of `flat`: what `grad` is the gradient of."""
+        return self.flat[self.layout.parameters]
+
+    def load(self, vector: Vector) -> None:
+        """Take over a vector's values; counters go back to what they were at first."""
+        if vector.shape != self._array.shape:
+            raise BadInput(
+                f"a vector of shape {vector.shape} does not fit this model of {self.layout.size} "
+                "values; was it trained with another model?"
+            )
+        np.copyto(self._array, vector)
+        # Without this, batch norm with momentum=None would remember the previous client.
+        for buffer, first in self._counters:
+            buffer.copy_(first)
+
+    def vector(self) -> Vector:
+        """A fresh copy of the current values."""
+        return self._array.copy()
+
+    def _views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        for segment in self.layout.segments:
+            if segment.start + segment.size <= len(flat):
+                yield flat[segment.slice].view(segment.shape)
+
+
+def _tensors(module: nn.Module) -> tuple[Named, Named]:
+    parameters = list(module.named_parameters())
+    buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
+    _check([*parameters, *buffers])
+    trainable = [(name, p) for name, p in parameters if p.requires_grad]
+    frozen = [(name, p) for name, p in parameters if not p.requires_grad]
+    return [*trainable], [*frozen, *buffers]
+
+
+def _check(tensors: Named) -> None:
+    places: dict[int, str] = {}
+    for name, tensor in tensors:
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise BadInput(
+                f"tensor {name!r} is {tensor.dtype} on {tensor.device}, and a model's vector holds "
+                "torch.float32 on the cpu; convert the module with .float().cpu()"
+            )
+        if is_lazy(tensor):
+            raise BadInput(f"tensor {name!r} has no shape yet; run one batch through the module")
+        first = places.setdefault(tensor.data_ptr(), name) if tensor.numel() else name
+        if first != name:
+            raise BadInput(
+                f"tensors {first!r} and {name!r} share memory but are two tensors; "
+                "tie them by giving both modules the same Parameter"
+            )
+    if not tensors:
+        raise BadInput("the model has no parameters; there is nothing to train or average")
+
+
+def _shapes(tensors: Named) -> Iterable[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(tensor.shape)) for name, tensor in tensors]

@@ -1,0 +1,86 @@
+"""How well the global model knows the labels, above all the rare ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import ModuleType
+
+import numpy as np
+
+from fedraw.core.types import Floats, Ints
+from fedraw.errors import MissingExtra
+
+
+def confusion(labels: Ints, predictions: Ints, classes: int) -> Ints:
+    """Counts with the true label as row and the predicted one as column.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    array([[1, 1],
+           [0, 1]])
+    """
+    if not len(labels):
+        return np.zeros((classes, classes), dtype=np.int64)
+    counts: Ints = _scikit().confusion_matrix(labels, predictions, labels=np.arange(classes))
+    return counts
+
+
+def recall_per_label(labels: Ints, predictions: Ints, classes: int) -> list[float | None]:
+    """Share of each label's test images that were recognised, in percent; None if it has none.
+
+    >>> recall_per_label(np.array([0, 0, 1]), np.array([0, 1, 1]), 3)
+    [50.0, 100.0, None]
+    """
+    counts = confusion(labels, predictions, classes)
+    pairs = zip(counts.diagonal().tolist(), counts.sum(axis=1).tolist(), strict=True)
+    return [100 * right / total if total else None for right, total in pairs]
+
+
+def accuracy_metrics(
+    labels: Ints, predictions: Ints, classes: int, rare: Collection[int]
+) -> dict[str, float | None]:
+    """GlobalAcc, AvgRare, MacroF1, RareF1 and RareF2, in percent; None where undefined.
+
+    AvgRare is the mean recall of the rare labels, RareF2 their mean F-score with recall counted
+    twice as important. Labels that the test set lacks take no part in any mean: nothing is known
+    of their recall, and a 0 would pretend otherwise.
+
+    >>> labels, predictions = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 0, 0, 1])
+    >>> metrics = accuracy_metrics(labels, predictions, 2, rare=[1])
+    >>> [metrics[key] for key in ("GlobalAcc", "AvgRare")]
+    [80.0, 50.0]
+    """
+    present = np.unique(labels)
+    scarce = np.isin(present, list(rare))
+    _, recall, f1 = _scores(labels, predictions, present, beta=1)
+    _, _, f2 = _scores(labels, predictions, present, beta=2)
+    return {
+        "GlobalAcc": _percent(labels == predictions),
+        "AvgRare": _percent(recall[scarce]),
+        "MacroF1": _percent(f1),
+        "RareF1": _percent(f1[scarce]),
+        "RareF2": _percent(f2[scarce]),
+    }
+
+
+def _scores(
+    labels: Ints, predictions: Ints, present: Ints, beta: float
+) -> tuple[Floats, Floats, Floats]:
+    if not len(present):
+        return np.empty(0), np.empty(0), np.empty(0)
+    precision, recall, score, _ = _scikit().precision_recall_fscore_support(
+        labels, predictions, labels=present, beta=beta, zero_division=0
+    )
+    return precision, recall, score
+
+
+def _percent(values: Floats) -> float | None:
+    return 100 * float(values.mean()) if values.size else None
+
+
+def _scikit() -> ModuleType:
+    try:
+        import sklearn.metrics
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "sim") from error
+    module: ModuleType = sklearn.metrics
+    return module

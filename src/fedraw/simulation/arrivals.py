@@ -1,0 +1,147 @@
+"""Arrival laws: how long client i's n-th training lasts, in virtual seconds.
+
+A law is a pure function of the seed, the client and the number of the training, so that every
+method of one seed meets the same clients at the same times, and a resumed run needs no generator.
+
+`poisson` (memoryless) is the default and the paper's: the next arrival is client i with probability
+proportional to 1/s_i, whoever came before. Deduplication matters only where arrivals repeat: with
+fixed or jittered durations a client hardly ever comes twice within a short buffer.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fedraw.core.randomness import Streams
+from fedraw.core.types import ClientId, Floats
+from fedraw.errors import BadInput
+
+
+class ArrivalLaw(Protocol):
+    def duration(self, client: int, training: int) -> float:
+        """Seconds that the client (by position) needs for its n-th training, n from 0."""
+        ...
+
+
+class Drawn:
+    """A random factor for every (client, training), times the client's mean time.
+
+    The factors of all clients' n-th trainings are one row from the stream (arrivals, n): making a
+    generator costs more than a draw. A row is dropped once everyone has used it.
+    """
+
+    def __init__(
+        self,
+        mean_seconds: Floats,
+        streams: Streams,
+        factors: Callable[[np.random.Generator, int], Floats],
+    ) -> None:
+        self._mean = mean_seconds
+        self._streams = streams
+        self._factors = factors
+        self._rows: dict[int, Floats] = {}
+        self._used: dict[int, int] = {}
+
+    def duration(self, client: int, training: int) -> float:
+        row = self._rows.get(training)
+        if row is None:
+            rng = self._streams.generator("arrivals", training)
+            row = self._rows[training] = self._mean * self._factors(rng, self._mean.size)
+            self._used[training] = 0
+        self._used[training] += 1
+        if self._used[training] == self._mean.size:
+            del self._rows[training], self._used[training]
+        return float(row[client])
+
+
+def poisson(mean_seconds: Floats, streams: Streams) -> Drawn:
+    """Memoryless: exponential durations with the client's mean."""
+    return Drawn(mean_seconds, streams, lambda rng, n: rng.standard_exponential(n))
+
+
+def jitter(mean_seconds: Floats, streams: Streams, spread: float = 0.2) -> Drawn:
+    """Uniform within ± spread of the client's mean."""
+    if not 0 <= spread < 1:
+        raise BadInput(f"speeds.jitter = {spread} must be from 0 to below 1")
+    return Drawn(mean_seconds, streams, lambda rng, n: rng.uniform(1 - spread, 1 + spread, n))
+
+
+class Fixed:
+    """Every training of a client takes its mean time."""
+
+    def __init__(self, mean_seconds: Floats) -> None:
+        self._mean = mean_seconds
+
+    def duration(self, client: int, training: int) -> float:
+        return float(self._mean[client])
+
+
+class Recorded:
+    """Durations of a real federation, client by client; used up, a client's begin again."""
+
+    def __init__(
+        self, clients: Sequence[ClientId], durations: Mapping[str, Sequence[float]]
+    ) -> None:
+        missing = [client for client in clients if str(client) not in durations]
+        if missing:
+            raise BadInput(
+                f"the trace has no duration of client {missing[0]!r} "
+                f"({len(missing)} of {len(clients)} clients are missing); record every client"
+            )
+        self._durations = [durations[str(client)] for client in clients]
+
+    def duration(self, client: int, training: int) -> float:
+        own = self._durations[client]
+        return own[training % len(own)]
+
+
+def read_trace(path: Path) -> dict[str, list[float]]:
+    """Durations per client from a CSV `client,seconds`, or from an event log (`.jsonl`).
+
+    In an event log a training lasts from the client's previous arrival to the next.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadInput(f"speeds.trace: cannot read {path}: {problem}") from None
+    rows = _log_rows(text, path) if path.suffix == ".jsonl" else _csv_rows(text, path)
+    durations: dict[str, list[float]] = {}
+    for line, client, seconds in rows:
+        if not 0 < seconds < float("inf"):
+            raise BadInput(f"{path}, line {line}: {seconds} seconds is no duration; it must be > 0")
+        durations.setdefault(client, []).append(seconds)
+    if not durations:
+        raise BadInput(f"{path} has no durations; expected a CSV with the columns client,seconds")
+    return durations
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
+    table = csv.DictReader(text.splitlines())
+    if not {"client", "seconds"} <= set(table.fieldnames or ()):
+        raise BadInput(f"{path} has the columns {table.fieldnames}; expected client,seconds")
+    for row in table:
+        try:
+            yield table.line_num, row["client"].strip(), float(row["seconds"])
+        except (TypeError, ValueError):
+            raise BadInput(
+                f"{path}, line {table.line_num}: seconds = {row['seconds']!r} is not a number"
+            ) from None
+
+
+def _log_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
+    previous: dict[str, float] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            if record["kind"] == "arrival":
+                client, time = str(record["client"]), float(record["time"])
+                yield number, client, time - previous.get(client, 0.0)
+                previous[client] = time
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path}, line {number} is no record of an event log") from None

@@ -1,0 +1,152 @@
+"""The event loop: virtual time, one arrival at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update, difference
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.simulation.arrivals import ArrivalLaw
+from fedraw.simulation.executor import Executor, Job
+from fedraw.strategies.strategy import Arrived, Contents, State, Strategy
+
+
+class Step(NamedTuple):
+    """What one arrival did."""
+
+    event: int
+    time: float
+    client: ClientId
+    start_version: int
+    version: int
+    staleness_events: int  # since the client was handed its model
+    staleness_versions: int  # before this arrival
+    aggregated: bool
+    contents: Contents
+    refused: str | None = None
+
+
+class Flight(NamedTuple):
+    """A client in training: the model it was handed, and when."""
+
+    model: Vector
+    version: int
+    event: int
+
+
+@dataclass
+class Timeline:
+    """Where virtual time stands: everything of the loop that is not the strategy's state."""
+
+    now: float = 0.0
+    event: int = 0
+    turn: int = 0
+    due: list[tuple[float, int, ClientId]] = field(
+        default_factory=list
+    )  # a heap; turn settles ties
+    in_flight: dict[ClientId, Flight] = field(default_factory=dict)
+    waiting: list[ClientId] = field(default_factory=list)
+    trainings: dict[ClientId, int] = field(default_factory=dict)
+
+
+class Simulation:
+    """Runs a strategy in virtual time; the caller decides when to evaluate, log and stop.
+
+    Those whom the strategy names as receivers wait; while fewer than `concurrency` clients train,
+    one of those waiting, drawn uniformly, is handed the current model. With the default, everyone,
+    nobody ever waits.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy[Any],
+        model: Vector,
+        clients: LabelTable,
+        law: ArrivalLaw,
+        executor: Executor,
+        *,
+        concurrency: int | None = None,
+        receivers: np.random.Generator | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        if concurrency is not None and concurrency < 1:
+            raise BadInput(f"concurrency = {concurrency} must be at least 1")
+        self._strategy = strategy
+        self._sends_delta = strategy.request.sends == "delta"
+        self._law = law
+        self._executor = executor
+        self._layout = layout
+        self._concurrency = concurrency or len(clients)
+        self._rng = receivers or np.random.default_rng(0)
+        self._position = {client: i for i, client in enumerate(clients.clients)}
+        self.timeline = Timeline()
+        self.state: State
+        self.state, first = strategy.start(model, clients)
+        self._hand_out(first)
+
+    def step(self) -> Step:
+        """Advance to the next arrival."""
+        timeline = self.timeline
+        if not timeline.due:
+            raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
+        timeline.now, _, client = heappop(timeline.due)
+        timeline.event += 1
+        flight = timeline.in_flight.pop(client)
+        before = self.state.version
+        refused = None
+        try:
+            arrived = Arrived(self._update(client, flight))
+            self.state, receivers = self._strategy.step(self.state, arrived)
+        except RefusedUpdate as refusal:
+            refused, receivers = str(refusal), [client]
+        self._hand_out(receivers)
+        return Step(
+            event=timeline.event,
+            time=timeline.now,
+            client=client,
+            start_version=flight.version,
+            version=self.state.version,
+            staleness_events=timeline.event - flight.event,
+            staleness_versions=before - flight.version,
+            aggregated=self.state.version > before,
+            contents=self.state.contents,
+            refused=refused,
+        )
+
+    def _update(self, client: ClientId, flight: Flight) -> Update:
+        trained = self._executor.collect(client)
+        vector = trained.vector
+        if self._sends_delta and vector.shape == flight.model.shape:
+            vector = difference(vector, flight.model, self._layout)
+        return Update(client, flight.version, vector, trained.examples, trained.loss)
+
+    def _hand_out(self, receivers: Iterable[ClientId]) -> None:
+        waiting, in_flight = self.timeline.waiting, self.timeline.in_flight
+        if self._concurrency >= len(self._position):
+            for client in receivers:
+                self._launch(client)
+            return
+        waiting.extend(receivers)
+        while waiting and len(in_flight) < self._concurrency:
+            drawn = int(self._rng.integers(len(waiting)))
+            waiting[drawn], waiting[-1] = waiting[-1], waiting[drawn]
+            self._launch(waiting.pop())
+
+    def _launch(self, client: ClientId) -> None:
+        timeline, state = self.timeline, self.state
+        position = self._position[client]
+        training = timeline.trainings.get(client, 0)
+        timeline.trainings[client] = training + 1
+        due = timeline.now + self._law.duration(position, training)
+        heappush(timeline.due, (due, timeline.turn, client))
+        timeline.turn += 1
+        timeline.in_flight[client] = Flight(state.model, state.version, timeline.event)
+        self._executor.submit(Job(client, position, training, state.model))

@@ -1,0 +1,31 @@
+"""What FedBuff and CA2FL share: K arrivals of differences, then one server step.
+
+Batch-norm statistics are sent as they are and averaged plainly over the K arrivals: no server
+rate, no staleness weight, no cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedraw.core.aggregation import RunningSum
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+
+
+def split(vector: Vector, layout: Layout | None) -> tuple[Vector, Vector]:
+    """Parameters and statistics, as views."""
+    if layout is None:
+        return vector, vector[vector.size :]
+    return vector[layout.parameters], vector[layout.statistics]
+
+
+def moved(model: Vector, step: Vector, statistics: Vector, rate: float) -> Vector:
+    """The parameters moved by `rate · step`, the statistics replaced."""
+    parameters = model[: step.size] + np.float32(rate) * step
+    return np.concatenate([parameters, statistics])
+
+
+def empty_sums(model: Vector, layout: Layout | None) -> tuple[RunningSum, RunningSum]:
+    parameters, statistics = split(model, layout)
+    return RunningSum.zeros(parameters.size), RunningSum.zeros(statistics.size)

@@ -1,0 +1,85 @@
+"""FedAsync: every arrival is mixed into the model at once, the staler the less.
+
+Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019.
+
+On the arrival of w_i with staleness τ in versions   w ← (1 − α_t) w + α_t w_i,   α_t = α s(τ),
+s(τ) = 1, (1 + τ)^-a, or 1 up to b and 1 / (a (τ − b) + 1) after it. The client's loss has the
+proximal term (ρ/2) ||x − x_start||².
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.weighting import Staleness, staleness_discount
+from fedraw.errors import BadInput
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Event,
+    Receivers,
+    Request,
+    at_least,
+    change_members,
+    check,
+    frozen,
+    one_of,
+    starting,
+)
+
+
+@dataclass(eq=False)
+class FedAsyncState:
+    model: Vector
+    version: int
+    federation: Federation
+    latest: ClientId | None = None
+
+    @property
+    def contents(self) -> Contents:
+        return Contents() if self.latest is None else Contents([self.latest], [1.0])
+
+
+@dataclass(frozen=True)
+class FedAsync:
+    alpha: float = 0.6
+    staleness: Staleness = "polynomial"
+    exponent: float = 0.5
+    hinge_slope: float = 10.0
+    hinge_grace: float = 4.0
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise BadInput(f"alpha = {self.alpha} must be above 0 and at most 1")
+        one_of("staleness", self.staleness, ("none", "polynomial", "hinge"))
+        for name in ("exponent", "hinge_slope", "hinge_grace", "proximal"):
+            at_least(name, getattr(self, name), 0)
+
+    @property
+    def request(self) -> Request:
+        return Request(proximal=self.proximal)
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[FedAsyncState, Receivers]:
+        return FedAsyncState(starting(model), 0, Federation.of(clients)), clients.clients
+
+    def step(self, state: FedAsyncState, event: Event) -> tuple[FedAsyncState, Receivers]:
+        if not isinstance(event, Arrived):
+            return state, change_members(state.federation, event)
+        update = event.update
+        check(state, update)
+        a = np.float32(self.alpha * self._discount(state.version - update.start_version))
+        state.model = frozen((1 - a) * state.model + a * update.vector)
+        state.version += 1
+        state.latest = update.client
+        return state, [update.client]
+
+    def _discount(self, versions: int) -> float:
+        return staleness_discount(
+            self.staleness, versions, self.exponent, self.hinge_slope, self.hinge_grace
+        )

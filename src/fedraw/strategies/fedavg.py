@@ -1,0 +1,65 @@
+"""FedAvg: everyone trains, then one mean weighted by sample counts.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of Deep Networks
+from Decentralized Data", AISTATS 2017.
+
+When all n clients of a round are in   w ← Σ_k (n_k / Σ n) w_k.   `weighting="uniform"` has 1/n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedraw.core.aggregation import RunningSum
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.strategies.rounds import Round, step_in_rounds
+from fedraw.strategies.strategy import Contents, Event, Receivers, Request, one_of, starting
+
+
+@dataclass(eq=False)
+class FedAvgState:
+    model: Vector
+    version: int
+    federation: Federation
+    round: Round
+    sum: RunningSum
+    closed: Round | None = None
+
+    @property
+    def contents(self) -> Contents:
+        return Contents() if self.closed is None else self.closed.contents
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    weighting: Literal["samples", "uniform"] = "samples"
+
+    def __post_init__(self) -> None:
+        one_of("weighting", self.weighting, ("samples", "uniform"))
+
+    @property
+    def request(self) -> Request:
+        return Request()
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[FedAvgState, Receivers]:
+        federation = Federation.of(clients)
+        empty = RunningSum.zeros(model.size)
+        state = FedAvgState(starting(model), 0, federation, Round.of(federation), empty)
+        return state, clients.clients
+
+    def step(self, state: FedAvgState, event: Event) -> tuple[FedAvgState, Receivers]:
+        return step_in_rounds(state, event, self._take_in, self._aggregate)
+
+    def _take_in(self, state: FedAvgState, update: Update) -> float:
+        weight = float(update.examples) if self.weighting == "samples" else 1.0
+        state.sum.add([(weight, update.vector)])
+        return weight
+
+    def _aggregate(self, state: FedAvgState) -> Vector:
+        mean = state.sum.add([], divisor=sum(state.round.weights))
+        state.sum.clear()
+        return mean

@@ -1,0 +1,80 @@
+"""FedFa: a sliding window of the last K models, averaged on every arrival.
+
+Xu, Zhang, Di, Liu, Alharthi, Cao: "FedFa: A Fully Asynchronous Training Paradigm for Federated
+Learning", IJCAI 2024 (the form in which clients send models).
+
+From the K-th arrival on, each sets   w ← (1/K) Σ_{j in window} w_j.
+
+A client may hold several slots; there is no staleness weight and no server rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedraw.core.aggregation import RunningSum, Term
+from fedraw.core.buffer import SlidingWindow, Slot
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Event,
+    Receivers,
+    Request,
+    at_least,
+    change_members,
+    check,
+    frozen,
+    starting,
+)
+
+
+@dataclass(eq=False)
+class FedFaState:
+    model: Vector
+    version: int
+    federation: Federation
+    window: SlidingWindow
+    sum: RunningSum
+
+    @property
+    def contents(self) -> Contents:
+        clients = [slot.update.client for slot in self.window.slots]
+        full = len(clients) == self.window.capacity
+        return Contents(clients, [1 / len(clients)] * len(clients) if full else [])
+
+
+@dataclass(frozen=True)
+class FedFa:
+    buffer: int = 10
+
+    def __post_init__(self) -> None:
+        at_least("buffer", self.buffer, 1)
+
+    @property
+    def request(self) -> Request:
+        return Request()
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[FedFaState, Receivers]:
+        window, empty = SlidingWindow(self.buffer), RunningSum.zeros(model.size)
+        state = FedFaState(starting(model), 0, Federation.of(clients), window, empty)
+        return state, clients.clients
+
+    def step(self, state: FedFaState, event: Event) -> tuple[FedFaState, Receivers]:
+        if not isinstance(event, Arrived):
+            return state, change_members(state.federation, event)
+        check(state, event.update)
+        terms: list[Term] = [(1.0, event.update.vector)]
+        left = state.window.add(Slot(event.update, 1.0))
+        if left is not None and self.buffer > 1:
+            terms.append((-1.0, left.update.vector))
+        elif left is not None:  # a window of one: its sum is the newcomer
+            state.sum.clear()
+        if len(state.window.slots) < self.buffer:
+            state.sum.add(terms)
+        else:
+            state.model = frozen(state.sum.add(terms, divisor=self.buffer))
+            state.version += 1
+        return state, [event.update.client]

@@ -1,0 +1,128 @@
+"""FedRAW: one buffer slot per client, weights by rarity.
+
+Bajpai, Saxena, Lalanda, Vega: "FedRAW: Preserving Rare-Label Influence in Asynchronous Federated
+Learning".
+
+On the arrival of θ_i:   a client in the buffer B is replaced where it stands, another is appended
+                         and the oldest evicted; whenever |B| = K,
+                         θ ← Σ_{j∈B} w_j θ_j,   w_j = S_j / Σ_{k∈B} S_k.
+
+`dedup=False` is the paper's WeightOnly (a client in two slots counts twice), `weighting="uniform"`
+its DedupOnly. The caps on w are the paper's two defences against a false claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedraw.core.aggregation import RunningSum, Term
+from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.core.weighting import Cap, capped_scores, check_cap
+from fedraw.errors import BadInput
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Event,
+    Receivers,
+    Request,
+    at_least,
+    change_members,
+    check,
+    frozen,
+    one_of,
+    starting,
+)
+
+
+@dataclass(eq=False)
+class FedRAWState:
+    """The buffer, and the running sum Σ_j a_j θ_j in which slot j has its capped score a_j."""
+
+    model: Vector
+    version: int
+    federation: Federation
+    buffer: OneSlotBuffer | SlidingWindow
+    weighted_sum: RunningSum
+
+    @property
+    def contents(self) -> Contents:
+        slots = self.buffer.slots
+        clients = [slot.update.client for slot in slots]
+        if len(slots) < self.buffer.capacity:
+            return Contents(clients)
+        total = sum(slot.coefficient for slot in slots)
+        return Contents(clients, [slot.coefficient / total for slot in slots])
+
+
+@dataclass(frozen=True)
+class FedRAW:
+    buffer: int = 10
+    dedup: bool = True
+    weighting: Literal["rarity", "uniform"] = "rarity"
+    cap: Cap = "none"
+    cap_at: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("buffer", self.buffer, 1)
+        one_of("weighting", self.weighting, ("rarity", "uniform"))
+        check_cap(self.cap, self.cap_at, self.buffer)
+
+    @property
+    def request(self) -> Request:
+        return Request()
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[FedRAWState, Receivers]:
+        if self.dedup and self.buffer > len(clients):
+            raise BadInput(
+                f"buffer = {self.buffer} never fills with one slot for each of {len(clients)} "
+                f"clients; use at most {len(clients)}, or dedup = false"
+            )
+        federation = Federation.of(clients)
+        buffer = OneSlotBuffer(self.buffer) if self.dedup else SlidingWindow(self.buffer)
+        empty = RunningSum.zeros(model.size)
+        return FedRAWState(starting(model), 0, federation, buffer, empty), clients.clients
+
+    def step(self, state: FedRAWState, event: Event) -> tuple[FedRAWState, Receivers]:
+        if not isinstance(event, Arrived):
+            return state, change_members(state.federation, event)
+        check(state, event.update)
+        terms = self._take_in(state, event.update)
+        slots = state.buffer.slots
+        if len(slots) < self.buffer:
+            state.weighted_sum.add(terms)
+        else:
+            if len(terms) > len(slots):  # summing anew is no dearer than correcting
+                state.weighted_sum.clear()
+                terms = [(slot.coefficient, slot.update.vector) for slot in slots]
+            divisor = sum(slot.coefficient for slot in slots)
+            state.model = frozen(state.weighted_sum.add(terms, divisor))
+            state.version += 1
+        return state, [event.update.client]
+
+    def _take_in(self, state: FedRAWState, update: Update) -> Sequence[Term]:
+        """Buffer the update; return what that changes in the weighted sum."""
+        newcomer = Slot(update, 0.0)
+        terms: list[Term] = []
+        left = state.buffer.add(newcomer)
+        if left is not None:
+            terms.append((-left.coefficient, left.update.vector))
+        for slot, coefficient in zip(state.buffer.slots, self._scores(state), strict=True):
+            if coefficient != slot.coefficient:
+                terms.append((coefficient - slot.coefficient, slot.update.vector))
+                slot.coefficient = coefficient
+        return terms
+
+    def _scores(self, state: FedRAWState) -> Sequence[float]:
+        slots = state.buffer.slots
+        if self.weighting == "uniform":
+            return [1.0] * len(slots)
+        scores = [state.federation.score(slot.update.client) for slot in slots]
+        # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
+        full = len(slots) == self.buffer
+        return capped_scores(scores, self.cap, self.cap_at) if full else scores

@@ -1,0 +1,100 @@
+"""What FedAvg and q-FedAvg share: the round, which is everyone who is a member when it begins.
+
+A newcomer waits for the next round; a client that leaves frees the round that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from fedraw.core.federation import Federation
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.errors import RefusedUpdate
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Event,
+    Left,
+    Receivers,
+    change_members,
+    check,
+    frozen,
+)
+
+
+@dataclass(eq=False)
+class Round:
+    """Whom the server still waits for, who has sent, and with which weight."""
+
+    awaited: dict[ClientId, None]  # a dict for its order: a set of strings has another every run
+    clients: list[ClientId] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, federation: Federation) -> Round:
+        return cls(dict.fromkeys(federation))
+
+    @property
+    def contents(self) -> Contents:
+        total = sum(self.weights)
+        return Contents(list(self.clients), [weight / total for weight in self.weights])
+
+
+class RoundState(Protocol):
+    model: Vector
+    version: int
+    federation: Federation
+    round: Round
+    closed: Round | None  # the round that the last event closed
+
+    @property
+    def contents(self) -> Contents: ...
+
+
+R = TypeVar("R", bound=RoundState)
+
+
+def step_in_rounds(
+    state: R,
+    event: Event,
+    take_in: Callable[[R, Update], float],
+    aggregate: Callable[[R], Vector],
+    needs_loss: bool = False,
+) -> tuple[R, Receivers]:
+    """Wait until the round is in, then aggregate and hand the model to everyone.
+
+    `take_in` adds an update to the state's sums and returns its weight.
+    """
+    if isinstance(event, Arrived):
+        update = event.update
+        check(state, update, needs_loss)
+        _check_round(state, update)
+        state.round.weights.append(take_in(state, update))
+        state.round.clients.append(update.client)
+        del state.round.awaited[update.client]
+    else:
+        change_members(state.federation, event)
+        if isinstance(event, Left):
+            state.round.awaited.pop(event.client, None)
+    state.closed = None
+    if state.round.awaited:
+        return state, []
+    if state.round.clients:
+        state.model = frozen(aggregate(state))
+        state.version += 1
+        state.closed = state.round
+    state.round = Round.of(state.federation)
+    return state, list(state.federation)
+
+
+def _check_round(state: RoundState, update: Update) -> None:
+    if update.start_version != state.version:
+        raise RefusedUpdate(
+            f"client {update.client!r} started from version {update.start_version}, "
+            f"this round from {state.version}"
+        )
+    if update.client not in state.round.awaited:
+        raise RefusedUpdate(f"client {update.client!r} is not awaited in this round")

@@ -1,0 +1,165 @@
+"""The seam every method stands on: events in, receivers out, everything remembered in the state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import ClientId, LabelCounts, Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput, RefusedUpdate
+
+
+class Arrived(NamedTuple):
+    """A client's update has reached the server."""
+
+    update: Update
+
+
+class Joined(NamedTuple):
+    """A client takes part from now on, with these training labels."""
+
+    client: ClientId
+    counts: LabelCounts
+
+
+class Left(NamedTuple):
+    """A client is gone: nobody waits for it, its buffered update stays until evicted."""
+
+    client: ClientId
+
+
+class Declared(NamedTuple):
+    """A member reports new label counts."""
+
+    client: ClientId
+    counts: LabelCounts
+
+
+Event = Arrived | Joined | Left | Declared
+
+
+class Request(NamedTuple):
+    """What a strategy asks of its clients beside plain local training."""
+
+    sends: Literal["model", "delta"] = "model"
+    loss: bool = False
+    proximal: float = 0.0
+
+
+class Contents(NamedTuple):
+    """What the last arrival left in the buffer, oldest first.
+
+    `weights` are the slots' shares of the aggregation it led to (they sum to one), and empty if
+    there was none.
+    """
+
+    clients: Sequence[ClientId] = ()
+    weights: Sequence[float] = ()
+
+
+class State(Protocol):
+    """What every strategy's state tells the outside. The rest of it is the strategy's own."""
+
+    model: Vector
+    version: int
+    federation: Federation
+
+    @property
+    def contents(self) -> Contents: ...
+
+
+S = TypeVar("S", bound=State)
+
+# Who may be handed the model next.
+Receivers = Collection[ClientId]
+
+
+class Strategy(Protocol[S]):
+    """Decides, on each event, what the global model becomes and who is handed it next.
+
+    Synchrony is a choice of receivers: an asynchronous method names the sender at once, a
+    synchronous one nobody until the round is in. `step` consumes the state it is given and may
+    reuse the state's private arrays; it never modifies an update or a model it has handed out. A
+    `RefusedUpdate` is raised before anything has changed, so the state then stays good.
+    """
+
+    @property
+    def request(self) -> Request: ...
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[S, Receivers]: ...
+
+    def step(self, state: S, event: Event) -> tuple[S, Receivers]: ...
+
+
+def check(state: State, update: Update, needs_loss: bool = False) -> None:
+    """Refuse an update that would poison the model or that cannot be what it says it is."""
+    client = update.client
+    if client not in state.federation:
+        raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
+    if update.vector.shape != state.model.shape:
+        raise RefusedUpdate(
+            f"client {client!r} sent {update.vector.size} numbers, the model has {state.model.size}"
+        )
+    if not 0 <= update.start_version <= state.version:
+        raise RefusedUpdate(
+            f"client {client!r} started from version {update.start_version}, "
+            f"the newest is {state.version}"
+        )
+    if update.examples < 1:
+        raise RefusedUpdate(f"client {client!r} trained on {update.examples} examples")
+    if not np.isfinite(update.vector).all():
+        bad = int(np.count_nonzero(~np.isfinite(update.vector)))
+        raise RefusedUpdate(f"client {client!r} sent {bad} numbers that are NaN or infinite")
+    if needs_loss and not (update.loss is not None and 0 <= update.loss < np.inf):
+        raise RefusedUpdate(
+            f"client {client!r} sent the loss {update.loss}, not a number from 0 on"
+        )
+
+
+def change_members(federation: Federation, event: Joined | Left | Declared) -> Receivers:
+    """Apply an event that is no arrival; a newcomer is handed the model."""
+    match event:
+        case Joined(client, counts):
+            federation.join(client, counts)
+            return [client]
+        case Left(client):
+            federation.leave(client)
+        case Declared(client, counts):
+            federation.declare(client, counts)
+    return []
+
+
+def frozen(model: Vector) -> Vector:
+    """The model as handed out: nobody can write into it by mistake."""
+    model.flags.writeable = False
+    return model
+
+
+def starting(model: Vector) -> Vector:
+    """A private float32 copy of the initial model."""
+    vector = np.array(model, np.float32)
+    if vector.ndim != 1:
+        raise BadInput(f"a model is one flat vector, got an array of shape {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise BadInput("the initial model has NaN or infinite numbers")
+    return frozen(vector)
+
+
+def positive(name: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise BadInput(f"{name} = {value} must be a positive number")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    if not least <= value < np.inf:
+        raise BadInput(f"{name} = {value} must be at least {least:g}")
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise BadInput(f"{name} = {value!r} is unknown; known: {', '.join(known)}")

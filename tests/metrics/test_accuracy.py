@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from fedraw.errors import MissingExtra
+from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
+
+# Label 0: 3 of 4 right, the other taken for 1. Label 1: 1 of 2 right, the other taken for 0.
+LABELS = np.array([0, 0, 0, 0, 1, 1])
+PREDICTIONS = np.array([0, 0, 0, 1, 1, 0])
+NONE = np.array([], dtype=np.int64)
+
+
+def test_confusion_has_truth_as_rows() -> None:
+    assert confusion(LABELS, PREDICTIONS, 3).tolist() == [[3, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert confusion(NONE, NONE, 2).tolist() == [[0, 0], [0, 0]]
+
+
+def test_recall_is_unknown_where_the_test_set_lacks_a_label() -> None:
+    assert recall_per_label(LABELS, PREDICTIONS, 3) == [75.0, 50.0, None]
+    assert recall_per_label(NONE, NONE, 2) == [None, None]
+
+
+def test_accuracies_by_hand() -> None:
+    # Label 1: precision 1/2, recall 1/2, so F1 = F2 = 1/2. Label 0: both 3/4.
+    metrics = accuracy_metrics(LABELS, PREDICTIONS, 2, rare=[1])
+    assert metrics == pytest.approx(
+        {"GlobalAcc": 400 / 6, "AvgRare": 50, "MacroF1": 62.5, "RareF1": 50, "RareF2": 50}
+    )
+
+
+def test_f2_leans_towards_recall() -> None:
+    # Label 0: precision 2/5, recall 1. F1 = 2·0.4/1.4 = 4/7, F2 = 5·0.4/(4·0.4+1) = 10/13.
+    labels = np.array([0, 0, 1, 1, 1, 1])
+    metrics = accuracy_metrics(labels, np.array([0, 0, 0, 0, 0, 1]), 2, rare=[0])
+    assert metrics["RareF1"] == pytest.approx(400 / 7)
+    assert metrics["RareF2"] == pytest.approx(1000 / 13)
+    assert metrics["AvgRare"] == pytest.approx(100)
+
+
+def test_rare_labels_are_averaged_by_label_not_by_image() -> None:
+    labels = np.array([0, 1, 1, 1])
+    metrics = accuracy_metrics(labels, np.array([0, 0, 0, 0]), 2, rare={0, 1})
+    assert (metrics["AvgRare"], metrics["GlobalAcc"]) == (50, 25)
+
+
+def test_a_label_that_is_never_predicted_scores_zero() -> None:
+    metrics = accuracy_metrics(np.array([0, 1]), np.array([0, 0]), 2, rare=[1])
+    assert (metrics["AvgRare"], metrics["RareF1"], metrics["RareF2"]) == (0, 0, 0)
+
+
+def test_a_label_that_the_test_set_lacks_takes_no_part() -> None:
+    # The prediction of label 2 costs label 1 its recall, and that is all it does.
+    labels, predictions = np.array([0, 1]), np.array([0, 2])
+    metrics = accuracy_metrics(labels, predictions, 4, rare=[0, 2, 3])
+    assert (metrics["AvgRare"], metrics["RareF1"], metrics["MacroF1"]) == (100, 100, 50)
+
+
+@pytest.mark.parametrize("rare", [[], [2]])
+def test_without_a_measured_rare_label_rare_metrics_are_undefined(rare: list[int]) -> None:
+    metrics = accuracy_metrics(LABELS, PREDICTIONS, 3, rare)
+    assert [metrics[k] for k in ("AvgRare", "RareF1", "RareF2")] == [None, None, None]
+    assert metrics["MacroF1"] == pytest.approx(62.5)
+
+
+def test_without_a_test_set_everything_is_undefined() -> None:
+    assert set(accuracy_metrics(NONE, NONE, 2, [0]).values()) == {None}
+
+
+def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(MissingExtra, match=r"fedraw\[sim\]"):
+        confusion(LABELS, PREDICTIONS, 2)

@@ -14,7 +14,7 @@ from fedraw.errors import BadInput
 Holders = list[list[int]]
 
 
-def coverage( (three required, the rest are the keys of a spec)
+def coverage(
     labels: Ints,
     classes: int,
     rng: np.random.Generator,

@@ -75,7 +75,7 @@ class Dataset:
         return int(label)
 
 
-def from_arrays( (all but two have a default)
+def from_arrays(
     images: npt.ArrayLike,
     labels: npt.ArrayLike,
     *,

@@ -27,7 +27,7 @@ def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
-def dirichlet( (three required, the rest are the keys of a spec)
+def dirichlet(
     labels: Ints,
     classes: int,
     rng: np.random.Generator,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +40,7 @@ class LabelTable:
     share: Floats
 
     @classmethod
-    def from_counts(cls, counts: Mapping[ClientId, LabelCounts]) -> LabelTable:
+    def from_counts(cls, counts: Mapping[Any, LabelCounts]) -> LabelTable:
         """Build from one histogram per client; zero counts are as good as absent ones."""
         clients = list(counts)
         labels = list(dict.fromkeys(chain.from_iterable(counts.values())))
@@ -55,7 +57,7 @@ class LabelTable:
         labels: Sequence[Label],
         rows: npt.ArrayLike,
         columns: npt.ArrayLike,
-        counts: npt.ArrayLike,
+        counts: Sequence[Any] | npt.NDArray[Any],
     ) -> LabelTable:
         """Build from parallel arrays: client position, label position, count."""
         if not clients:
@@ -102,7 +104,7 @@ class LabelTable:
         return np.asarray(sums / self.count.sum(), np.float64)
 
 
-def whole_counts(values: npt.ArrayLike, entry: Callable[[int], str]) -> Ints:
+def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int], str]) -> Ints:
     """Label counts as int64, or an error that names the first one that is no count.
 
     >>> whole_counts([2, -1], lambda i: f"row {i}")
@@ -110,11 +112,13 @@ def whole_counts(values: npt.ArrayLike, entry: Callable[[int], str]) -> Ints:
     ...
     fedraw.errors.BadInput: row 1: count -1 is negative; a label count is a whole number from 0 on
     """
-    array = np.asarray(values)
-    if array.size == 0:
+    if len(values) == 0:
         return np.zeros(0, np.int64)
-    if array.dtype.kind not in "iuf":  # booleans, texts, and integers beyond 64 bits
-        array = np.array([_number(value, entry, i) for i, value in enumerate(array.tolist())])
+    # NumPy would read True beside 2 as 1, and 2 beside "a" as text.
+    plain = isinstance(values, np.ndarray) or set(map(type, values)) <= {int, float}
+    array = np.asarray(values) if plain else np.empty(0, object)
+    if array.dtype.kind not in "iuf":  # also integers beyond 64 bits
+        array = np.array([_number(value, entry, i) for i, value in enumerate(values)])
     for wrong, what in (
         (np.isnan(array), "is not a number"),
         (array < 0, "is negative"),
@@ -127,10 +131,13 @@ def whole_counts(values: npt.ArrayLike, entry: Callable[[int], str]) -> Ints:
     return array.astype(np.int64)
 
 
-def _number(value: object, entry: Callable[[int], str], i: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Any, entry: Callable[[int], str], i: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise BadInput(f"{entry(i)}: count {value!r} is not a number; {REMEDY}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _refuse_repeats(

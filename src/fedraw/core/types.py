@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,8 @@ ClientId = int | str
 # A class of the task, by number or by name.
 Label = int | str
 
-# One client's histogram of its local training labels.
-LabelCounts = Mapping[Label, int]
+# One client's histogram of its local training labels (Any: a Mapping's key type is invariant).
+LabelCounts = Mapping[Any, int]
 
 # A model, or a difference of two: one flat float32 array.
 Vector = npt.NDArray[np.float32]

@@ -25,7 +25,7 @@ def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> 
     >>> weights([8, 1, 1], "naive", 0.5).round(3)
     array([0.714, 0.143, 0.143])
     """
-    if not scores or min(scores) <= 0:
+    if not scores or not all(0 < score < np.inf for score in scores):
         raise BadInput(f"scores must be positive, got {list(scores)[:10]}")
     check_cap(cap, cap_at, len(scores))
     capped = np.array(capped_scores(scores, cap, cap_at))
@@ -69,7 +69,7 @@ def check_cap(cap: str, cap_at: float, slots: int) -> None:
         return
     if not 0 < cap_at <= 1:
         raise BadInput(f"cap_at = {cap_at:g} is no weight; give a number above 0, at most 1")
-    if cap_at * slots < 1:
+    if cap_at < 1 / slots:
         raise BadInput(
             f"cap_at = {cap_at:g} is below 1/{slots}: {slots} weights of at most {cap_at:g} cannot "
             f"sum to 1; raise it to {1 / slots:.4g} or more"

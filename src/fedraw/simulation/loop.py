@@ -92,6 +92,12 @@ class Simulation:
         self.state, first = strategy.start(model, clients)
         self._hand_out(first)
 
+    @property
+    def mid_round(self) -> bool:
+        """Whether someone neither trains nor may start: a synchronous method waits for the rest."""
+        busy = len(self.timeline.in_flight) + len(self.timeline.waiting)
+        return busy < len(self.state.federation)
+
     def step(self) -> Step:
         """Advance to the next arrival."""
         timeline = self.timeline

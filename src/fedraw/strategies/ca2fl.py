@@ -15,7 +15,7 @@ A client that leaves takes its h_i with it; N is the number of members.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -66,6 +66,8 @@ class CA2FLState:
 
 @dataclass(frozen=True)
 class CA2FL:
+    influence: ClassVar = "cache"  # everyone heard so far is part of every step: metrics.influence
+
     buffer: int = 10
     server_lr: float = 1.0
     refresh: Literal["round-start", "arrival"] = "round-start"

@@ -1,0 +1,147 @@
+"""The clients of one seed: their data, their labels, their speeds, and who lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.randomness import Streams
+from fedraw.core.types import Floats, Ints
+from fedraw.data import catalog, partition
+from fedraw.data.dataset import Dataset, from_arrays
+from fedraw.errors import BadInput
+from fedraw.experiments.spec import Spec
+from fedraw.simulation.misreport import misreport
+from fedraw.simulation.speeds import mean_seconds
+
+# A user's own partition: labels, number of classes, generator -> sample numbers of each client.
+Partition = Callable[[Ints, int, np.random.Generator], Sequence[npt.ArrayLike]]
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """Who takes part; clients are numbered from 0."""
+
+    dataset: Dataset
+    train_indices: list[Ints]
+    test_indices: list[Ints]
+    table: LabelTable  # the truth, counted on the local training samples
+    claimed: LabelTable  # what the server is told
+    rare_labels: tuple[int, ...]  # those that the metrics look at
+    rare: frozenset[int]  # clients that hold one of them
+    attacker: int | None
+    seconds: Floats  # mean training time
+
+
+def draw_clients(
+    spec: Spec,
+    streams: Streams,
+    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+    own_partition: Partition | None = None,
+) -> Clients:
+    """Load, partition and draw what the spec says, each from its own random stream."""
+    dataset = _dataset(spec, data, streams.generator("holdout"))
+    rng = streams.generator("partition")
+    shares = _partition(spec, dataset, own_partition, rng)
+    local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
+    train_indices = [train for train, _ in local]
+    counts = partition.label_counts(dataset.labels, train_indices, dataset.label_names)
+    table = LabelTable.from_counts(dict(enumerate(counts)))
+    slow = _holders(table, dataset, spec.partition.rare_labels, "partition.rare_labels")
+    measured = spec.metrics.rare_labels
+    rare_labels = spec.partition.rare_labels if measured is None else measured
+    rare = _holders(table, dataset, rare_labels, "metrics.rare_labels")
+    seconds = mean_seconds(
+        spec.speeds.kind, len(table), slow, streams.generator("speeds"), spec.speeds.ratio or 1.0
+    )
+    attacker = _attacker(spec, seconds, rare)
+    return Clients(
+        dataset=dataset,
+        train_indices=train_indices,
+        test_indices=[test for _, test in local],
+        table=table,
+        claimed=_claimed(spec, table, dataset, attacker),
+        rare_labels=dataset.label_indices(rare_labels),
+        rare=frozenset(rare),
+        attacker=attacker,
+        seconds=seconds,
+    )
+
+
+def _dataset(
+    spec: Spec,
+    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None,
+    rng: np.random.Generator,
+) -> Dataset:
+    if data is None:
+        path = None if spec.data.path is None else Path(spec.data.path)
+        return catalog.load(spec.data.name, path=path, rng=rng)
+    if isinstance(data, Dataset):
+        return data
+    images, labels = data
+    return from_arrays(images, labels, rng=rng)
+
+
+def _partition(
+    spec: Spec, dataset: Dataset, own: Partition | None, rng: np.random.Generator
+) -> Sequence[Ints]:
+    labels, classes, wanted = dataset.labels, dataset.classes, spec.partition
+    if own is not None:
+        return partition.check_partition(own(labels, classes, rng), len(labels))
+    if wanted.kind == "iid":
+        return partition.iid(labels, classes, rng, clients=wanted.clients)
+    if wanted.kind == "dirichlet":
+        alpha = wanted.alpha or 1.0
+        return partition.dirichlet(labels, classes, rng, clients=wanted.clients, alpha=alpha)
+    return partition.coverage(
+        labels,
+        classes,
+        rng,
+        clients=wanted.clients,
+        rare_labels=dataset.label_indices(wanted.rare_labels),
+        clients_per_rare_label=wanted.clients_per_rare_label,
+        clients_per_common_label=wanted.clients_per_common_label,
+    )
+
+
+def _holders(
+    table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str
+) -> list[int]:
+    """Positions of the clients that have a training sample of one of the labels."""
+    names = [dataset.label_names[i] for i in dataset.label_indices(labels)]
+    unheld = [name for name in names if name not in table.labels]
+    if unheld:
+        raise BadInput(f"{key}: no client has a training sample of label {unheld[0]!r}")
+    columns = [table.labels.index(name) for name in names]
+    held = np.isin(table.column, columns) & (table.count > 0)
+    return [int(i) for i in np.unique(table.row_of_entry()[held])]
+
+
+def _attacker(spec: Spec, seconds: Floats, rare: Sequence[int]) -> int | None:
+    if spec.misreport is None:
+        return None
+    client = spec.misreport.client
+    if client != "fastest":
+        if not isinstance(client, int) or not 0 <= client < seconds.size:
+            raise BadInput(
+                f"misreport.client = {client!r} must be 'fastest' or a client's number "
+                f"from 0 to {seconds.size - 1}"
+            )
+        return client
+    common = np.setdiff1d(np.arange(seconds.size), rare)
+    if not common.size:
+        raise BadInput("misreport.client = 'fastest': every client holds a rare label; name one")
+    return int(common[np.argmin(seconds[common])])
+
+
+def _claimed(spec: Spec, table: LabelTable, dataset: Dataset, attacker: int | None) -> LabelTable:
+    if spec.misreport is None or attacker is None:
+        return table
+    (label,) = dataset.label_indices([spec.misreport.label])
+    name = dataset.label_names[label]
+    return misreport(table, attacker, name, spec.misreport.share, spec.misreport.form)

@@ -1,0 +1,114 @@
+"""Many runs, one table: a row per spec, mean and spread over its seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from fedraw.errors import BadInput
+from fedraw.experiments.event_log import read_log
+from fedraw.experiments.names import distinct_names
+from fedraw.experiments.run import Result
+from fedraw.experiments.summary import Summary
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and population standard deviation; None where a seed has no value."""
+
+    mean: float | None
+    sd: float | None
+    values: tuple[float | None, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Stat:
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return cls(None, None, tuple(values))
+        return cls(fmean(known), pstdev(known), tuple(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    seeds: tuple[int, ...]
+    metrics: Mapping[str, Stat]
+
+
+def compare(runs: Iterable[Result | Path | str]) -> list[Row]:
+    """One row per spec, in the order in which specs first appear."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for summary in _summaries(runs):
+        groups.setdefault(_identity(summary), []).append(summary)
+    firsts = [group[0] for group in groups.values()]
+    names = distinct_names([s["name"] for s in firsts], [_without_seeds(s) for s in firsts])
+    return [_row(name, group) for name, group in zip(names, groups.values(), strict=True)]
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "rows": [
+            {
+                "name": row.name,
+                "seeds": list(row.seeds),
+                "metrics": {
+                    key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
+                    for key, stat in row.metrics.items()
+                },
+            }
+            for row in rows
+        ]
+    }
+
+
+def find_logs(folder: Path) -> list[Path]:
+    """The event logs at or below a folder, seeds in the order of their numbers."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")
+    logs = sorted(folder.rglob("events.jsonl"), key=lambda log: (log.parent.parent, _seed(log)))
+    if not logs:
+        raise BadInput(f"{folder} holds no run: there is no events.jsonl in it or below it")
+    return logs
+
+
+def _seed(log: Path) -> tuple[int, str]:
+    number = log.parent.name.removeprefix("seed-")
+    return (int(number) if number.isdigit() else -1, number)
+
+
+def _summaries(runs: Iterable[Result | Path | str]) -> Iterable[Mapping[str, Any]]:
+    for run in runs:
+        if isinstance(run, Result):
+            yield run.summary
+            continue
+        for log in find_logs(Path(run)):
+            summary = Summary.of(read_log(log))
+            if not summary.finished:
+                raise BadInput(f"{log.parent} is not finished; run it to its end first")
+            yield summary.as_dict()
+
+
+def _without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = dict(summary["spec"])
+    spec["run"] = {key: value for key, value in spec["run"].items() if key != "seeds"}
+    return spec
+
+
+def _identity(summary: Mapping[str, Any]) -> str:
+    return json.dumps([summary["name"], _without_seeds(summary)], sort_keys=True)
+
+
+def _row(name: str, group: Sequence[Mapping[str, Any]]) -> Row:
+    seeds = tuple(summary["seed"] for summary in group)
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
+    keys = group[0]["metrics"]
+    stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}
+    return Row(name, seeds, stats)

@@ -1,0 +1,51 @@
+"""What the global model can do: on the global test set, and on each client's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.types import Vector
+from fedraw.experiments.scenario import Scenario
+from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
+from fedraw.metrics.fairness import client_accuracies, fairness_metrics
+
+
+class Evaluator:
+    """Evaluates models of one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        if scenario.trainer is None:
+            raise ValueError("a training-free run has no model to evaluate")
+        clients = scenario.clients
+        self._trainer = scenario.trainer
+        self._dataset = clients.dataset
+        self._rare_labels = clients.rare_labels
+        self._rare_clients = clients.rare
+        # All local tests in one array: one pass through the model instead of one per client.
+        own = clients.test_indices
+        everything = np.concatenate(own) if own else np.zeros(0, np.int64)
+        self._owner = np.repeat(np.arange(len(own)), [len(indices) for indices in own])
+        self._local_images = self._dataset.images[everything]
+        self._local_labels = self._dataset.labels[everything]
+        self._clients = len(own)
+
+    def __call__(self, model: Vector, final: bool = False) -> dict[str, Any]:
+        """Metrics and the recall of every label; the last one also has the confusion matrix."""
+        data = self._dataset
+        predicted = self._trainer.predict(model, data.test_images)
+        local = self._trainer.predict(model, self._local_images)
+        accuracies = client_accuracies(local == self._local_labels, self._owner, self._clients)
+        truth, classes = data.test_labels, data.classes
+        recall = recall_per_label(truth, predicted, classes)
+        result: dict[str, Any] = {
+            "metrics": {
+                **accuracy_metrics(truth, predicted, classes, self._rare_labels),
+                **fairness_metrics(accuracies, self._rare_clients),
+            },
+            "recall": dict(zip(data.label_names, recall, strict=True)),
+        }
+        if final:
+            result["confusion"] = confusion(truth, predicted, classes).tolist()
+        return result

@@ -1,0 +1,126 @@
+"""One seed of an experiment, ready to run: its clients, strategy, training and arrival law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.randomness import Streams
+from fedraw.core.types import Ints, Vector
+from fedraw.data.dataset import Dataset
+from fedraw.errors import MissingExtra
+from fedraw.experiments.clients import Clients, Partition, draw_clients
+from fedraw.experiments.spec import Spec
+from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
+from fedraw.simulation.executor import Inline, Job, Train, Trained, no_training
+from fedraw.simulation.loop import Simulation
+from fedraw.strategies.strategy import Request, Strategy
+
+if TYPE_CHECKING:
+    from fedraw.learning.local_sgd import Trainer
+    from fedraw.learning.models import ModelFactory
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a user brings in Python instead of naming it in the spec."""
+
+    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None
+    partition: Partition | None = None
+    model: ModelFactory | None = None
+    strategy: Strategy[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Everything one seed of an experiment needs."""
+
+    spec: Spec
+    seed: int
+    clients: Clients
+    strategy: Strategy[Any]
+    trainer: Trainer | None  # None: training-free
+    initial: Vector
+
+    @classmethod
+    def of(cls, spec: Spec, seed: int, parts: Parts | None = None) -> Scenario:
+        parts = parts or Parts()
+        streams = Streams(seed)
+        clients = draw_clients(spec, streams, parts.data, parts.partition)
+        trainer, initial = _trainer(spec, clients.dataset, parts, streams)
+        layout = None if trainer is None else trainer.layout
+        strategy = parts.strategy or spec.make_strategy(layout)
+        return cls(spec, seed, clients, strategy, trainer, initial)
+
+    def simulation(self) -> Simulation:
+        """The federation at time zero."""
+        streams = Streams(self.seed)
+        return Simulation(
+            self.strategy,
+            self.initial,
+            self.clients.claimed,
+            _law(self.spec, self.clients, streams),
+            Inline(self._train(streams)),
+            concurrency=self.spec.run.concurrency,
+            receivers=streams.generator("receivers"),
+            layout=None if self.trainer is None else self.trainer.layout,
+        )
+
+    def _train(self, streams: Streams) -> Train:
+        clients = self.clients
+        if self.trainer is None:
+            return no_training(clients.table.totals())
+        data = clients.dataset
+        own = [(data.images[i], data.labels[i]) for i in clients.train_indices]
+        return local_training(self.trainer, own, streams, self.strategy.request)
+
+
+def local_training(
+    trainer: Trainer, own: Sequence[tuple[Any, Ints]], streams: Streams, request: Request
+) -> Train:
+    """Local SGD on a client's own samples, and the loss before it if the strategy asks for it."""
+
+    def train(job: Job) -> Trained:
+        images, labels = own[job.position]
+        loss = trainer.mean_loss(job.model, images, labels) if request.loss else None
+        rng = streams.generator("batches", job.position, job.training)
+        vector = trainer.train(job.model, images, labels, rng, request.proximal)
+        return Trained(vector, len(labels), loss)
+
+    return train
+
+
+def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
+    match spec.speeds.arrivals:
+        case "fixed":
+            return Fixed(clients.seconds)
+        case "jitter":
+            spread = 0.2 if spec.speeds.jitter is None else spec.speeds.jitter
+            return jitter(clients.seconds, streams, spread)
+        case "recorded":
+            return Recorded(clients.table.clients, read_trace(Path(spec.speeds.trace or "")))
+        case _:
+            return poisson(clients.seconds, streams)
+
+
+def _trainer(
+    spec: Spec, dataset: Dataset, parts: Parts, streams: Streams
+) -> tuple[Trainer | None, Vector]:
+    wanted = spec.training
+    if wanted.kind == "none":
+        return None, np.zeros(0, np.float32)
+    try:
+        from fedraw.learning import local_sgd, models, vectors
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "torch", "sim") from None
+    rng = streams.generator("initial model")
+    module = models.build(parts.model or wanted.model, dataset.input_shape, dataset.classes, rng)
+    settings = local_sgd.LocalSGD(
+        wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay
+    )
+    return local_sgd.Trainer(module, settings), vectors.to_vector(module)

@@ -1,0 +1,123 @@
+"""The sections of a spec, each a frozen dataclass that refuses impossible settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedraw.errors import BadInput, nearest
+from fedraw.experiments.settings import checked_settings
+from fedraw.strategies.catalog import BY_NAME
+
+# Labels and clients by number or by name.
+Names = tuple[int | str, ...]
+
+
+def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) -> None:
+    if value is None and chosen == needed:
+        raise BadInput(f"{key} is missing; {selector} = {needed!r} needs it")
+    if value is not None and chosen != needed:
+        raise BadInput(f"{key} goes with {selector} = {needed!r}, not with {chosen!r}")
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    name: str = "digits"
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    kind: Literal["coverage", "dirichlet", "iid"] = "coverage"
+    clients: int = 30
+    rare_labels: Names = ()
+    clients_per_rare_label: int = 2
+    clients_per_common_label: int = 20
+    alpha: float | None = None
+    local_test: float = 0.2
+
+    def __post_init__(self) -> None:
+        goes_with("partition.alpha", self.alpha, "kind", self.kind, "dirichlet")
+        if self.clients < 1:
+            raise BadInput(f"partition.clients = {self.clients} must be at least 1")
+        if not 0 <= self.local_test < 1:
+            raise BadInput(f"partition.local_test = {self.local_test} must be from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class SpeedsSpec:
+    kind: Literal["equal", "uniform", "correlated", "ratio"] = "correlated"
+    ratio: float | None = None
+    arrivals: Literal["poisson", "fixed", "jitter", "recorded"] = "poisson"
+    jitter: float | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        goes_with("speeds.ratio", self.ratio, "kind", self.kind, "ratio")
+        goes_with("speeds.trace", self.trace, "arrivals", self.arrivals, "recorded")
+        if self.ratio is not None and not 0 < self.ratio < float("inf"):
+            raise BadInput(f"speeds.ratio = {self.ratio} must be a positive number")
+        if self.jitter is not None and self.arrivals != "jitter":
+            raise BadInput("speeds.jitter goes with arrivals = 'jitter'")
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    name: str = "fedraw"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, table: object) -> StrategySpec:
+        if not isinstance(table, Mapping):
+            raise BadInput(f"[strategy] must be a table of settings, got {table!r}")
+        settings = dict(table)
+        name = settings.pop("name", "fedraw")
+        if name not in BY_NAME:
+            raise BadInput(f"strategy.name = {name!r} is unknown; {nearest(name, BY_NAME)}")
+        return cls(name, checked_settings(BY_NAME[name], settings, "strategy", ("layout", "lr")))
+
+
+@dataclass(frozen=True)
+class MisreportSpec:
+    label: int | str
+    client: int | str = "fastest"  # or a client's number; fastest: of those without rare labels
+    share: float = 0.9
+    form: Literal["paper", "renormalised", "recounted"] = "paper"
+
+
+@dataclass(frozen=True)
+class TrainingSpec:
+    kind: Literal["sgd", "none"] = "sgd"
+    model: str = "mlp"
+    epochs: int = 2
+    batch: int = 16
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class MetricsSpec:
+    rare_labels: Names | None = None  # default: the partition's
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    events: int = 3000
+    seeds: tuple[int, ...] = (42, 123, 456)
+    evaluate_every: int = 150
+    concurrency: int | None = None  # default: all clients
+
+    def __post_init__(self) -> None:
+        for key in ("events", "evaluate_every", "concurrency"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise BadInput(f"run.{key} = {value} must be at least 1")
+        if not self.seeds:
+            raise BadInput("run.seeds is empty; give at least one seed")
+        for seed in self.seeds:
+            if seed < 0:
+                raise BadInput(f"run.seeds has {seed}; a seed is a whole number from 0 on")
+            if self.seeds.count(seed) > 1:
+                raise BadInput(f"run.seeds has {seed} twice; give each seed once")

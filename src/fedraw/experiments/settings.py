@@ -1,0 +1,83 @@
+"""Reads a table of settings into a frozen dataclass, with errors that name the key."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fedraw.errors import BadInput, nearest
+
+T = TypeVar("T")
+
+
+def read_settings(kind: type[T], table: object, section: str, hidden: tuple[str, ...] = ()) -> T:
+    """The dataclass `kind` filled from a section of a spec; `hidden` fields are not keys."""
+    checked: dict[str, Any] = checked_settings(kind, table, section, hidden)
+    return kind(**checked)
+
+
+def checked_settings(
+    kind: type[Any], table: object, section: str, hidden: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The section's values in the types of the dataclass's fields."""
+    if not isinstance(table, Mapping):
+        raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
+    hints = get_type_hints(kind)
+    known = {field.name: field for field in fields(kind) if field.name not in hidden}
+    for key in table:
+        if key not in known:
+            raise BadInput(f"[{section}] has the unknown key {key!r}; {nearest(key, known)}")
+    for name, field in known.items():
+        optional = field.default is not MISSING or field.default_factory is not MISSING
+        if name not in table and not optional:
+            raise BadInput(f"[{section}] lacks the key {name!r}, which has no default")
+    return {key: _convert(hints[key], value, f"{section}.{key}") for key, value in table.items()}
+
+
+def _convert(kind: Any, value: object, key: str) -> Any:
+    for alternative in _alternatives(kind):
+        if _fits(alternative, value):
+            if get_origin(alternative) is tuple:
+                return tuple(value)  # type: ignore[arg-type]
+            return float(value) if alternative is float else value  # type: ignore[arg-type]
+    raise BadInput(f"{key} = {value!r} must be {_describe(kind)}")
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return value in get_args(kind)
+    if origin is tuple:
+        element = get_args(kind)[0]
+        return isinstance(value, list | tuple) and all(
+            any(_fits(k, v) for k in _alternatives(element)) for v in value
+        )
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _describe(kind: Any) -> str:
+    named = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+    }
+    words = []
+    for alternative in _alternatives(kind):
+        if get_origin(alternative) is Literal:
+            words += [repr(choice) for choice in get_args(alternative)]
+        elif get_origin(alternative) is tuple:
+            words.append(f"a list, each {_describe(get_args(alternative)[0])}")
+        elif alternative in named:
+            words.append(named[alternative])
+    return " or ".join(words)

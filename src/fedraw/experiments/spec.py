@@ -1,0 +1,149 @@
+"""An experiment as data: what a SPEC.toml says, checked."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedraw.core.layout import Layout
+from fedraw.errors import BadInput, nearest
+from fedraw.experiments.sections import (
+    DataSpec,
+    MetricsSpec,
+    MisreportSpec,
+    PartitionSpec,
+    RunSpec,
+    SpeedsSpec,
+    StrategySpec,
+    TrainingSpec,
+)
+from fedraw.experiments.settings import read_settings
+from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.strategy import Strategy
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One experiment: one strategy, several seeds.
+
+    >>> spec = Spec.read({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
+    >>> spec.make_strategy()
+    FedBuff(buffer=10, server_lr=0.5, staleness='none', exponent=0.5, unique=False, layout=None)
+    """
+
+    data: DataSpec = field(default_factory=DataSpec)
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
+    speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
+    strategy: StrategySpec = field(default_factory=StrategySpec)
+    misreport: MisreportSpec | None = None
+    training: TrainingSpec = field(default_factory=TrainingSpec)
+    metrics: MetricsSpec = field(default_factory=MetricsSpec)
+    run: RunSpec = field(default_factory=RunSpec)
+
+    @classmethod
+    def read(cls, tables: Mapping[str, Any]) -> Spec:
+        """From nested tables, as in a SPEC.toml; what is left out has its default."""
+        tables = dict(tables)
+        version = tables.pop("version", VERSION)
+        if version != VERSION:
+            raise BadInput(
+                f"version = {version!r}: this fedraw reads version {VERSION}; "
+                f"write 'fedraw new' to see its form"
+            )
+        sections = _sections()
+        for name in tables:
+            if name not in sections:
+                raise BadInput(f"unknown section [{name}]; {nearest(name, sections)}")
+        parts: dict[str, Any] = {
+            name: read_settings(sections[name], table, name)
+            for name, table in tables.items()
+            if name != "strategy"
+        }
+        if "strategy" in tables:
+            parts["strategy"] = StrategySpec.read(tables["strategy"])
+        spec = cls(**parts)
+        spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
+        return spec
+
+    @classmethod
+    def from_toml(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
+        """From a file, with `changes` such as {"strategy.buffer": 5} made first."""
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
+        except (OSError, UnicodeDecodeError) as problem:
+            raise BadInput(f"cannot read {path}: {problem}") from None
+        except tomllib.TOMLDecodeError as problem:
+            raise BadInput(f"{path} is not valid TOML: {problem}") from None
+        for key, value in (changes or {}).items():
+            _set(tables, key, value)
+        try:
+            return cls.read(tables)._with_paths_from(path.parent)
+        except BadInput as problem:
+            raise BadInput(f"{path}: {problem}") from None
+
+    def make_strategy(self, layout: Layout | None = None) -> Strategy[Any]:
+        kind = BY_NAME[self.strategy.name]
+        given: dict[str, Any] = {"layout": layout, "lr": self.training.lr}
+        taken = {f.name: given[f.name] for f in fields(kind) if f.name in given}
+        strategy: Strategy[Any] = kind(**{**taken, **self.strategy.settings})
+        return strategy
+
+    def tables(self) -> dict[str, Any]:
+        """Nested tables that `read` takes back; nothing that is None."""
+        raw = asdict(self)
+        raw["strategy"] = {"name": self.strategy.name, **self.strategy.settings}
+        clean = {
+            section: {key: _plain(value) for key, value in table.items() if value is not None}
+            for section, table in raw.items()
+            if table is not None
+        }
+        return {"version": VERSION, **{name: table for name, table in clean.items() if table}}
+
+    def _with_paths_from(self, folder: Path) -> Spec:
+        """Paths in a file are relative to that file."""
+        data, speeds = self.data, self.speeds
+        if data.path is not None:
+            data = replace(data, path=str(folder / data.path))
+        if speeds.trace is not None:
+            speeds = replace(speeds, trace=str(folder / speeds.trace))
+        return replace(self, data=data, speeds=speeds)
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """A command-line `section.key=value`; the value is TOML, or else a text.
+
+    >>> parse_change("strategy.buffer=5"), parse_change("strategy.name=fedfa")
+    (('strategy.buffer', 5), ('strategy.name', 'fedfa'))
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"[a-z_]+\.[a-z_]+", key.strip()):
+        raise BadInput(f"--set {text!r} is not of the form section.key=value")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _set(tables: dict[str, Any], key: str, value: Any) -> None:
+    section, name = key.split(".")
+    table = tables.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise BadInput(f"--set {key}: [{section}] is no table in this file")
+    table[name] = value
+
+
+def _sections() -> dict[str, Any]:
+    hints = get_type_hints(Spec)
+    return {**hints, "misreport": MisreportSpec}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

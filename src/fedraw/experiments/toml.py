@@ -1,0 +1,34 @@
+"""Writes tables of settings as TOML: the standard library only reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """Tables one level deep, values that are texts, numbers, truth values or lists of them.
+
+    >>> print(to_toml({"version": 1, "run": {"seeds": [42], "fast": True}}), end="")
+    version = 1
+    <BLANKLINE>
+    [run]
+    seeds = [42]
+    fast = true
+    """
+    lines = [f"{key} = {_value(v)}" for key, v in tables.items() if not isinstance(v, Mapping)]
+    for name, table in tables.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *(f"{key} = {_value(v)}" for key, v in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(v) for v in value)}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings have JSON's escapes
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)

@@ -1,0 +1,82 @@
+"""Who reaches the buffer, how stale, and who weighs most: read off the event log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fedraw.core.types import ClientId
+
+# Two weights this close are the same weight.
+TIE = 1e-12
+
+
+class Dynamics:
+    """Sums over the arrivals of a log; shares in percent, staleness in events, undefined is None.
+
+    BufPres         share of aggregations with a rare client in the buffer
+    RarePart        share of arrivals that come from rare clients
+    RareMeanStale   mean, and RareMaxStale the largest, staleness of a rare client's arrival
+    RareHoldsMax    share of aggregations in which only rare clients have the largest weight
+    Rho, RhoMean    K Σ w² of an aggregation, largest and mean: 1 is uniform, K is one client alone
+    """
+
+    def __init__(self, rare: Collection[ClientId], attacker: ClientId | None = None) -> None:
+        self._rare = frozenset(rare)
+        self._attacker = attacker
+        self._arrivals = 0
+        self._aggregations = 0
+        self._present = 0
+        self._rare_staleness: list[int] = []
+        self._rare_on_top = 0
+        self._attacker_on_top = 0
+        self._attacker_weights: list[float] = []
+        self._rho_sum = 0.0
+        self._rho_max: float | None = None
+
+    def observe(self, arrival: Mapping[str, Any]) -> None:
+        """Take in one record of kind "arrival"."""
+        self._arrivals += 1
+        if arrival["client"] in self._rare:
+            self._rare_staleness.append(arrival["staleness_events"])
+        if arrival["aggregated"]:
+            self._aggregations += 1
+            self._present += not self._rare.isdisjoint(arrival["buffer"])
+            self._weigh(arrival["buffer"], arrival["weights"])
+
+    def _weigh(self, buffer: list[ClientId], weights: list[float]) -> None:
+        rho = len(weights) * sum(weight * weight for weight in weights)
+        self._rho_sum += rho
+        self._rho_max = max(rho, self._rho_max or 0.0)
+        largest = max(weights) * (1 - TIE)
+        top = {client for client, weight in zip(buffer, weights, strict=True) if weight >= largest}
+        self._rare_on_top += bool(self._rare) and top <= self._rare
+        if self._attacker is not None and self._attacker in buffer:
+            self._attacker_on_top += top == {self._attacker}
+            own = (w for c, w in zip(buffer, weights, strict=True) if c == self._attacker)
+            self._attacker_weights.append(sum(own))
+
+    def metrics(self) -> dict[str, float | None]:
+        stale, rare = self._rare_staleness, bool(self._rare)
+        claims = self._attacker_weights
+        attacked = self._attacker is not None
+        return {
+            "BufPres": _percent(self._present, self._aggregations) if rare else None,
+            "RarePart": _percent(len(stale), self._arrivals) if rare else None,
+            "RareMeanStale": sum(stale) / len(stale) if stale else None,
+            "RareMaxStale": float(max(stale)) if stale else None,
+            "RareHoldsMax": _percent(self._rare_on_top, self._aggregations) if rare else None,
+            "AttackerHoldsMax": _percent(self._attacker_on_top, self._aggregations)
+            if attacked
+            else None,
+            "AttackerWeightMin": min(claims) if claims else None,
+            "AttackerWeightMean": sum(claims) / len(claims) if claims else None,
+            "AttackerWeightMax": max(claims) if claims else None,
+            "Rho": self._rho_max,
+            "RhoMean": self._rho_sum / self._aggregations if self._aggregations else None,
+            "Aggregations": float(self._aggregations),
+        }
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None

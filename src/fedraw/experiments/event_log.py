@@ -2,6 +2,7 @@
 
 start       strategy, seed, spec, what counts as rare
 joined      a client and its label counts (one for each client at the start)
+declared    a client that reports other counts than before
 arrival     one update reaching the server, and what it did
 rejected    an update that was refused, and why
 evaluation  what the global model could do after an event
@@ -36,7 +37,7 @@ def start_record(scenario: Scenario, name: str) -> Record:
         "attacker": scenario.clients.attacker,
         # How a client's weight in the model is read off the arrivals: see metrics.influence.
         "influence": getattr(scenario.strategy, "influence", "slots"),
-        "spec": scenario.spec.tables(),
+        "spec": scenario.tables(),
     }
 
 
@@ -47,6 +48,15 @@ def joined_records(scenario: Scenario) -> Iterator[Record]:
         names = [table.labels[column] for column in table.column[row]]
         counts = dict(zip(names, table.count[row].tolist(), strict=True))
         yield {"kind": "joined", "event": 0, "time": 0.0, "client": client, "counts": counts}
+
+
+def claim_records(scenario: Scenario) -> Iterator[Record]:
+    """What a misreporting client claims; none in an honest federation."""
+    claim = scenario.spec.misreport
+    if claim is not None:
+        reason = f"claims that {claim.share:.0%} of its data is label {claim.label} ({claim.form})"
+        client = scenario.clients.attacker
+        yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
 
 
 def arrival_record(step: Step) -> Record:

@@ -17,7 +17,7 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
     'fedraw-dedup-only'
     """
     if strategy is not None and not isinstance(strategy, BY_NAME[spec.name]):
-        return type(strategy).__name__.lower()
+        return type(strategy).__name__.lower()  # the user's own
     if spec.name != "fedraw":
         return spec.name
     dedup = spec.settings.get("dedup", True)

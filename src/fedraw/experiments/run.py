@@ -26,6 +26,7 @@ from fedraw.experiments.event_log import (
     EventLog,
     Record,
     arrival_record,
+    claim_records,
     joined_records,
     start_record,
 )
@@ -34,6 +35,7 @@ from fedraw.experiments.scenario import Parts, Scenario
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
 from fedraw.experiments.toml import to_toml
+from fedraw.simulation.loop import Simulation
 from fedraw.strategies.strategy import Strategy
 
 # Told the seed and how many events of it are done, now and then.
@@ -86,11 +88,12 @@ def run_seed(
     """Run one seed, and write its folder if one is given."""
     spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
     scenario = Scenario.of(spec, seed, parts)
+    simulation = scenario.simulation()  # refuses what is impossible before a file is touched
     started = time.perf_counter()
-    with _opened_log(folder, spec) as log:
-        name = row_name(spec.strategy, scenario.strategy)
-        summary, model = _simulate(scenario, name, log, progress)
-    result = Result(name, seed, summary.as_dict(), model, folder)
+    with _opened_log(folder, scenario) as log:
+        summary = _simulate(scenario, simulation, log, progress)
+    document = summary.as_dict()
+    result = Result(document["name"], seed, document, simulation.state.model, folder)
     if folder is not None:
         layout = None if scenario.trainer is None else scenario.trainer.layout
         _write_results(folder, result, layout, time.perf_counter() - started)
@@ -106,9 +109,8 @@ def refuse_existing(folder: Path) -> None:
 
 
 def _simulate(
-    scenario: Scenario, name: str, log: EventLog | None, progress: Progress | None
-) -> tuple[Summary, Vector]:
-    simulation = scenario.simulation()
+    scenario: Scenario, simulation: Simulation, log: EventLog | None, progress: Progress | None
+) -> Summary:
     summary = Summary()
 
     def note(record: Record) -> None:
@@ -116,8 +118,8 @@ def _simulate(
         if log is not None:
             log.write(record)
 
-    note(start_record(scenario, name))
-    for record in joined_records(scenario):
+    note(start_record(scenario, row_name(scenario.spec.strategy, scenario.strategy)))
+    for record in (*joined_records(scenario), *claim_records(scenario)):
         note(record)
     evaluate = _evaluation(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
@@ -138,7 +140,7 @@ def _simulate(
     note({"kind": "end", "event": event, "time": simulation.timeline.now})
     if progress is not None:
         progress(scenario.seed, wanted)
-    return summary, simulation.state.model
+    return summary
 
 
 def _evaluation(scenario: Scenario) -> Callable[[int, int, Vector, bool], Iterable[Record]]:
@@ -157,14 +159,14 @@ def _evaluation(scenario: Scenario) -> Callable[[int, int, Vector, bool], Iterab
 
 
 @contextmanager
-def _opened_log(folder: Path | None, spec: Spec) -> Iterator[EventLog | None]:
+def _opened_log(folder: Path | None, scenario: Scenario) -> Iterator[EventLog | None]:
     if folder is None:
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)
     for stale in ("summary.json", "timing.json", "model.safetensors"):
         (folder / stale).unlink(missing_ok=True)
-    (folder / "spec.toml").write_text(to_toml(spec.tables()), encoding="utf-8")
+    (folder / "spec.toml").write_text(to_toml(scenario.tables()), encoding="utf-8")
     with (folder / "events.jsonl").open("w", encoding="utf-8") as file:
         yield EventLog(file)
 

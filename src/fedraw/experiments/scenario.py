@@ -15,7 +15,7 @@ from fedraw.core.types import Ints, Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import MissingExtra
 from fedraw.experiments.clients import Clients, Partition, draw_clients
-from fedraw.experiments.spec import Spec
+from fedraw.experiments.spec import Spec, settings_of
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executor import Inline, Job, Train, Trained, no_training
 from fedraw.simulation.loop import Simulation
@@ -46,6 +46,7 @@ class Scenario:
     strategy: Strategy[Any]
     trainer: Trainer | None  # None: training-free
     initial: Vector
+    parts: Parts = Parts()
 
     @classmethod
     def of(cls, spec: Spec, seed: int, parts: Parts | None = None) -> Scenario:
@@ -55,7 +56,24 @@ class Scenario:
         trainer, initial = _trainer(spec, clients.dataset, parts, streams)
         layout = None if trainer is None else trainer.layout
         strategy = parts.strategy or spec.make_strategy(layout)
-        return cls(spec, seed, clients, strategy, trainer, initial)
+        return cls(spec, seed, clients, strategy, trainer, initial, parts)
+
+    def tables(self) -> dict[str, Any]:
+        """The spec as it was run, with the names of what the user brought in Python."""
+        tables, own = self.spec.tables(), self.parts
+        if own.data is not None:
+            tables["data"] = {"name": self.clients.dataset.name}
+        if own.partition is not None:
+            tables["partition"] = {
+                "kind": _name(own.partition),
+                "clients": len(self.clients.table),
+                "local_test": self.spec.partition.local_test,
+            }
+        if own.model is not None:
+            tables["training"]["model"] = _name(own.model)
+        if own.strategy is not None:
+            tables["strategy"] = {"name": _name(own.strategy), **settings_of(own.strategy)}
+        return tables
 
     def simulation(self) -> Simulation:
         """The federation at time zero."""
@@ -93,6 +111,10 @@ def local_training(
         return Trained(vector, len(labels), loss)
 
     return train
+
+
+def _name(thing: object) -> str:
+    return str(getattr(thing, "__name__", type(thing).__name__)).lower()
 
 
 def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:

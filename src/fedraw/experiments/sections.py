@@ -10,6 +10,9 @@ from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
 from fedraw.strategies.catalog import BY_NAME
 
+# Fields of a strategy that come from the model and its training, not from [strategy].
+NOT_SETTINGS = ("layout", "lr")
+
 # Labels and clients by number or by name.
 Names = tuple[int | str, ...]
 
@@ -75,7 +78,7 @@ class StrategySpec:
         name = settings.pop("name", "fedraw")
         if name not in BY_NAME:
             raise BadInput(f"strategy.name = {name!r} is unknown; {nearest(name, BY_NAME)}")
-        return cls(name, checked_settings(BY_NAME[name], settings, "strategy", ("layout", "lr")))
+        return cls(name, checked_settings(BY_NAME[name], settings, "strategy", NOT_SETTINGS))
 
 
 @dataclass(frozen=True)

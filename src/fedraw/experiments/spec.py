@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.sections import (
+    NOT_SETTINGS,
     DataSpec,
     MetricsSpec,
     MisreportSpec,
@@ -97,9 +98,9 @@ class Spec:
         return strategy
 
     def tables(self) -> dict[str, Any]:
-        """Nested tables that `read` takes back; nothing that is None."""
+        """Nested tables that `read` takes back: every default spelled out, nothing that is None."""
         raw = asdict(self)
-        raw["strategy"] = {"name": self.strategy.name, **self.strategy.settings}
+        raw["strategy"] = {"name": self.strategy.name, **settings_of(self.make_strategy())}
         clean = {
             section: {key: _plain(value) for key, value in table.items() if value is not None}
             for section, table in raw.items()
@@ -115,6 +116,12 @@ class Spec:
         if speeds.trace is not None:
             speeds = replace(speeds, trace=str(folder / speeds.trace))
         return replace(self, data=data, speeds=speeds)
+
+
+def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
+    """What a spec may say about a strategy; a strategy need not be a dataclass."""
+    names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
+    return {name: getattr(strategy, name) for name in names if name not in NOT_SETTINGS}
 
 
 def parse_change(text: str) -> tuple[str, Any]:

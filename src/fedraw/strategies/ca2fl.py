@@ -92,11 +92,8 @@ class CA2FL:
     def step(self, state: CA2FLState, event: Event) -> tuple[CA2FLState, Receivers]:
         if not isinstance(event, Arrived):
             receivers = change_members(state.federation, event)
-            if (
-                isinstance(event, Left)
-                and (gone := state.cache.pop(event.client, None)) is not None
-            ):
-                state.cache_sum.add([(-1.0, gone)])
+            if isinstance(event, Left):
+                self._forget(state, event.client)
             return state, receivers
         check(state, event.update)
         if state.full:
@@ -127,13 +124,16 @@ class CA2FL:
         state.model = frozen(moved(state.model, step, statistics, self.server_lr))
         state.version += 1
         for client, delta in state.newest.items():
-            if client in state.federation:
-                cached = state.cache.get(client)
-                state.cache_sum.add(
-                    [(1.0, delta)] + ([(-1.0, cached)] if cached is not None else [])
-                )
-                state.cache[client] = delta
+            cached = state.cache.get(client)
+            state.cache_sum.add([(1.0, delta)] + ([(-1.0, cached)] if cached is not None else []))
+            state.cache[client] = delta
         state.full = True
+
+    def _forget(self, state: CA2FLState, client: ClientId) -> None:
+        state.newest.pop(client, None)
+        cached = state.cache.pop(client, None)
+        if cached is not None:
+            state.cache_sum.add([(-1.0, cached)])
 
     def _empty(self, state: CA2FLState) -> None:
         state.residuals.clear()

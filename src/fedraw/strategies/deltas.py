@@ -11,6 +11,7 @@ import numpy as np
 from fedraw.core.aggregation import RunningSum
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
+from fedraw.errors import BadInput
 
 
 def split(vector: Vector, layout: Layout | None) -> tuple[Vector, Vector]:
@@ -27,5 +28,10 @@ def moved(model: Vector, step: Vector, statistics: Vector, rate: float) -> Vecto
 
 
 def empty_sums(model: Vector, layout: Layout | None) -> tuple[RunningSum, RunningSum]:
+    if layout is not None and layout.size != model.size:
+        raise BadInput(
+            f"the layout has {layout.size} numbers, the model {model.size}; "
+            "give the layout of this model"
+        )
     parameters, statistics = split(model, layout)
     return RunningSum.zeros(parameters.size), RunningSum.zeros(statistics.size)

@@ -25,6 +25,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
+from fedraw.errors import RefusedUpdate
 from fedraw.strategies.deltas import empty_sums, split
 from fedraw.strategies.rounds import Round, step_in_rounds
 from fedraw.strategies.strategy import (
@@ -93,10 +94,17 @@ class QFedAvg:
         moved = start.astype(np.float64) - trained
         squared_norm = float(np.square(moved).sum()) / self.lr**2
         p = float(update.examples) if self.p == "samples" else 1.0
-        pull = p * float(loss**self.q)
+        with np.errstate(over="ignore", under="ignore"):
+            pull = p * float(np.float64(loss) ** self.q)
+        curvature = self.q * pull / loss * squared_norm + pull / self.lr
+        if not (pull > 0 and curvature < np.inf):
+            raise RefusedUpdate(
+                f"client {update.client!r} sent the loss {update.loss:g}, out of a float's range "
+                f"with the power of q = {self.q:g}"
+            )
         state.sum.add([(pull, trained)])
         state.statistics.add([(float(update.examples), statistics)])
-        state.curvature += p * self.q * loss ** (self.q - 1) * squared_norm + pull / self.lr
+        state.curvature += curvature
         state.examples += update.examples
         return pull
 

@@ -110,7 +110,7 @@ def check(state: State, update: Update, needs_loss: bool = False) -> None:
             f"client {client!r} started from version {update.start_version}, "
             f"the newest is {state.version}"
         )
-    if update.examples < 1:
+    if not 1 <= update.examples < np.inf:
         raise RefusedUpdate(f"client {client!r} trained on {update.examples} examples")
     if not np.isfinite(update.vector).all():
         bad = int(np.count_nonzero(~np.isfinite(update.vector)))

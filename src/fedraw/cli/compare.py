@@ -1,0 +1,38 @@
+"""fedraw compare: one table from many runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.errors import BadInput
+from fedraw.experiments import compare as comparison
+from fedraw.report import tables
+
+
+class Format(StrEnum):
+    md = "md"
+    csv = "csv"
+    latex = "latex"
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
+    format_: Annotated[Format | None, typer.Option("--format", help="Another form.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare runs in one table: mean ± sd over seeds, the best marked."""
+    if json_ and format_ is not None:
+        raise BadInput("--json and --format exclude each other; give one")
+    rows = comparison.compare(runs)
+    if json_:
+        console.print_json(comparison.as_json(rows))
+    elif format_ is None:
+        console.out.print(tables.text_table(rows))
+    else:
+        write = {Format.md: tables.markdown, Format.csv: tables.csv, Format.latex: tables.latex}
+        print(write[format_](rows), end="")

@@ -1,0 +1,41 @@
+"""fedraw demo: every method on embedded data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.cli.cells import Cell, run_cells
+from fedraw.experiments.compare import as_json, compare
+from fedraw.experiments.demo import conclusion, demo_specs
+from fedraw.experiments.names import row_name
+from fedraw.report.page import write_report
+from fedraw.report.tables import text_table
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder; an earlier demo in it is replaced.")] = Path(
+        "runs/demo"
+    ),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show silent rarity failure and its cure: digits, nine methods, three seeds, a report."""
+    cells = [
+        Cell(spec, seed, out / row_name(spec.strategy) / f"seed-{seed}")
+        for spec in demo_specs()
+        for seed in spec.run.seeds
+    ]
+    rows = compare(run_cells(cells))
+    page = out / "report.html"
+    folders = list(dict.fromkeys(cell.folder.parent for cell in cells))
+    lead = conclusion(rows)
+    write_report(folders, page, title="Silent rarity failure, and its cure", lead=lead)
+    if json_:
+        console.print_json(as_json(rows))
+        return
+    console.out.print(text_table(rows))
+    console.out.print(lead)
+    console.err.print(f"report: {page}")

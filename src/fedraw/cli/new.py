@@ -1,0 +1,27 @@
+"""fedraw new: a commented spec to start from."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.errors import BadInput
+
+
+def new(
+    spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The file to write.")],
+) -> None:
+    """Write a commented spec to start from."""
+    template = files("fedraw.experiments").joinpath("template.toml").read_text(encoding="utf-8")
+    try:
+        with spec_file.open("x", encoding="utf-8") as file:
+            file.write(template)
+    except FileExistsError:
+        raise BadInput(f"{spec_file} exists; choose another name, or remove it first") from None
+    except OSError as problem:
+        raise BadInput(f"cannot write {spec_file}: {problem.strerror}") from None
+    console.err.print(f"{spec_file} written; run it with: fedraw run {spec_file}")

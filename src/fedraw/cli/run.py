@@ -1,0 +1,83 @@
+"""fedraw run: an experiment from a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.cli.cells import Cell, run_cells
+from fedraw.errors import BadInput
+from fedraw.experiments.compare import as_json, compare
+from fedraw.experiments.run import refuse_existing
+from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.spec import Spec, parse_change
+from fedraw.experiments.toml import to_toml
+from fedraw.report.tables import text_table
+
+
+def run(
+    spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The experiment.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as strategy.buffer=5."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds instead of the file's, as 42,123,456.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default runs/<spec name>.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and say what would run.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run an experiment: each seed into its own folder, then one table."""
+    spec = Spec.from_toml(spec_file, dict(parse_change(text) for text in change or ()))
+    if seeds is not None:
+        spec = replace(spec, run=replace(spec.run, seeds=_parse_seeds(seeds)))
+    folder = out or Path("runs") / spec_file.stem
+    cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
+    if dry_run:
+        _describe(spec, cells, json_)
+        return
+    if not force:
+        for cell in cells:
+            refuse_existing(cell.folder)
+    rows = compare(run_cells(cells))
+    if json_:
+        console.print_json(as_json(rows))
+    else:
+        console.out.print(text_table(rows))
+        console.err.print(f"written to {folder}")
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        raise BadInput(f"--seeds {text!r} is no list of whole numbers, as 42,123,456") from None
+
+
+def _describe(spec: Spec, cells: list[Cell], as_document: bool) -> None:
+    scenario = Scenario.of(spec, cells[0].seed)  # loads the data, draws clients, builds the model
+    scenario.strategy.start(scenario.initial, scenario.clients.claimed)
+    facts = {
+        "clients": len(scenario.clients.table),
+        "rare_clients": sorted(scenario.clients.rare),
+        "parameters": int(scenario.initial.size),
+        "training_images": len(scenario.clients.dataset.labels),
+        "test_images": len(scenario.clients.dataset.test_labels),
+        "folders": [str(cell.folder) for cell in cells],
+    }
+    if as_document:
+        console.print_json({"spec": spec.tables(), **facts})
+        return
+    print(to_toml(spec.tables()))
+    for name, value in facts.items():
+        print(f"# {name.replace('_', ' ')}: {value}")

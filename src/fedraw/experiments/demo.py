@@ -1,0 +1,56 @@
+"""The demonstration: silent rarity failure and its cure on embedded data, every method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedraw.experiments.compare import Row
+from fedraw.experiments.spec import Spec
+
+SEEDS = (42, 123, 456)
+RARE_LABELS = (8, 9)
+STRATEGIES: tuple[dict[str, Any], ...] = (
+    {"name": "fedavg"},
+    {"name": "qfedavg"},
+    {"name": "fedasync"},
+    {"name": "fedbuff"},
+    {"name": "fedfa"},
+    {"name": "ca2fl"},
+    {"name": "fedraw", "weighting": "uniform"},
+    {"name": "fedraw", "dedup": False},
+    {"name": "fedraw"},
+)
+
+
+def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
+    """Digits on 30 clients; labels 8 and 9 on two slow clients each; one spec per method."""
+    partition = {"clients": 30, "rare_labels": list(RARE_LABELS)}
+    return [
+        Spec.read(
+            {
+                "data": {"name": "digits"},
+                "partition": partition,
+                "speeds": {"kind": "correlated"},
+                "strategy": strategy,
+                "run": {"events": 3000, "evaluate_every": 150, "seeds": list(seeds)},
+            }
+        )
+        for strategy in STRATEGIES
+    ]
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """One sentence that says what the table shows, in its own figures."""
+    by_name = {row.name: row.metrics for row in rows}
+
+    def mean(name: str, metric: str) -> float:
+        return by_name[name][metric].mean or 0.0
+
+    lost, kept = mean("fedfa", "AvgRare"), mean("fedraw", "AvgRare")
+    verb = "keeps" if kept > lost else "does not keep"
+    return (
+        f"FedFa reaches {mean('fedfa', 'GlobalAcc'):.1f} % GlobalAcc, yet recognises "
+        f"{lost:.1f} % of the rare digits 8 and 9; FedRAW, which changes only the server, "
+        f"{verb} them: {kept:.1f} %, at {mean('fedraw', 'GlobalAcc'):.1f} % GlobalAcc."
+    )

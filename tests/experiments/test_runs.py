@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+import fedraw
+from fedraw.errors import BadInput
+from fedraw.experiments.compare import compare
+from fedraw.experiments.event_log import read_log
+from fedraw.experiments.run import Result, run, run_seed
+from fedraw.experiments.spec import Spec
+from fedraw.experiments.summary import METRICS, Summary
+from fedraw.strategies.catalog import BY_NAME
+
+
+def small(**sections: Any) -> Spec:
+    base: dict[str, Any] = {
+        "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
+        "strategy": {"name": "fedraw", "buffer": 4},
+        "training": {"epochs": 1},
+        "run": {"events": 40, "evaluate_every": 10, "seeds": [1]},
+    }
+    return Spec.read({**base, **sections})
+
+
+def method(name: str) -> Spec:
+    return small(strategy={"name": name, **({"buffer": 4} if name == "fedraw" else {})})
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_same_spec_and_seed_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    spec = method(name)
+    for folder in ("a", "b"):
+        run_seed(spec, 1, tmp_path / folder)
+    for file in ("events.jsonl", "summary.json", "spec.toml", "model.safetensors"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    run_seed(spec, 2, tmp_path / "c")
+    log = "events.jsonl"
+    assert (tmp_path / "a" / log).read_bytes() != (tmp_path / "c" / log).read_bytes()
+
+
+def test_all_asynchronous_methods_meet_the_same_arrivals(tmp_path: Path) -> None:
+    arrivals = {}
+    for name in ("fedraw", "fedfa", "fedbuff", "ca2fl", "fedasync"):
+        run_seed(method(name), 1, tmp_path / name)
+        records = read_log(tmp_path / name / "events.jsonl")
+        arrivals[name] = [(r["time"], r["client"]) for r in records if r["kind"] == "arrival"]
+    first, *others = arrivals.values()
+    assert len(first) == 40
+    assert all(other == first for other in others)
+
+
+def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
+    result = run_seed(small(), 1, tmp_path)
+    again = Summary.of(read_log(tmp_path / "events.jsonl")).as_dict()
+    assert again == result.summary
+    assert json.loads((tmp_path / "summary.json").read_text()) == result.summary
+    assert set(METRICS) <= set(result.summary["metrics"])
+
+
+def test_a_run_folder_is_whole(tmp_path: Path) -> None:
+    (result,) = run(small(), out=tmp_path)
+    folder = tmp_path / "seed-1"
+    records = list(read_log(folder / "events.jsonl"))
+    kinds = [record["kind"] for record in records]
+    assert kinds.count("joined") == 8
+    assert kinds.count("arrival") == 40
+    assert [r["event"] for r in records if r["kind"] == "evaluation"] == [10, 20, 30, 40]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    arrival = next(r for r in records if r["kind"] == "arrival" and r["aggregated"])
+    assert set(arrival) == {
+        "kind", "event", "time", "client", "start_version", "version", "staleness_events",
+        "staleness_versions", "aggregated", "buffer", "weights",
+    }  # fmt: skip
+    assert sum(arrival["weights"]) == pytest.approx(1)
+    tensors = load_file(folder / "model.safetensors")
+    flat = np.concatenate([t.ravel() for t in tensors.values()])
+    np.testing.assert_array_equal(np.sort(flat), np.sort(result.model))
+    assert Spec.from_toml(folder / "spec.toml") == replace(small(), strategy=_filled(small()))
+    timing = json.loads((folder / "timing.json").read_text())
+    assert timing["cores"] >= 1
+
+
+def _filled(spec: Spec) -> Any:
+    return Spec.read({"strategy": spec.tables()["strategy"]}).strategy
+
+
+def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
+    run(small(), out=tmp_path)
+    before = (tmp_path / "seed-1" / "events.jsonl").read_bytes()
+    with pytest.raises(BadInput, match=r"seed-1 already holds a run; choose another --out"):
+        run(small(run={"events": 5, "seeds": [7, 1]}), out=tmp_path)
+    assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() == before
+    assert not (tmp_path / "seed-7").exists()
+    run(small(run={"events": 5, "seeds": [1]}), out=tmp_path, replace_existing=True)
+    assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() != before
+
+
+def test_training_free_runs_have_the_same_arrivals_and_buffers(tmp_path: Path) -> None:
+    run_seed(small(), 1, tmp_path / "trained")
+    run_seed(small(training={"kind": "none"}), 1, tmp_path / "free")
+    logs = [
+        [r for r in read_log(tmp_path / kind / "events.jsonl") if r["kind"] == "arrival"]
+        for kind in ("trained", "free")
+    ]
+    assert logs[0] == logs[1]
+    summary = json.loads((tmp_path / "free" / "summary.json").read_text())
+    assert summary["metrics"]["AvgRare"] is None
+    assert summary["metrics"]["BufPres"] > 0
+    assert not (tmp_path / "free" / "model.safetensors").exists()
+
+
+def test_synchronous_methods_finish_the_round_under_way() -> None:
+    spec = small(strategy={"name": "fedavg"}, run={"events": 41, "seeds": [1]})
+    (result,) = run(spec)
+    assert result.summary["events"] == 48  # ceil(41 / 8) rounds of 8 clients
+    assert result.summary["metrics"]["Aggregations"] == 6
+
+
+class Fragile(nn.Module):
+    """A linear model whose output is NaN where an input is above 1."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_shape[0], classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(x)
+        return scores + 0 * torch.sqrt(1 - x.amax(dim=1, keepdim=True))
+
+
+def with_one_failing_client(spec: Spec, out: Path | None = None) -> Result:
+    images = np.random.default_rng(0).uniform(-1, 1, size=(80, 3)).astype(np.float32)
+    images[:10] = 2  # client 0's
+    labels = np.arange(80) % 2
+    data = fedraw.from_arrays(images, labels, test_images=images[10:], test_labels=labels[10:])
+    (result,) = fedraw.run(
+        spec,
+        out=out,
+        data=data,
+        partition=lambda labels, classes, rng: list(np.arange(80).reshape(8, 10)),
+        model=Fragile,
+    )
+    return result
+
+
+def test_a_client_that_diverges_is_refused_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+    spec = small(partition={}, speeds={"kind": "equal"}, run={"events": 60, "seeds": [1]})
+    result = with_one_failing_client(spec, tmp_path)
+    log = read_log(tmp_path / "seed-1" / "events.jsonl")
+    rejected = [record for record in log if record["kind"] == "rejected"]
+    assert {record["client"] for record in rejected} == {0}
+    assert "NaN or infinite" in rejected[0]["reason"]
+    assert result.summary["rejected"] == {"0": len(rejected)}
+    assert np.isfinite(result.model).all()
+    assert result.summary["events"] == 60
+
+
+def test_a_round_in_which_someone_always_fails_ends_all_the_same() -> None:
+    run = {"events": 10, "seeds": [1]}
+    spec = small(partition={}, speeds={"kind": "equal"}, strategy={"name": "fedavg"}, run=run)
+    result = with_one_failing_client(spec)
+    assert result.summary["metrics"]["Aggregations"] == 0
+    assert result.summary["events"] == 10 + 8
+    assert list(result.summary["rejected"]) == ["0"]
+
+
+def test_an_impossible_setting_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="never fills"):
+        run(small(strategy={"name": "fedraw", "buffer": 9}), out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_misreport_raises_the_liars_weight_and_a_cap_limits_it() -> None:
+    claim = {"label": 9}
+    weights = {}
+    for cap in ("none", "water-filling"):
+        strategy = {"name": "fedraw", "buffer": 4, "cap": cap, "cap_at": 0.4}
+        spec = small(strategy=strategy, misreport=claim, training={"kind": "none"})
+        weights[cap] = run(spec)[0].summary["metrics"]["AttackerWeightMax"]
+    assert weights["none"] > 0.5
+    assert weights["water-filling"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"strategy": {"name": "fedraw", "buffer": 9}}, "never fills .* use at most 8"),
+        ({"misreport": {"label": 9, "client": 8}}, "misreport.client = 8 must be 'fastest' or"),
+        ({"misreport": {"label": 99}}, "label 99 of dataset 'digits' is out of range"),
+        ({"misreport": {"label": 9, "share": 1.5}}, "misreport.share = 1.5"),
+        ({"metrics": {"rare_labels": ["nine"]}}, "unknown label 'nine'"),
+        ({"speeds": {"arrivals": "jitter", "jitter": 2}}, "speeds.jitter = 2.0"),
+        ({"partition": {"kind": "iid", "clients": 8}}, "slows clients with rare labels"),
+        ({"data": {"name": "mnist"}}, "mnist"),
+        ({"training": {"model": "resnet"}}, "resnet"),
+        ({"training": {"batch": 0}}, "batch = 0"),
+        ({"run": {"concurrency": 0}}, "run.concurrency = 0 must be at least 1"),
+    ],
+)
+def test_what_only_the_data_can_tell_is_refused_too(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        run(small(**sections))
+
+
+def test_bounded_concurrency_runs_and_repeats(tmp_path: Path) -> None:
+    spec = small(run={"events": 30, "seeds": [3], "concurrency": 2})
+    run(spec, out=tmp_path / "a")
+    run(spec, out=tmp_path / "b")
+    one, two = (tmp_path / x / "seed-3" / "events.jsonl" for x in "ab")
+    assert one.read_bytes() == two.read_bytes()
+    (row,) = compare([tmp_path / "a"])
+    assert row.seeds == (3,)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.experiments.spec import Spec, parse_change
+from fedraw.experiments.toml import to_toml
+from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.qfedavg import QFedAvg
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "spec.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_template_of_fedraw_new_states_the_defaults() -> None:
+    text = files("fedraw.experiments").joinpath("template.toml").read_text()
+    tables = Spec.read(_toml(text)).tables()
+    assert tables.pop("partition") == {
+        **Spec().tables()["partition"],
+        "rare_labels": [8, 9],
+    }
+    rest = Spec().tables()
+    rest.pop("partition")
+    assert tables == rest
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_resolved_spec_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+    spec = Spec.read({"strategy": {"name": name}, "misreport": {"label": "9"}})
+    path = write(tmp_path, to_toml(spec.tables()))
+    assert Spec.from_toml(path).tables() == spec.tables()
+
+
+def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
+    spec = Spec.read({"strategy": {"name": "qfedavg", "q": 1}, "training": {"lr": 0.02}})
+    assert spec.make_strategy() == QFedAvg(lr=0.02, q=1.0)
+    settings = {"name": "fedraw", "cap": "naive", "cap_at": 0.3}
+    assert Spec.read({"strategy": settings}).make_strategy() == FedRAW(cap="naive", cap_at=0.3)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"version": 2}, "version = 2: this fedraw reads version 1"),
+        ({"stratgy": {}}, r"unknown section \[stratgy\]; did you mean 'strategy'\?"),
+        ({"strategy": {"bufer": 3}}, r"\[strategy\] .* 'bufer'; did you mean 'buffer'\?"),
+        ({"strategy": {"name": "fedrew"}}, "'fedrew' is unknown; did you mean 'fedraw'"),
+        ({"strategy": {"name": "fedfa", "q": 1}}, "unknown key 'q'; known: buffer"),
+        ({"strategy": {"layout": 1}}, "unknown key 'layout'"),
+        ({"strategy": {"buffer": "ten"}}, "strategy.buffer = 'ten' must be a whole number"),
+        ({"strategy": {"buffer": 2.5}}, "strategy.buffer = 2.5 must be a whole number"),
+        ({"strategy": {"buffer": True}}, "strategy.buffer = True must be a whole number"),
+        ({"strategy": {"buffer": 0}}, "buffer = 0 must be at least 1"),
+        ({"strategy": {"dedup": 1}}, "strategy.dedup = 1 must be true or false"),
+        ({"strategy": {"cap": "hard"}}, "strategy.cap = 'hard' must be 'none' or 'naive'"),
+        (
+            {"strategy": {"cap": "naive", "cap_at": 0.05}},
+            "cap_at = 0.05 is below 1/10: .* raise it to 0.1 or more",
+        ),
+        ({"strategy": 3}, r"\[strategy\] must be a table"),
+        ({"run": []}, r"\[run\] must be a table"),
+        ({"run": {"seeds": [1, 1]}}, "run.seeds has 1 twice"),
+        ({"run": {"seeds": [-1]}}, "run.seeds has -1"),
+        ({"run": {"seeds": []}}, "run.seeds is empty"),
+        ({"run": {"seeds": ["a"]}}, "run.seeds = .* must be a list, each a whole number"),
+        ({"run": {"events": 0}}, "run.events = 0 must be at least 1"),
+        ({"partition": {"kind": "dirichlet"}}, "partition.alpha is missing"),
+        ({"partition": {"alpha": 0.5}}, "partition.alpha goes with kind = 'dirichlet'"),
+        ({"partition": {"local_test": 1.0}}, "partition.local_test = 1.0"),
+        ({"partition": {"clients": 0}}, "partition.clients = 0"),
+        ({"speeds": {"kind": "ratio"}}, "speeds.ratio is missing"),
+        ({"speeds": {"kind": "ratio", "ratio": -1}}, "speeds.ratio = -1.0 must be a positive"),
+        ({"speeds": {"arrivals": "recorded"}}, "speeds.trace is missing"),
+        ({"speeds": {"jitter": 0.1}}, "speeds.jitter goes with"),
+        ({"misreport": {}}, r"\[misreport\] lacks the key 'label'"),
+        ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a number"),
+    ],
+)
+def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Spec.read(tables)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version = ", "spec.toml is not valid TOML"),
+        ("[run]\nevents = 'x'", r"spec.toml: run.events = 'x' must be a whole number"),
+    ],
+)
+def test_errors_name_the_file(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        Spec.from_toml(write(tmp_path, text))
+
+
+def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere.toml does not exist; 'fedraw new"):
+        Spec.from_toml(tmp_path / "nowhere.toml")
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    spec = Spec.from_toml(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
+    assert spec.data.path == str(tmp_path / "mine.npz")
+
+
+def test_changes_are_made_before_the_file_is_checked(tmp_path: Path) -> None:
+    path = write(tmp_path, '[strategy]\nname = "fedfa"\nbuffer = 3')
+    assert Spec.from_toml(path, {"strategy.buffer": 7}).strategy.settings == {"buffer": 7}
+    with pytest.raises(BadInput, match="unknown section"):
+        Spec.from_toml(path, {"nothing.here": 1})
+
+
+def test_changes_from_the_command_line() -> None:
+    assert parse_change("run.seeds=[1, 2]") == ("run.seeds", [1, 2])
+    assert parse_change("speeds.trace=a=b.csv") == ("speeds.trace", "a=b.csv")
+    with pytest.raises(BadInput, match=r"not of the form section\.key=value"):
+        parse_change("buffer=5")
+
+
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format bench clean
+.PHONY: help install demo browser test test-slow check format bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -21,8 +21,13 @@ $(READY): pyproject.toml constraints.txt
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
 	$(BIN)/fedraw demo
 
-test: install ## run all tests but the slow ones
+test: install browser ## run all tests but the slow ones
 	$(BIN)/pytest -q
+
+# Page tests skip where there is no Chromium; in CI they must run, so it is installed.
+browser:
+	@if [ -n "$$CI" ] && ! command -v chromium >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
 
 test-slow: install ## run the tests marked slow
 	$(BIN)/pytest -q -m slow

@@ -3,7 +3,9 @@
 FedrawError
 ├── BadInput            a file, a key, a table, a setting: the user's to mend (exit code 2)
 │   └── MissingExtra    an optional dependency is not installed
-└── RefusedUpdate       one client's update is unusable; the federation goes on without it
+├── Interrupted         someone asked a run to stop; it can be resumed
+├── RefusedUpdate       one client's update is unusable; the federation goes on without it
+└── WorkerDied          a process that trained for a run is gone; the run can be resumed
 """
 
 from __future__ import annotations
@@ -29,6 +31,14 @@ class MissingExtra(BadInput, ImportError):
 
 class RefusedUpdate(FedrawError):
     """Raised before anything of the state was touched, so the state it was given stays good."""
+
+
+class Interrupted(FedrawError):
+    """Raised between two arrivals, after a checkpoint."""
+
+
+class WorkerDied(FedrawError):
+    """A worker process ended before its work was done."""
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

@@ -28,14 +28,20 @@ for command in (demo, run, compare, new):
     app.command()(command)
 
 
-@app.callback()
-def about(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Asynchronous federated learning that keeps rare labels."""
-    if version:
+def print_version(wanted: bool) -> None:
+    if wanted:
         print(fedraw.__version__)
         raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=print_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Asynchronous federated learning that keeps rare labels."""
 
 
 def main() -> None:

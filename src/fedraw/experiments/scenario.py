@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Ints, Vector
+from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import MissingExtra
 from fedraw.experiments.clients import Clients, Partition, draw_clients
+from fedraw.experiments.local_data import LocalData, shared
 from fedraw.experiments.spec import Spec, settings_of
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
-from fedraw.simulation.executor import Inline, Job, Train, Trained, no_training
+from fedraw.simulation.executor import Executor, Inline, Job, Train, Trained, no_training
 from fedraw.simulation.loop import Simulation
+from fedraw.simulation.processes import Processes
 from fedraw.strategies.strategy import Request, Strategy
 
 if TYPE_CHECKING:
@@ -53,8 +56,11 @@ class Scenario:
         parts = parts or Parts()
         streams = Streams(seed)
         clients = draw_clients(spec, streams, parts.data, parts.partition)
-        trainer, initial = _trainer(spec, clients.dataset, parts, streams)
-        layout = None if trainer is None else trainer.layout
+        trainer, initial, layout = None, np.zeros(0, np.float32), None
+        if spec.training.kind != "none":
+            shape, classes = clients.dataset.input_shape, clients.dataset.classes
+            trainer, initial = make_trainer(spec, parts.model, shape, classes, streams)
+            layout = trainer.layout
         strategy = parts.strategy or spec.make_strategy(layout)
         return cls(spec, seed, clients, strategy, trainer, initial, parts)
 
@@ -75,7 +81,7 @@ class Scenario:
             tables["strategy"] = {"name": _name(own.strategy), **settings_of(own.strategy)}
         return tables
 
-    def simulation(self) -> Simulation:
+    def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
         streams = Streams(self.seed)
         return Simulation(
@@ -83,28 +89,50 @@ class Scenario:
             self.initial,
             self.clients.claimed,
             _law(self.spec, self.clients, streams),
-            Inline(self._train(streams)),
+            executor,
             concurrency=self.spec.run.concurrency,
             receivers=streams.generator("receivers"),
             layout=None if self.trainer is None else self.trainer.layout,
         )
 
-    def _train(self, streams: Streams) -> Train:
-        clients = self.clients
+    @contextmanager
+    def executor(self, workers: int = 0) -> Iterator[Executor]:
+        """Who trains: this process, or so many others."""
         if self.trainer is None:
-            return no_training(clients.table.totals())
-        data = clients.dataset
-        own = [(data.images[i], data.labels[i]) for i in clients.train_indices]
-        return local_training(self.trainer, own, streams, self.strategy.request)
+            yield Inline(no_training(self.clients.table.totals()))
+        elif not workers:
+            yield Inline(local_training(self.trainer, *self._training(LocalData.of(self.clients))))
+        else:
+            with shared(LocalData.of(self.clients)) as data:
+                recipe = Recipe(self.spec, self.parts.model, *self._training(data))
+                with closing(Processes(recipe, self.initial.size, workers)) as processes:
+                    yield processes
+
+    def _training(self, data: LocalData) -> tuple[LocalData, Streams, Request]:
+        return data, Streams(self.seed), self.strategy.request
 
 
-def local_training(
-    trainer: Trainer, own: Sequence[tuple[Any, Ints]], streams: Streams, request: Request
-) -> Train:
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a worker process comes to train as this one would."""
+
+    spec: Spec
+    model: ModelFactory | None
+    data: LocalData
+    streams: Streams
+    request: Request
+
+    def __call__(self) -> Train:
+        shape, classes = self.data.images.shape[1:], self.data.classes
+        trainer, _ = make_trainer(self.spec, self.model, shape, classes, self.streams)
+        return local_training(trainer, self.data, self.streams, self.request)
+
+
+def local_training(trainer: Trainer, data: LocalData, streams: Streams, request: Request) -> Train:
     """Local SGD on a client's own samples, and the loss before it if the strategy asks for it."""
 
     def train(job: Job) -> Trained:
-        images, labels = own[job.position]
+        images, labels = data.of_client(job.position)
         loss = trainer.mean_loss(job.model, images, labels) if request.loss else None
         rng = streams.generator("batches", job.position, job.training)
         vector = trainer.train(job.model, images, labels, rng, request.proximal)
@@ -130,18 +158,21 @@ def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
             return poisson(clients.seconds, streams)
 
 
-def _trainer(
-    spec: Spec, dataset: Dataset, parts: Parts, streams: Streams
-) -> tuple[Trainer | None, Vector]:
-    wanted = spec.training
-    if wanted.kind == "none":
-        return None, np.zeros(0, np.float32)
+def make_trainer(
+    spec: Spec,
+    model: ModelFactory | None,
+    input_shape: tuple[int, ...],
+    classes: int,
+    streams: Streams,
+) -> tuple[Trainer, Vector]:
+    """A trainer for the spec's model, or the user's, and the initial model's vector."""
     try:
         from fedraw.learning import local_sgd, models, vectors
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "torch", "sim") from None
+    wanted = spec.training
     rng = streams.generator("initial model")
-    module = models.build(parts.model or wanted.model, dataset.input_shape, dataset.classes, rng)
+    module = models.build(model or wanted.model, input_shape, classes, rng)
     settings = local_sgd.LocalSGD(
         wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay
     )

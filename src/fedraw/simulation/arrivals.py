@@ -126,8 +126,11 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
     if not {"client", "seconds"} <= set(table.fieldnames or ()):
         raise BadInput(f"{path} has the columns {table.fieldnames}; expected client,seconds")
     for row in table:
+        client = (row["client"] or "").strip()
+        if not client:
+            raise BadInput(f"{path}, line {table.line_num} names no client")
         try:
-            yield table.line_num, row["client"].strip(), float(row["seconds"])
+            yield table.line_num, client, float(row["seconds"])
         except (TypeError, ValueError):
             raise BadInput(
                 f"{path}, line {table.line_num}: seconds = {row['seconds']!r} is not a number"

@@ -9,12 +9,13 @@ from fedraw.core.types import ClientId, Ints, Vector
 
 
 class Job(NamedTuple):
-    """One client's n-th training, from the model it was handed."""
+    """One client's n-th training, from the model it was handed; `due` in virtual time."""
 
     client: ClientId
     position: int
     training: int
     model: Vector
+    due: float
 
 
 class Trained(NamedTuple):

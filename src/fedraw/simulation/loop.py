@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -34,7 +35,8 @@ class Step(NamedTuple):
     refused: str | None = None
 
 
-class Flight(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
     """A client in training: the model it was handed, and when."""
 
     model: Vector
@@ -55,6 +57,15 @@ class Timeline:
     in_flight: dict[ClientId, Flight] = field(default_factory=dict)
     waiting: list[ClientId] = field(default_factory=list)
     trainings: dict[ClientId, int] = field(default_factory=dict)
+
+
+@dataclass
+class Saved:
+    """A simulation between two arrivals."""
+
+    timeline: Timeline
+    state: Any
+    receivers: str  # the state of the generator that draws among those waiting, as JSON
 
 
 class Simulation:
@@ -89,8 +100,19 @@ class Simulation:
         self._position = {client: i for i, client in enumerate(clients.clients)}
         self.timeline = Timeline()
         self.state: State
-        self.state, first = strategy.start(model, clients)
-        self._hand_out(first)
+        # Handed out at the first step: what is restored instead must not have begun to train.
+        self.state, self._first = strategy.start(model, clients)
+
+    def save(self) -> Saved:
+        """What it takes to go on from here, bit for bit; it shares arrays with this simulation."""
+        return Saved(self.timeline, self.state, json.dumps(self._rng.bit_generator.state))
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from what another simulation of the same scenario has saved."""
+        self.timeline, self.state, self._first = saved.timeline, saved.state, ()
+        self._rng.bit_generator.state = json.loads(saved.receivers)
+        for due, _, client in sorted(self.timeline.due):
+            self._submit(client, due)
 
     @property
     def mid_round(self) -> bool:
@@ -101,6 +123,9 @@ class Simulation:
     def step(self) -> Step:
         """Advance to the next arrival."""
         timeline = self.timeline
+        if self._first:
+            self._hand_out(self._first)
+            self._first = ()
         if not timeline.due:
             raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
         timeline.now, _, client = heappop(timeline.due)
@@ -148,11 +173,15 @@ class Simulation:
 
     def _launch(self, client: ClientId) -> None:
         timeline, state = self.timeline, self.state
-        position = self._position[client]
         training = timeline.trainings.get(client, 0)
         timeline.trainings[client] = training + 1
-        due = timeline.now + self._law.duration(position, training)
+        due = timeline.now + self._law.duration(self._position[client], training)
         heappush(timeline.due, (due, timeline.turn, client))
         timeline.turn += 1
         timeline.in_flight[client] = Flight(state.model, state.version, timeline.event)
-        self._executor.submit(Job(client, position, training, state.model))
+        self._submit(client, due)
+
+    def _submit(self, client: ClientId, due: float) -> None:
+        training = self.timeline.trainings[client] - 1
+        model = self.timeline.in_flight[client].model
+        self._executor.submit(Job(client, self._position[client], training, model, due))

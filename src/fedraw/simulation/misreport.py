@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Label
 from fedraw.errors import BadInput
+from fedraw.strategies.strategy import one_of
 
 Form = Literal["paper", "renormalised", "recounted"]
 
@@ -31,6 +32,7 @@ def misreport(
         raise BadInput(f"misreport.label = {label!r} is held by no client, so it has no coverage")
     if not 0 < share <= 1:
         raise BadInput(f"misreport.share = {share} must be above 0 and at most 1")
+    one_of("misreport.form", form, get_args(Form))
     position, column = table.clients.index(client), table.labels.index(label)
     table = _with_entry(table, position, column)
     row = table.row(position)

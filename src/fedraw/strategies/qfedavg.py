@@ -99,8 +99,8 @@ class QFedAvg:
         curvature = self.q * pull / loss * squared_norm + pull / self.lr
         if not (pull > 0 and curvature < np.inf):
             raise RefusedUpdate(
-                f"client {update.client!r} sent the loss {update.loss:g}, out of a float's range "
-                f"with the power of q = {self.q:g}"
+                f"client {update.client!r} sent the loss {update.loss}, "
+                f"whose power of q = {self.q:g} no float holds"
             )
         state.sum.add([(pull, trained)])
         state.statistics.add([(float(update.examples), statistics)])

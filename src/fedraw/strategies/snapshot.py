@@ -1,6 +1,7 @@
-"""A strategy's state on disk: numbers in safetensors, the rest in JSON; no pickle.
+"""Any state as data: numbers as named arrays, the rest as JSON; no pickle.
 
-The state's own type hints say how to read it back, so a strategy needs no code for this.
+A state's own type hints say how to read it back, so a strategy needs no code for this. An array
+that stands in several places is kept once and shared again after reading.
 """
 
 from __future__ import annotations
@@ -16,58 +17,75 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 T = TypeVar("T")
-Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def save(state: Any, folder: Path) -> None:
+class Arrays(dict[str, np.ndarray[Any, Any]]):
+    """Arrays by name; the same array gets the same name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._name_of: dict[int, str] = {}
+
+    def keep(self, array: np.ndarray[Any, Any]) -> str:
+        name = self._name_of.setdefault(id(array), str(len(self)))
+        self.setdefault(name, array)
+        return name
+
+
+def save(value: Any, folder: Path) -> None:
     """Write `state.json` and `state.safetensors` into the folder."""
-    arrays: Arrays = {}
-    tree = pack(state, arrays)
+    arrays = Arrays()
+    tree = pack(value, arrays)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(arrays, folder / "state.safetensors")
-    (folder / "state.json").write_text(json.dumps(tree))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    save_file(contiguous, folder / "state.safetensors")
+    (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
 
 
 def load(kind: type[T], folder: Path) -> T:
-    """Read back a state of the given type, to the bit."""
-    arrays = load_file(folder / "state.safetensors")
-    tree = json.loads((folder / "state.json").read_text())
-    restored: T = unpack(kind, tree, arrays)
+    """Read back a value of the given type, to the bit."""
+    restored: T = unpack(kind, *read(folder))
     return restored
 
 
-def pack(value: Any, arrays: Arrays, path: str = "state") -> Any:
-    """The value as JSON; its arrays go into `arrays` under their path."""
+def read(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What `save` wrote, not yet unpacked."""
+    arrays = load_file(folder / "state.safetensors")
+    return json.loads((folder / "state.json").read_text(encoding="utf-8")), arrays
+
+
+def pack(value: Any, arrays: Arrays) -> Any:
+    """The value as JSON, in which an array is its name in `arrays`."""
     if isinstance(value, np.ndarray):
-        arrays[path] = np.ascontiguousarray(value)
-        return None
+        return arrays.keep(value)
     if is_dataclass(value):
-        kept = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-        packed = {name: pack(v, arrays, f"{path}.{name}") for name, v in kept.items()}
-        return {"type": type(value).__name__, **packed}
+        kept = {f.name: pack(getattr(value, f.name), arrays) for f in fields(value) if f.init}
+        return {"type": type(value).__name__, **kept}
     if isinstance(value, Mapping):  # pairs, because a JSON key is always text
-        return [[k, pack(v, arrays, f"{path}.{i}")] for i, (k, v) in enumerate(value.items())]
+        return [[key, pack(v, arrays)] for key, v in value.items()]
     if isinstance(value, list | tuple):
-        return [pack(v, arrays, f"{path}.{i}") for i, v in enumerate(value)]
+        return [pack(v, arrays) for v in value]
     return value
 
 
-def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any], path: str = "state") -> Any:
+def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
     """The inverse of `pack`, for a value of type `kind`."""
     kind = _alternative(kind, tree)
-    origin: Any = get_origin(kind) or kind
+    build: Any = get_origin(kind) or kind
     args = get_args(kind)
-    build: Any = origin
-    if origin is np.ndarray:
-        return arrays[path]
-    if is_dataclass(origin):
-        hints = get_type_hints(origin)
-        names = [name for name in tree if name != "type"]
-        return build(**{n: unpack(hints[n], tree[n], arrays, f"{path}.{n}") for n in names})
-    if origin is dict:
-        return {k: unpack(args[1], v, arrays, f"{path}.{i}") for i, (k, v) in enumerate(tree)}
-    if origin in (list, tuple):
-        return origin(unpack(args[0], v, arrays, f"{path}.{i}") for i, v in enumerate(tree))
+    if build is np.ndarray:
+        return arrays[tree]
+    if is_dataclass(build):
+        hints = get_type_hints(build)
+        values = {n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"}
+        make: Any = build
+        return make(**values)
+    if build is dict:
+        return {key: unpack(args[1], v, arrays) for key, v in tree}
+    if build is list or (build is tuple and args[-1] is Ellipsis):
+        return build(unpack(args[0], v, arrays) for v in tree)
+    if build is tuple:
+        return tuple(unpack(k, v, arrays) for k, v in zip(args, tree, strict=True))
     return tree
 
 

@@ -1,0 +1,162 @@
+"""The command as a user meets it: real processes, exit codes, what goes where."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = """
+version = 1
+[partition]
+clients = 8
+rare_labels = [9]
+clients_per_common_label = 5
+[strategy]
+name = "fedraw"
+buffer = 4
+[training]
+epochs = 1
+[run]
+events = 30
+evaluate_every = 10
+seeds = [1, 2]
+"""
+
+
+def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
+    )
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_run_writes_folders_and_prints_a_table(spec: Path) -> None:
+    done = fedraw("run", spec, cwd=spec.parent)
+    assert done.returncode == 0, done.stderr
+    assert "fedraw" in done.stdout
+    assert "AvgRare" in done.stdout
+    assert "runs/small" in done.stderr
+    for seed in (1, 2):
+        names = {file.name for file in (spec.parent / f"runs/small/seed-{seed}").iterdir()}
+        assert names == {
+            "spec.toml", "events.jsonl", "timing.json", "summary.json", "model.safetensors",
+        }  # fmt: skip
+
+
+def test_json_is_one_document_and_nothing_else(spec: Path) -> None:
+    done = fedraw("run", spec, "--json", "--seeds", "5", cwd=spec.parent)
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]
+    assert row["name"] == "fedraw"
+    assert row["seeds"] == [5]
+    assert set(row["metrics"]["AvgRare"]) == {"mean", "sd", "values"}
+    compared = fedraw("compare", "runs/small", "--json", cwd=spec.parent)
+    assert json.loads(compared.stdout) == document
+
+
+def test_set_and_out(spec: Path) -> None:
+    for buffer in (2, 3):
+        changes = ("--set", f"strategy.buffer={buffer}", "--set", "training.kind=none")
+        done = fedraw("run", spec, *changes, "--out", f"runs/k{buffer}", cwd=spec.parent)
+        assert done.returncode == 0, done.stderr
+    document = _json(fedraw("compare", "runs/k2", "runs/k3", "--json", cwd=spec.parent))
+    assert [row["name"] for row in document["rows"]] == ["fedraw buffer=2", "fedraw buffer=3"]
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "latex"])
+def test_compare_in_other_forms(form: str, spec: Path) -> None:
+    fedraw("run", spec, cwd=spec.parent)
+    done = fedraw("compare", "runs/small", "--format", form, cwd=spec.parent)
+    assert done.returncode == 0, done.stderr
+    assert "fedraw" in done.stdout
+    if form == "csv":
+        rows = list(csv.reader(done.stdout.splitlines()))
+        assert len({len(row) for row in rows}) == 1
+    if form == "latex":
+        assert r"\toprule" in done.stdout
+
+
+def test_dry_run_checks_and_writes_nothing(spec: Path) -> None:
+    done = fedraw("run", spec, "--dry-run", cwd=spec.parent)
+    assert done.returncode == 0, done.stderr
+    assert "# rare clients: [0, 1]" in done.stdout
+    assert list(spec.parent.iterdir()) == [spec]
+    document = _json(fedraw("run", spec, "--dry-run", "--json", cwd=spec.parent))
+    assert document["clients"] == 8
+    assert document["spec"]["strategy"]["cap"] == "none"
+    impossible = fedraw("run", spec, "--dry-run", "--set", "strategy.buffer=9", cwd=spec.parent)
+    assert impossible.returncode == 2
+
+
+def test_new_writes_a_spec_that_runs(tmp_path: Path) -> None:
+    assert fedraw("new", "mine.toml", cwd=tmp_path).returncode == 0
+    short = ("--set", "run.events=20", "--seeds", "1")
+    assert fedraw("run", "mine.toml", *short, cwd=tmp_path).returncode == 0
+    again = fedraw("new", "mine.toml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "mine.toml exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "absent.toml"], "absent.toml does not exist"),
+        (["run", "small.toml", "--set", "strategy.bufer=3"], "did you mean 'buffer'?"),
+        (["run", "small.toml", "--set", "nonsense"], "not of the form section.key=value"),
+        (["run", "small.toml", "--seeds", "a,b"], "no list of whole numbers"),
+        (["run", "small.toml", "--set", "strategy.buffer=9"], "never fills"),
+        (["run", "small.toml", "--seeds", "-4"], "a seed is a whole number from 0 on"),
+        (["compare", "nothing"], "nothing does not exist"),
+        (["compare", "."], "holds no run"),
+        (["compare", ".", "--json", "--format", "md"], "exclude each other"),
+        (["new", "no/such/folder.toml"], "cannot write no/such/folder.toml"),
+        (["fly"], "No such command"),
+    ],
+)
+def test_bad_input_gets_a_message_and_exit_code_2(
+    arguments: list[str], message: str, spec: Path
+) -> None:
+    done = fedraw(*arguments, cwd=spec.parent)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_second_run_needs_force(spec: Path) -> None:
+    free = ("--set", "training.kind=none")
+    assert fedraw("run", spec, *free, cwd=spec.parent).returncode == 0
+    refused = fedraw("run", spec, *free, cwd=spec.parent)
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert fedraw("run", spec, *free, "--force", cwd=spec.parent).returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_a_failed_run(spec: Path) -> None:
+    (spec.parent / "file").write_text("")
+    done = fedraw("run", spec, "--out", "file", cwd=spec.parent)
+    assert done.returncode == 1
+    assert "file/seed-1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version(tmp_path: Path) -> None:
+    assert fedraw("--version", cwd=tmp_path).stdout == "0.1.0\n"
+
+
+def _json(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

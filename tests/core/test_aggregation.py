@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraw.core.aggregation import BLOCK, RunningSum
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.core.weighting import Cap
+from fedraw.strategies.fedraw import FedRAW, FedRAWState
+from fedraw.strategies.strategy import Arrived
+
+
+def vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def test_terms_are_added_and_taken_off_again() -> None:
+    total = RunningSum.zeros(2)
+    total.add([(2.0, vector(1, 2)), (0.5, vector(4, 0))])
+    assert total.total.tolist() == [4, 4]
+    total.add([(-2.0, vector(1, 2))])
+    assert total.total.tolist() == [2, 0]
+
+
+def test_a_mean_is_a_new_model_each_time() -> None:
+    total = RunningSum.zeros(1)
+    first = total.add([(1.0, vector(3))], divisor=2)
+    second = total.add([(1.0, vector(3))], divisor=2)
+    assert (first.tolist(), second.tolist()) == ([1.5], [3.0])
+    assert first.dtype == np.float32
+
+
+def test_a_cleared_sum_is_zero_and_an_empty_one_too() -> None:
+    total = RunningSum.zeros(2)
+    total.add([(1.0, vector(1, 2))])
+    total.clear()
+    assert total.total.tolist() == [0, 0]
+    assert RunningSum.zeros(0).add([], divisor=3).size == 0
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7])
+def test_a_model_larger_than_a_block_is_summed_to_its_end(size: int) -> None:
+    rng = np.random.default_rng(size)
+    models = rng.normal(size=(3, size)).astype(np.float32)
+    weights = [0.5, 1.25, 0.25]
+    total = RunningSum.zeros(size)
+    mean = total.add(list(zip(weights, models, strict=True)), divisor=2.0)
+    a, b, c = models.astype(np.float64)
+    expected = 0.5 * a + 1.25 * b + 0.25 * c
+    assert np.array_equal(total.total, expected)
+    assert np.array_equal(mean, (expected / 2).astype(np.float32))
+
+
+@given(st.lists(st.tuples(st.floats(-4, 4), st.floats(-100, 100, width=32)), max_size=20))
+def test_terms_one_by_one_are_terms_at_once(terms: list[tuple[float, float]]) -> None:
+    single, at_once = RunningSum.zeros(1), RunningSum.zeros(1)
+    for a, value in terms:
+        single.add([(a, vector(value))])
+    at_once.add([(a, vector(value)) for a, value in terms])
+    assert single.total.tolist() == at_once.total.tolist()
+
+
+def buffered(state: FedRAWState) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Coefficients and models of the slots."""
+    slots = list(state.buffer.slots)
+    return (
+        np.array([slot.coefficient for slot in slots]),
+        np.array([slot.update.vector for slot in slots], np.float64),
+    )
+
+
+@pytest.mark.parametrize(("cap", "cap_at"), [("none", 1.0), ("water-filling", 0.3)])
+def test_after_a_hundred_thousand_arrivals_the_sum_is_still_the_direct_one(
+    cap: Cap, cap_at: float
+) -> None:
+    size, clients, arrivals = 50, 25, 100_000
+    rng = np.random.default_rng(3)
+    counts = {i: {"common": 100, f"label {i // 2}": 1 + i * i} for i in range(clients)}
+    strategy = FedRAW(buffer=10, cap=cap, cap_at=cap_at)
+    state, _ = strategy.start(np.zeros(size, np.float32), LabelTable.from_counts(counts))
+    senders = rng.integers(clients, size=arrivals).tolist()
+    models = rng.normal(1, 1, size=(997, size)).astype(np.float32)
+    for turn, client in enumerate(senders):
+        update = Update(client, state.version, models[turn % len(models)], examples=1)
+        state, _ = strategy.step(state, Arrived(update))
+    coefficients, held = buffered(state)
+    direct = coefficients @ held
+    error = np.abs(state.weighted_sum.total - direct).max() / np.abs(direct).max()
+    assert error < 1e-6
+    assert state.model == pytest.approx(direct / coefficients.sum(), rel=1e-5, abs=1e-6)

@@ -1,0 +1,87 @@
+"""Event logs small enough to know by heart.
+
+Client "a" holds three samples of `common`; "b" one of `common` and two of `rare`.
+Two aggregations, in both of which "b" weighs 1/4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedraw.experiments.event_log import FORMAT, EventLog, Record
+
+COMMON, RARE = "common", "scarce"
+
+
+def spec(name: str, seed: int, **strategy: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "data": {"name": "digits"},
+        "partition": {"clients": 2},
+        "strategy": {"name": name, **strategy},
+        "run": {"events": 2, "seeds": [seed]},
+    }
+
+
+def records(
+    name: str,
+    seed: int,
+    accuracies: Sequence[tuple[float, float | None]] = ((60.0, 20.0), (90.0, 50.0)),
+    *,
+    rare: str = RARE,
+    finished: bool = True,
+    **strategy: Any,
+) -> list[Record]:
+    """`accuracies` are GlobalAcc and AvgRare, one pair an evaluation; none is training-free."""
+    start = {
+        "kind": "start",
+        "format": FORMAT,
+        "name": name,
+        "seed": seed,
+        "labels": [COMMON, rare],
+        "rare_labels": [rare],
+        "spec": spec(name, seed, **strategy),
+    }
+    joined = [
+        {"kind": "joined", "client": "a", "counts": {COMMON: 3}},
+        {"kind": "joined", "client": "b", "counts": {COMMON: 1, rare: 2}},
+    ]
+    arrivals = [_arrival(1, "a"), _arrival(2, "b")]
+    evaluations = [
+        {
+            "kind": "evaluation",
+            "event": event,
+            "metrics": {"GlobalAcc": everywhere, "AvgRare": scarce},
+            "recall": {COMMON: 100.0, rare: scarce},
+        }
+        for event, (everywhere, scarce) in enumerate(accuracies, start=1)
+    ]
+    return [start, *joined, *arrivals, *evaluations, *([{"kind": "end"}] if finished else [])]
+
+
+def write_run(folder: Path, name: str, seed: int, *args: Any, **kwargs: Any) -> Path:
+    """The folder of one seed, as 'fedraw run' lays it out."""
+    own = folder / name / f"seed-{seed}"
+    own.mkdir(parents=True)
+    with (own / "events.jsonl").open("w", encoding="utf-8") as file:
+        log = EventLog(file)
+        for record in records(name, seed, *args, **kwargs):
+            log.write(record)
+    timing = {"date": "2031-02-03T04:05:06+00:00", "machine": "z80", "cores": 1, "python": "3.11.1"}
+    (own / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
+    return folder / name
+
+
+def _arrival(event: int, client: str) -> Record:
+    return {
+        "kind": "arrival",
+        "event": event,
+        "client": client,
+        "staleness_events": 4 * event,
+        "aggregated": True,
+        "buffer": ["a", "b"],
+        "weights": [0.75, 0.25],
+    }

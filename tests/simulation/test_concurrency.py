@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.simulation.scenes import flat, simulation, steps
+
+from fedraw.core.randomness import Streams
+from fedraw.errors import BadInput
+from fedraw.simulation.arrivals import Fixed, poisson
+from fedraw.simulation.loop import Simulation
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.strategy import Strategy
+
+
+def bounded(strategy: Strategy[Any], clients: int, concurrency: int, seed: int = 0) -> Simulation:
+    streams = Streams(seed)
+    return simulation(
+        strategy,
+        flat(clients),
+        poisson(np.ones(clients), streams),
+        concurrency=concurrency,
+        receivers=streams.generator("receivers"),
+    )
+
+
+@pytest.mark.parametrize("strategy", [FedFa(3), FedBuff(3), FedAvg()])
+@pytest.mark.parametrize("concurrency", [1, 4, 9])
+def test_never_more_train_than_allowed(strategy: Strategy[Any], concurrency: int) -> None:
+    run = bounded(strategy, 10, concurrency)
+    for _ in range(200):
+        training = len(run.timeline.in_flight)
+        # A round that ends leaves fewer to train.
+        assert training == concurrency or (strategy == FedAvg() and 0 < training < concurrency)
+        assert len(run.timeline.due) == training
+        run.step()
+
+
+def test_an_idle_client_is_drawn_uniformly() -> None:
+    senders = [int(step.client) for step in steps(bounded(FedFa(1), 5, 1), 10_000)]
+    counts = Counter(senders)
+    # Chi-square with 4 degrees of freedom exceeds 18.5 once in a thousand.
+    assert sum((counts[i] - 2000) ** 2 / 2000 for i in range(5)) < 18.5
+    again = sum(a == b for a, b in pairwise(senders))
+    assert again == pytest.approx(2000, abs=160)  # four standard deviations
+
+
+def test_who_is_drawn_depends_on_the_stream_of_receivers_only() -> None:
+    runs = [bounded(FedFa(1), 5, 2, 0), bounded(FedBuff(2), 5, 2, 0), bounded(FedFa(1), 5, 2, 1)]
+    met = [[(s.time, s.client) for s in steps(run, 200)] for run in runs]
+    assert met[0] == met[1] != met[2]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 7, 12])
+def test_a_round_hands_everyone_the_same_version_however_few_train_at_once(
+    concurrency: int,
+) -> None:
+    by_version = defaultdict(list)
+    run = bounded(FedAvg(), 7, concurrency)
+    for step in steps(run, 70):
+        assert step.staleness_versions == 0
+        by_version[step.start_version].append(step.client)
+    assert len(by_version) == 10
+    assert all(sorted(clients) == list(range(7)) for clients in by_version.values())
+    assert run.state.model.tolist() == [10]
+
+
+def test_as_many_as_there_are_clients_is_everyone() -> None:
+    law = Fixed(np.arange(1.0, 5))
+    default, four, nine = (
+        steps(simulation(FedFa(2), flat(4), law, concurrency=n), 50) for n in (None, 4, 9)
+    )
+    assert default == four == nine
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_somebody_has_to_train(concurrency: int) -> None:
+    with pytest.raises(BadInput, match=f"concurrency = {concurrency} must be at least 1"):
+        bounded(FedFa(1), 3, concurrency)

@@ -1,0 +1,150 @@
+"""The methods under test by name, and a small server that drives one of them event by event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, LabelCounts, Vector
+from fedraw.core.update import Update, difference
+from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fedasync import FedAsync
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.snapshot import Arrays, pack
+from fedraw.strategies.strategy import Arrived, Event, Receivers, State, Strategy
+
+# Three parameters and two batch-norm statistics.
+NORMED = Layout.of([("w", (3,))], [("mean", (1,)), ("var", (1,))])
+MODEL = np.array([1, -1, 0.5, 0, 1], np.float32)
+
+# Six clients of unequal rarity; a buffer of four.
+COUNTS: dict[ClientId, LabelCounts] = {
+    0: {"x": 3, "y": 1},
+    1: {"x": 5},
+    2: {"x": 1, "y": 1, "z": 2},
+    3: {"y": 4},
+    4: {"x": 2, "z": 9},
+    5: {"x": 1, "y": 2, "rare": 5},
+}
+
+METHODS: dict[str, Strategy[Any]] = {
+    "fedraw": FedRAW(4),
+    "fedraw dedup-only": FedRAW(4, weighting="uniform"),
+    "fedraw weight-only": FedRAW(4, dedup=False),
+    "fedraw naive cap": FedRAW(4, cap="naive", cap_at=0.3),
+    "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
+    "fedfa": FedFa(4),
+    "fedbuff": FedBuff(4),
+    "fedbuff polynomial": FedBuff(4, staleness="polynomial", server_lr=0.7),
+    "fedbuff unique": FedBuff(4, unique=True, layout=NORMED),
+    "fedbuff statistics": FedBuff(4, layout=NORMED),
+    "ca2fl": CA2FL(4),
+    "ca2fl arrival": CA2FL(4, refresh="arrival"),
+    "ca2fl statistics": CA2FL(4, layout=NORMED),
+    "fedasync": FedAsync(),
+    "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
+    "fedavg": FedAvg(),
+    "fedavg uniform": FedAvg(weighting="uniform"),
+    "qfedavg q=0": QFedAvg(lr=0.1, q=0),
+    "qfedavg q=5": QFedAvg(lr=0.1, q=5),
+    "qfedavg statistics": QFedAvg(lr=0.1, q=1, p="samples", layout=NORMED),
+}
+
+
+def vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def sent(
+    client: ClientId,
+    *values: float,
+    version: int = 0,
+    examples: int = 1,
+    loss: float | None = None,
+) -> Arrived:
+    return Arrived(Update(client, version, vector(*values), examples, loss))
+
+
+def begun(strategy: Strategy[Any], counts: Mapping[Any, LabelCounts], *model: float) -> Any:
+    """The state before the first event."""
+    return strategy.start(vector(*model), LabelTable.from_counts(counts))[0]
+
+
+def fed(strategy: Strategy[Any], state: Any, events: Iterable[Event]) -> Any:
+    """The state after the events."""
+    for event in events:
+        state, _ = strategy.step(state, event)
+    return state
+
+
+def bits(state: Any) -> tuple[str, dict[str, bytes]]:
+    """Everything in a state, for comparison."""
+    arrays = Arrays()
+    tree = json.dumps(pack(state, arrays))
+    return tree, {path: array.tobytes() for path, array in arrays.items()}
+
+
+class Server:
+    """Hands models out and takes updates in; keeps a copy of every vector that passes."""
+
+    def __init__(
+        self,
+        strategy: Strategy[Any],
+        counts: Mapping[ClientId, LabelCounts] = COUNTS,
+        seed: int = 0,
+        model: Vector = MODEL,
+    ) -> None:
+        self.strategy = strategy
+        self.rng = np.random.default_rng(seed)
+        self.passed: list[tuple[Vector, Vector]] = []
+        self.in_flight: dict[ClientId, tuple[int, Vector]] = {}
+        self.state: State
+        self._keep(model)
+        self.state, receivers = strategy.start(model, LabelTable.from_counts(counts))
+        self._hand_out(receivers)
+
+    def happen(self, event: Event) -> Receivers:
+        self.state, receivers = self.strategy.step(self.state, event)
+        self._hand_out(receivers)
+        return receivers
+
+    def arrive(self, client: ClientId) -> Update:
+        """The client's training in flight ends; what it learned is drawn at random."""
+        version, start = self.in_flight.pop(client)
+        trained: Vector = (start + self.rng.normal(size=start.size)).astype(np.float32)
+        if self.strategy.request.sends == "delta":
+            trained = difference(trained, start, getattr(self.strategy, "layout", None))
+        examples, loss = int(self.rng.integers(1, 50)), float(self.rng.exponential())
+        update = Update(client, version, trained, examples, loss)
+        self._keep(trained)
+        self.happen(Arrived(update))
+        return update
+
+    def arrive_any(self) -> Update:
+        waiting = list(self.in_flight)
+        return self.arrive(waiting[int(self.rng.integers(len(waiting)))])
+
+    def run(self, arrivals: int) -> list[Vector]:
+        """Arrivals in random order; the model after each."""
+        models = []
+        for _ in range(arrivals):
+            self.arrive_any()
+            models.append(self.state.model)
+        return models
+
+    def _hand_out(self, receivers: Receivers) -> None:
+        for client in receivers:
+            self.in_flight[client] = (self.state.version, self.state.model)
+        self._keep(self.state.model)
+
+    def _keep(self, passing: Vector) -> None:
+        self.passed.append((passing, passing.copy()))

@@ -1,0 +1,96 @@
+"""Dependencies point one way, and heavy packages stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedraw
+
+SOURCE = Path(fedraw.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# A layer imports itself and what stands here.
+MAY_IMPORT = {
+    "core": {"errors"},
+    "strategies": {"errors", "core"},
+    "simulation": {"errors", "core", "strategies"},
+    "learning": {"errors", "core"},
+    "data": {"errors", "core"},
+    "metrics": {"errors", "core"},
+    "experiments": {"errors", "core", "strategies", "simulation", "learning", "data", "metrics"},
+    "report": {"errors", "core", "metrics", "experiments"},
+    "cli": {"errors", "experiments", "report"},
+}
+ONLY_IN = {
+    "torch": {"learning"},
+    "sklearn": {"data", "metrics"},
+    "matplotlib": {"report"},
+    "typer": {"cli"},
+    "rich": {"cli", "report"},
+}
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            yield node.module or ""
+
+
+def layer(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_imports_point_one_way(file: Path) -> None:
+    own = layer(file)
+    for module in imports(file):
+        top, *rest = module.split(".")
+        assert own in ONLY_IN.get(top, {own}), f"{own} imports {module}"
+        if top == "fedraw" and rest and own in MAY_IMPORT:
+            assert rest[0] in MAY_IMPORT[own] | {own}, f"{own} imports {module}"
+
+
+def test_every_layer_is_listed() -> None:
+    folders = {p.name for p in SOURCE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    assert folders == set(MAY_IMPORT)
+
+
+WITHOUT = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "sklearn", "matplotlib"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def in_a_bare_install(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_server_needs_neither_torch_nor_scikit_learn() -> None:
+    code = "import numpy as np, fedraw; table = fedraw.LabelTable.from_counts({'a': {1: 2}})\n"
+    code += "print(fedraw.FedRAW(buffer=1).start(np.zeros(3, 'f4'), table)[0].version)"
+    done = in_a_bare_install(code)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_missing_extra_is_named_with_its_remedy(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text("")
+    code = f"sys.argv = ['fedraw', 'run', {str(spec)!r}]; import fedraw.cli.main as m; m.main()"
+    done = in_a_bare_install(code)
+    assert done.returncode == 2
+    assert "this needs scikit-learn: pip install 'fedraw[sim]'" in done.stderr
+    assert "Traceback" not in done.stderr

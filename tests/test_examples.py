@@ -18,8 +18,9 @@ EXAMPLES = ROOT / "examples"
 @pytest.mark.parametrize("spec", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_example_specs_are_ready_to_run(spec: Path) -> None:
     read = Spec.from_toml(spec)
-    simulation = Scenario.of(read, read.run.seeds[0]).simulation()
-    assert simulation.step().event == 1
+    scenario = Scenario.of(read, read.run.seeds[0])
+    with scenario.executor() as executor:
+        assert scenario.simulation(executor).step().event == 1
 
 
 def run_example(name: str) -> list[str]:

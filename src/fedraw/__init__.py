@@ -12,9 +12,16 @@ from fedraw.core.rarity import rarity_scores
 from fedraw.core.update import Update
 from fedraw.core.weighting import weights
 from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.errors import BadInput, FedrawError, MissingExtra, RefusedUpdate
+from fedraw.errors import (
+    BadInput,
+    FedrawError,
+    Interrupted,
+    MissingExtra,
+    RefusedUpdate,
+    WorkerDied,
+)
 from fedraw.experiments.compare import Row, Stat, compare
-from fedraw.experiments.run import Result, run
+from fedraw.experiments.run import How, Result, run
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.loop import Simulation, Step
 from fedraw.strategies.ca2fl import CA2FL
@@ -40,6 +47,8 @@ __all__ = [
     "FedFa",
     "FedRAW",
     "FedrawError",
+    "How",
+    "Interrupted",
     "Joined",
     "LabelTable",
     "Layout",
@@ -56,6 +65,7 @@ __all__ = [
     "Step",
     "Strategy",
     "Update",
+    "WorkerDied",
     "compare",
     "from_arrays",
     "rarity_scores",

@@ -27,6 +27,10 @@ class MissingExtra(BadInput, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}: pip install 'fedraw[{extra}]'")
+        self._needed = (package, extra)
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return MissingExtra, self._needed  # so that a worker process can tell its parent
 
 
 class RefusedUpdate(FedrawError):

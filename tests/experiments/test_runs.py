@@ -15,7 +15,7 @@ import fedraw
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import compare
 from fedraw.experiments.event_log import read_log
-from fedraw.experiments.run import Result, run, run_seed
+from fedraw.experiments.run import How, Result, run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import METRICS, Summary
 from fedraw.strategies.catalog import BY_NAME
@@ -97,11 +97,11 @@ def _filled(spec: Spec) -> Any:
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     run(small(), out=tmp_path)
     before = (tmp_path / "seed-1" / "events.jsonl").read_bytes()
-    with pytest.raises(BadInput, match=r"seed-1 already holds a run; choose another --out"):
+    with pytest.raises(BadInput, match="already holds a finished run; continue with"):
         run(small(run={"events": 5, "seeds": [7, 1]}), out=tmp_path)
     assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() == before
     assert not (tmp_path / "seed-7").exists()
-    run(small(run={"events": 5, "seeds": [1]}), out=tmp_path, replace_existing=True)
+    run(small(run={"events": 5, "seeds": [1]}), out=tmp_path, how=How(force=True))
     assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() != before
 
 

@@ -58,7 +58,7 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"strategy": {"buffer": "ten"}}, "strategy.buffer = 'ten' must be a whole number"),
         ({"strategy": {"buffer": 2.5}}, "strategy.buffer = 2.5 must be a whole number"),
         ({"strategy": {"buffer": True}}, "strategy.buffer = True must be a whole number"),
-        ({"strategy": {"buffer": 0}}, "buffer = 0 must be at least 1"),
+        ({"strategy": {"buffer": 0}}, "buffer = 0 must be a whole number, at least 1"),
         ({"strategy": {"dedup": 1}}, "strategy.dedup = 1 must be true or false"),
         ({"strategy": {"cap": "hard"}}, "strategy.cap = 'hard' must be 'none' or 'naive'"),
         (

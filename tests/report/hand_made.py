@@ -66,7 +66,7 @@ def write_run(folder: Path, name: str, seed: int, *args: Any, **kwargs: Any) -> 
     """The folder of one seed, as 'fedraw run' lays it out."""
     own = folder / name / f"seed-{seed}"
     own.mkdir(parents=True)
-    with (own / "events.jsonl").open("w", encoding="utf-8") as file:
+    with (own / "events.jsonl").open("wb") as file:
         log = EventLog(file)
         for record in records(name, seed, *args, **kwargs):
             log.write(record)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -34,11 +35,11 @@ def bounded(strategy: Strategy[Any], clients: int, concurrency: int, seed: int =
 def test_never_more_train_than_allowed(strategy: Strategy[Any], concurrency: int) -> None:
     run = bounded(strategy, 10, concurrency)
     for _ in range(200):
+        run.step()
         training = len(run.timeline.in_flight)
         # A round that ends leaves fewer to train.
         assert training == concurrency or (strategy == FedAvg() and 0 < training < concurrency)
         assert len(run.timeline.due) == training
-        run.step()
 
 
 def test_an_idle_client_is_drawn_uniformly() -> None:
@@ -76,6 +77,18 @@ def test_as_many_as_there_are_clients_is_everyone() -> None:
         steps(simulation(FedFa(2), flat(4), law, concurrency=n), 50) for n in (None, 4, 9)
     )
     assert default == four == nine
+
+
+@pytest.mark.parametrize("strategy", [FedFa(3), FedBuff(3), FedAvg()])
+@pytest.mark.parametrize("concurrency", [2, 7])
+def test_a_restored_simulation_goes_on_as_if_nothing_had_been(
+    strategy: Strategy[Any], concurrency: int
+) -> None:
+    run, again = bounded(strategy, 7, concurrency), bounded(strategy, 7, concurrency)
+    steps(run, 45)
+    again.restore(deepcopy(run.save()))
+    assert steps(again, 100) == steps(run, 100)
+    assert np.array_equal(again.state.model, run.state.model)
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])

@@ -43,9 +43,8 @@ class Told(NamedTuple):
     rounds: float  # how far the model has drifted: equivalent synchronous rounds
 
 
-def told(
-    strategy: Strategy[Any], seed: int, clients: int, rare: int, share: float, fixed: bool
-) -> Told:
+@cache
+def told(strategy: Any, seed: int, clients: int, rare: int, share: float, fixed: bool) -> Told:
     table = with_rare(clients, rare, share)
     run = correlated(strategy, seed, clients, rare, table=table, fixed=fixed)
     arrived = steps(run, EVENTS)
@@ -65,13 +64,6 @@ def told(
     )
 
 
-@cache
-def runs(
-    strategy: Any, seeds: int, clients: int, rare: int, share: float, fixed: bool
-) -> tuple[Told, ...]:
-    return tuple(told(strategy, seed, clients, rare, share, fixed) for seed in range(seeds))
-
-
 def over_seeds(
     strategy: Any,
     seeds: int,
@@ -81,8 +73,8 @@ def over_seeds(
     fixed: bool = False,
 ) -> Told:
     """The mean over seeds."""
-    every = runs(strategy, seeds, clients, rare, share, fixed)
-    return Told(*np.mean(every, axis=0).tolist())
+    runs = [told(strategy, seed, clients, rare, share, fixed) for seed in range(seeds)]
+    return Told(*np.mean(runs, axis=0).tolist())
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_statistics_are_the_plain_mean_and_not_cached() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"buffer": 0}, "buffer = 0 must be at least 1"),
+        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
         ({"server_lr": -1}, "server_lr = -1 must be a positive number"),
         ({"refresh": "never"}, "refresh = 'never' is unknown; known: round-start, arrival"),
     ],

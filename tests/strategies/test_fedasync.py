@@ -42,7 +42,7 @@ def test_clients_are_asked_for_the_proximal_term() -> None:
         ({"alpha": 0}, "alpha = 0 must be above 0 and at most 1"),
         ({"alpha": 1.1}, "alpha = 1.1 must be above 0 and at most 1"),
         ({"staleness": "old"}, "staleness = 'old' is unknown; known: none, polynomial, hinge"),
-        ({"exponent": -1}, "exponent = -1 must be at least 0"),
+        ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
         ({"proximal": -1}, "proximal = -1 must be at least 0"),
     ],
 )

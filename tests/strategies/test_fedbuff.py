@@ -114,11 +114,11 @@ def test_statistics_are_the_plain_mean_without_rate_or_discount() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"buffer": 0}, "buffer = 0 must be at least 1"),
+        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
         ({"server_lr": 0}, "server_lr = 0 must be a positive number"),
         ({"server_lr": np.inf}, "server_lr = inf must be a positive number"),
         ({"staleness": "hinge"}, "staleness = 'hinge' is unknown; known: none, polynomial"),
-        ({"exponent": -1}, "exponent = -1 must be at least 0"),
+        ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:

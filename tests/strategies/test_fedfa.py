@@ -50,5 +50,5 @@ def test_a_window_may_be_larger_than_the_federation() -> None:
 
 
 def test_a_window_holds_at_least_one() -> None:
-    with pytest.raises(BadInput, match="buffer = 0 must be at least 1"):
+    with pytest.raises(BadInput, match="buffer = 0 must be a whole number, at least 1"):
         FedFa(0)

@@ -156,7 +156,7 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"buffer": 0}, "buffer = 0 must be at least 1"),
+        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
         ({"weighting": "rare"}, "weighting = 'rare' is unknown; known: rarity, uniform"),
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),

@@ -11,7 +11,7 @@ import typer
 from fedraw.cli import console
 from fedraw.errors import BadInput
 from fedraw.experiments import compare as comparison
-from fedraw.report import tables
+from fedraw.report.tables import csv, latex, markdown, text_table
 
 
 class Format(StrEnum):
@@ -32,7 +32,7 @@ def compare(
     if json_:
         console.print_json(comparison.as_json(rows))
     elif format_ is None:
-        console.out.print(tables.text_table(rows))
+        console.out.print(text_table(rows))
     else:
-        write = {Format.md: tables.markdown, Format.csv: tables.csv, Format.latex: tables.latex}
+        write = {Format.md: markdown, Format.csv: csv, Format.latex: latex}
         print(write[format_](rows), end="")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedraw.experiments.cells import Cell, CellProgress
 
 out = Console()
 err = Console(stderr=True)
@@ -20,14 +22,21 @@ def print_json(document: Any) -> None:
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Progress]:
-    """A bar on standard error, only where someone watches."""
+def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
+    """One bar over all cells on standard error, only where someone watches."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
+    done = [0] * len(cells)
+    total = sum(cell.spec.run.events for cell in cells)
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        bar.add_task("events", total=total)
-        yield bar
+        task = bar.add_task(f"{len(cells)} runs, events", total=total)
+
+        def tell(number: int, events: int) -> None:
+            done[number] = events
+            bar.update(task, completed=sum(done))
+
+        yield tell

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
-from fedraw.cli.cells import Cell, run_cells
+from fedraw.experiments.cells import Cell, run_cells
 from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.demo import conclusion, demo_specs
 from fedraw.experiments.names import row_name
+from fedraw.experiments.run import How
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
 
@@ -20,6 +21,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder; an earlier demo in it is replaced.")] = Path(
         "runs/demo"
     ),
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show silent rarity failure and its cure: digits, nine methods, three seeds, a report."""
@@ -28,7 +32,8 @@ def demo(
         for spec in demo_specs()
         for seed in spec.run.seeds
     ]
-    rows = compare(run_cells(cells))
+    with console.cell_progress(cells) as progress:
+        rows = compare(run_cells(cells, How(force=True), jobs, progress))
     page = out / "report.html"
     folders = list(dict.fromkeys(cell.folder.parent for cell in cells))
     lead = conclusion(rows)

@@ -1,6 +1,6 @@
 """The fedraw command: wiring, and how failures are told.
 
-Exit codes: 0 done, 1 a run failed, 2 bad input.
+Exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedraw.cli.compare import compare
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
 from fedraw.cli.run import run
-from fedraw.errors import BadInput, FedrawError
+from fedraw.errors import BadInput, FedrawError, Interrupted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,6 +50,8 @@ def main() -> None:
         app()
     except BadInput as mistake:
         _fail(str(mistake), 2)
+    except Interrupted as stop:
+        _fail(f"{stop}; continue with --resume", 130)
     except FedrawError as failure:
         _fail(str(failure), 1)
     except OSError as failure:

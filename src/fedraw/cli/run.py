@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedraw.cli import console
-from fedraw.cli.cells import Cell, run_cells
 from fedraw.errors import BadInput
+from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.run import refuse_existing
+from fedraw.experiments.run import How
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.report.tables import text_table
 
 
-def run(
+class ExecutorName(StrEnum):
+    inline = "inline"
+    processes = "processes"
+
+
+def run(  # noqa: PLR0913, PLR0917 - one for each option
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The experiment.")],
     change: Annotated[
         list[str] | None,
@@ -31,6 +37,16 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default runs/<spec name>.")
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
+    ] = None,
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(help="inline: a process runs a seed; processes: all of them train one seed."),
+    ] = ExecutorName.inline,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what was stopped; keep what is done.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and say what would run.")
@@ -46,10 +62,12 @@ def run(
     if dry_run:
         _describe(spec, cells, json_)
         return
-    if not force:
-        for cell in cells:
-            refuse_existing(cell.folder)
-    rows = compare(run_cells(cells))
+    if resume and force:
+        raise BadInput("--resume and --force exclude each other; give one")
+    workers = (jobs or cores()) if executor is ExecutorName.processes else 0
+    with console.cell_progress(cells) as progress:
+        how = How(workers=workers, resume=resume, force=force)
+        rows = compare(run_cells(cells, how, jobs, progress))
     if json_:
         console.print_json(as_json(rows))
     else:

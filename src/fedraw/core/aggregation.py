@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.buffer import Slot
 from fedraw.core.types import Vector
 
 # A term of a weighted sum: how much of which vector.
@@ -16,6 +17,9 @@ Term = tuple[float, Vector]
 
 # Elements per pass: a block of the sum and its scratch stay in the processor's cache.
 BLOCK = 1 << 15
+
+# A sum is taken anew once in so many turns of the buffer.
+REFRESH = 32
 
 
 @dataclass(eq=False)
@@ -62,6 +66,17 @@ class RunningSum:
                 np.divide(total, divisor, out=part)
                 mean[block] = part
         return mean
+
+    def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
+        """The weighted mean of the slots, from what changed since the last one.
+
+        It is summed anew where that is no dearer (a buffer of one, everyone's score changed), and
+        every so often: a huge update that has left would leave its rounding error for ever.
+        """
+        if len(changes) > len(slots) or version % (REFRESH * len(slots)) == 0:
+            self.clear()
+            changes = [(slot.coefficient, slot.update.vector) for slot in slots]
+        return self.add(changes, divisor=sum(slot.coefficient for slot in slots))
 
     def clear(self) -> None:
         self.total.fill(0)

@@ -1,26 +1,20 @@
-"""One spec, one folder per seed: spec, event log, model, timing, summary."""
+"""One spec, one folder per seed; a run that was stopped goes on where it was."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
-from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, Interrupted
+from fedraw.experiments.checkpoint import Checkpoints
 from fedraw.experiments.clients import Partition
 from fedraw.experiments.event_log import (
     EventLog,
@@ -28,18 +22,23 @@ from fedraw.experiments.event_log import (
     arrival_record,
     claim_records,
     joined_records,
+    read_log,
     start_record,
 )
+from fedraw.experiments.folder import RunFolder
+from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.names import row_name
 from fedraw.experiments.scenario import Parts, Scenario
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
-from fedraw.experiments.toml import to_toml
 from fedraw.simulation.loop import Simulation
 from fedraw.strategies.strategy import Strategy
 
-# Told the seed and how many events of it are done, now and then.
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from fedraw.learning.models import ModelFactory
+
+# Told how many events are done, now and then.
+Progress = Callable[[int], None]
 PROGRESS_EVERY = 20
 
 
@@ -54,15 +53,25 @@ class Result:
     folder: Path | None = None
 
 
+@dataclass(frozen=True)
+class How:
+    """How to run, which never changes what comes out."""
+
+    workers: int = 0  # processes that train; 0: this one
+    resume: bool = False
+    force: bool = False
+    progress: Progress | None = None
+    stop: Callable[[], bool] | None = None  # asked after every event; Ctrl-C is heeded anyway
+
+
 def run(
     spec: Spec,
     *,
     out: Path | str | None = None,
-    replace_existing: bool = False,
-    progress: Progress | None = None,
+    how: How | None = None,
     data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     partition: Partition | None = None,
-    model: Any = None,
+    model: ModelFactory | None = None,
     strategy: Strategy[Any] | None = None,
 ) -> list[Result]:
     """Run every seed of the spec; with `out`, into the folders `out/seed-N`.
@@ -70,12 +79,20 @@ def run(
     `data`, `partition`, `model` (a function of input shape and classes that returns a torch module)
     and `strategy` take the place of what the spec names.
     """
+    how = how or How()
     parts = Parts(data, partition, model, strategy)
-    folders = {s: None if out is None else Path(out) / f"seed-{s}" for s in spec.run.seeds}
-    for folder in folders.values():
-        if folder is not None and not replace_existing:
-            refuse_existing(folder)
-    return [run_seed(spec, s, folders[s], parts, progress) for s in spec.run.seeds]
+    folders = [None if out is None else Path(out) / f"seed-{seed}" for seed in spec.run.seeds]
+    for folder in folders:
+        refuse_existing(folder, how)
+    pairs = zip(spec.run.seeds, folders, strict=True)
+    return [run_seed(spec, seed, folder, parts, how) for seed, folder in pairs]
+
+
+def refuse_existing(folder: Path | None, how: How) -> None:
+    if folder is None and how.resume:
+        raise BadInput("only a run with a folder can be resumed; give the folder it was run in")
+    if folder is not None and not (how.resume or how.force):
+        RunFolder(folder).refuse_existing()
 
 
 def run_seed(
@@ -83,112 +100,126 @@ def run_seed(
     seed: int,
     folder: Path | None = None,
     parts: Parts | None = None,
-    progress: Progress | None = None,
+    how: How | None = None,
 ) -> Result:
     """Run one seed, and write its folder if one is given."""
+    how = how or How()
     spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
     scenario = Scenario.of(spec, seed, parts)
-    simulation = scenario.simulation()  # refuses what is impossible before a file is touched
+    layout = None if scenario.trainer is None else scenario.trainer.layout
+    if folder is not None and how.resume and RunFolder(folder).log.exists():
+        RunFolder(folder).refuse_other_spec(scenario.tables())
+        if RunFolder(folder).is_finished:
+            summary, model = RunFolder(folder).read_results(layout)
+            return Result(summary["name"], seed, summary, model, folder)
     started = time.perf_counter()
-    with _opened_log(folder, scenario) as log:
-        summary = _simulate(scenario, simulation, log, progress)
-    document = summary.as_dict()
-    result = Result(document["name"], seed, document, simulation.state.model, folder)
+    with scenario.executor(how.workers) as executor:
+        simulation = scenario.simulation(executor)  # refuses the impossible before files are made
+        with _recording(folder, scenario, simulation, how) as recorder:
+            summary = _simulate(scenario, simulation, recorder, how).as_dict()
+    result = Result(summary["name"], seed, summary, simulation.state.model, folder)
     if folder is not None:
-        layout = None if scenario.trainer is None else scenario.trainer.layout
-        _write_results(folder, result, layout, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        RunFolder(folder).write_results(summary, result.model, layout, seconds)
+        Checkpoints(folder).remove()
     return result
 
 
-def refuse_existing(folder: Path) -> None:
-    """Nothing is overwritten unless it was asked for."""
-    if (folder / "events.jsonl").exists():
-        raise BadInput(
-            f"{folder} already holds a run; choose another --out, or replace it with --force"
-        )
+@dataclass
+class Recorder:
+    """Where the records of a run go, and what they come to."""
+
+    summary: Summary
+    log: EventLog | None = None
+    checkpoints: Checkpoints | None = None
+
+    def note(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.summary.observe(record)
+            if self.log is not None:
+                self.log.write(record)
+
+    def checkpoint(self, simulation: Simulation) -> None:
+        if self.log is not None and self.checkpoints is not None:
+            self.checkpoints.write(simulation, self.log.to_disk())
 
 
-def _simulate(
-    scenario: Scenario, simulation: Simulation, log: EventLog | None, progress: Progress | None
-) -> Summary:
-    summary = Summary()
+@contextmanager
+def _recording(
+    folder: Path | None, scenario: Scenario, simulation: Simulation, how: How
+) -> Iterator[Recorder]:
+    """From the beginning, or from the last checkpoint, to which `simulation` is then set."""
+    if folder is None:
+        recorder = Recorder(Summary())
+        recorder.note(_opening(scenario))
+        yield recorder
+        return
+    run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
+    if not how.resume:
+        checkpoints.remove()
+    position = checkpoints.read(type(simulation.state))
+    with ExitStack() as stack:
+        if position is None:
+            log = stack.enter_context(run_folder.new_log(scenario.tables()))
+            recorder = Recorder(Summary(), log, checkpoints)
+            recorder.note(_opening(scenario))
+        else:
+            log = stack.enter_context(run_folder.cut_log(position.log_bytes))
+            recorder = Recorder(Summary.of(read_log(run_folder.log)), log, checkpoints)
+            simulation.restore(position.saved)
+        yield recorder
 
-    def note(record: Record) -> None:
-        summary.observe(record)
-        if log is not None:
-            log.write(record)
 
-    note(start_record(scenario, row_name(scenario.spec.strategy, scenario.strategy)))
-    for record in (*joined_records(scenario), *claim_records(scenario)):
-        note(record)
+def _opening(scenario: Scenario) -> Iterator[Record]:
+    yield start_record(scenario, row_name(scenario.spec.strategy, scenario.strategy))
+    yield from joined_records(scenario)
+    yield from claim_records(scenario)
+
+
+def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, how: How) -> Summary:
     evaluate = _evaluation(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
     # A round that is under way at the last event is finished, unless someone in it keeps failing.
     limit = wanted + len(scenario.clients.table)
-    event = 0
-    while event < wanted or (simulation.mid_round and event < limit):
-        step = simulation.step()
-        event = step.event
-        note(arrival_record(step))
-        if event % every == 0 and event < wanted:
-            for record in evaluate(event, simulation.state.version, simulation.state.model, False):
-                note(record)
-        if progress is not None and event % PROGRESS_EVERY == 0:
-            progress(scenario.seed, event)
-    for record in evaluate(event, simulation.state.version, simulation.state.model, True):
-        note(record)
-    note({"kind": "end", "event": event, "time": simulation.timeline.now})
+    event = simulation.timeline.event
+    with deferred_interrupts() as asked_to_stop:
+        while event < wanted or (simulation.mid_round and event < limit):
+            step = simulation.step()
+            event = step.event
+            recorder.note([arrival_record(step)])
+            if event % every == 0 and event < wanted:
+                recorder.note(evaluate(simulation, False))
+            if event % PROGRESS_EVERY == 0:
+                _tell(event, recorder, how.progress)
+            if asked_to_stop() or (how.stop is not None and how.stop()):
+                recorder.checkpoint(simulation)
+                raise Interrupted(f"interrupted at event {event} of {wanted}")
+            if recorder.checkpoints is not None and recorder.checkpoints.is_due:
+                recorder.checkpoint(simulation)
+    recorder.note(evaluate(simulation, True))
+    recorder.note([{"kind": "end", "event": event, "time": simulation.timeline.now}])
+    _tell(wanted, recorder, how.progress)
+    return recorder.summary
+
+
+def _tell(event: int, recorder: Recorder, progress: Progress | None) -> None:
+    if recorder.log is not None:
+        recorder.log.flush()
     if progress is not None:
-        progress(scenario.seed, wanted)
-    return summary
+        progress(event)
 
 
-def _evaluation(scenario: Scenario) -> Callable[[int, int, Vector, bool], Iterable[Record]]:
+def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Record]]:
     """Records of what the model can do; none in a training-free run."""
     if scenario.trainer is None:
-        return lambda event, version, model, final: ()
+        return lambda simulation, final: ()
     from fedraw.experiments.evaluation import Evaluator
 
     evaluator = Evaluator(scenario)
 
-    def evaluate(event: int, version: int, model: Vector, final: bool) -> Iterable[Record]:
-        measured = evaluator(model, final)
+    def evaluate(simulation: Simulation, final: bool) -> Iterable[Record]:
+        event, version = simulation.timeline.event, simulation.state.version
+        measured = evaluator(simulation.state.model, final)
         return [{"kind": "evaluation", "event": event, "version": version, **measured}]
 
     return evaluate
-
-
-@contextmanager
-def _opened_log(folder: Path | None, scenario: Scenario) -> Iterator[EventLog | None]:
-    if folder is None:
-        yield None
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in ("summary.json", "timing.json", "model.safetensors"):
-        (folder / stale).unlink(missing_ok=True)
-    (folder / "spec.toml").write_text(to_toml(scenario.tables()), encoding="utf-8")
-    with (folder / "events.jsonl").open("w", encoding="utf-8") as file:
-        yield EventLog(file)
-
-
-def _write_results(folder: Path, result: Result, layout: Layout | None, seconds: float) -> None:
-    if layout is not None:
-        tensors = {
-            s.name: np.ascontiguousarray(result.model[s.slice].reshape(s.shape))
-            for s in layout.segments
-        }
-        save_file(tensors, folder / "model.safetensors")
-    events = result.summary["events"]
-    timing = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 3),
-        "events_per_second": round(events / seconds, 1),
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-    }
-    (folder / "timing.json").write_text(json.dumps(timing, indent=2) + "\n", encoding="utf-8")
-    # Last, and in one move: where it stands, the run is whole.
-    draft = folder / "summary.json.part"
-    draft.write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
-    draft.replace(folder / "summary.json")

@@ -117,7 +117,7 @@ class Simulation:
     @property
     def mid_round(self) -> bool:
         """Whether someone neither trains nor may start: a synchronous method waits for the rest."""
-        busy = len(self.timeline.in_flight) + len(self.timeline.waiting)
+        busy = len(self.timeline.in_flight) + len(self.timeline.waiting) + len(self._first)
         return busy < len(self.state.federation)
 
     def step(self) -> Step:

@@ -33,13 +33,13 @@ from fedraw.strategies.strategy import (
     Left,
     Receivers,
     Request,
-    at_least,
     change_members,
     check,
     frozen,
     one_of,
     positive,
     starting,
+    whole,
 )
 
 
@@ -74,7 +74,7 @@ class CA2FL:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        at_least("buffer", self.buffer, 1)
+        whole("buffer", self.buffer)
         positive("server_lr", self.server_lr)
         one_of("refresh", self.refresh, ("round-start", "arrival"))
 
@@ -127,6 +127,9 @@ class CA2FL:
             cached = state.cache.get(client)
             state.cache_sum.add([(1.0, delta)] + ([(-1.0, cached)] if cached is not None else []))
             state.cache[client] = delta
+        if state.version % len(state.cache) == 0:  # now and then anew: rounding errors would stay
+            state.cache_sum.clear()
+            state.cache_sum.add([(1.0, delta) for delta in state.cache.values()])
         state.full = True
 
     def _forget(self, state: CA2FLState, client: ClientId) -> None:

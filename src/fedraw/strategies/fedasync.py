@@ -25,6 +25,7 @@ from fedraw.strategies.strategy import (
     Receivers,
     Request,
     at_least,
+    between,
     change_members,
     check,
     frozen,
@@ -58,7 +59,8 @@ class FedAsync:
         if not 0 < self.alpha <= 1:
             raise BadInput(f"alpha = {self.alpha} must be above 0 and at most 1")
         one_of("staleness", self.staleness, ("none", "polynomial", "hinge"))
-        for name in ("exponent", "hinge_slope", "hinge_grace", "proximal"):
+        between("exponent", self.exponent, 0, 10)
+        for name in ("hinge_slope", "hinge_grace", "proximal"):
             at_least(name, getattr(self, name), 0)
 
     @property

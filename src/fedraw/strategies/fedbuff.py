@@ -29,13 +29,14 @@ from fedraw.strategies.strategy import (
     Event,
     Receivers,
     Request,
-    at_least,
+    between,
     change_members,
     check,
     frozen,
     one_of,
     positive,
     starting,
+    whole,
 )
 
 
@@ -69,10 +70,10 @@ class FedBuff:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        at_least("buffer", self.buffer, 1)
+        whole("buffer", self.buffer)
         positive("server_lr", self.server_lr)
         one_of("staleness", self.staleness, ("none", "polynomial"))
-        at_least("exponent", self.exponent, 0)
+        between("exponent", self.exponent, 0, 10)
 
     @property
     def request(self) -> Request:

@@ -23,11 +23,11 @@ from fedraw.strategies.strategy import (
     Event,
     Receivers,
     Request,
-    at_least,
     change_members,
     check,
     frozen,
     starting,
+    whole,
 )
 
 
@@ -51,7 +51,7 @@ class FedFa:
     buffer: int = 10
 
     def __post_init__(self) -> None:
-        at_least("buffer", self.buffer, 1)
+        whole("buffer", self.buffer)
 
     @property
     def request(self) -> Request:
@@ -66,15 +66,13 @@ class FedFa:
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)
-        terms: list[Term] = [(1.0, event.update.vector)]
+        changes: list[Term] = [(1.0, event.update.vector)]
         left = state.window.add(Slot(event.update, 1.0))
-        if left is not None and self.buffer > 1:
-            terms.append((-1.0, left.update.vector))
-        elif left is not None:  # a window of one: its sum is the newcomer
-            state.sum.clear()
+        if left is not None:
+            changes.append((-1.0, left.update.vector))
         if len(state.window.slots) < self.buffer:
-            state.sum.add(terms)
+            state.sum.add(changes)
         else:
-            state.model = frozen(state.sum.add(terms, divisor=self.buffer))
+            state.model = frozen(state.sum.mean(changes, state.window.slots, state.version))
             state.version += 1
         return state, [event.update.client]

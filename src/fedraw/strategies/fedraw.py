@@ -31,12 +31,12 @@ from fedraw.strategies.strategy import (
     Event,
     Receivers,
     Request,
-    at_least,
     change_members,
     check,
     frozen,
     one_of,
     starting,
+    whole,
 )
 
 
@@ -69,7 +69,7 @@ class FedRAW:
     cap_at: float = 1.0
 
     def __post_init__(self) -> None:
-        at_least("buffer", self.buffer, 1)
+        whole("buffer", self.buffer)
         one_of("weighting", self.weighting, ("rarity", "uniform"))
         check_cap(self.cap, self.cap_at, self.buffer)
 
@@ -92,31 +92,27 @@ class FedRAW:
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)
-        terms = self._take_in(state, event.update)
+        changes = self._take_in(state, event.update)
         slots = state.buffer.slots
         if len(slots) < self.buffer:
-            state.weighted_sum.add(terms)
+            state.weighted_sum.add(changes)
         else:
-            if len(terms) > len(slots):  # summing anew is no dearer than correcting
-                state.weighted_sum.clear()
-                terms = [(slot.coefficient, slot.update.vector) for slot in slots]
-            divisor = sum(slot.coefficient for slot in slots)
-            state.model = frozen(state.weighted_sum.add(terms, divisor))
+            state.model = frozen(state.weighted_sum.mean(changes, slots, state.version))
             state.version += 1
         return state, [event.update.client]
 
     def _take_in(self, state: FedRAWState, update: Update) -> Sequence[Term]:
         """Buffer the update; return what that changes in the weighted sum."""
         newcomer = Slot(update, 0.0)
-        terms: list[Term] = []
+        changes: list[Term] = []
         left = state.buffer.add(newcomer)
         if left is not None:
-            terms.append((-left.coefficient, left.update.vector))
+            changes.append((-left.coefficient, left.update.vector))
         for slot, coefficient in zip(state.buffer.slots, self._scores(state), strict=True):
             if coefficient != slot.coefficient:
-                terms.append((coefficient - slot.coefficient, slot.update.vector))
+                changes.append((coefficient - slot.coefficient, slot.update.vector))
                 slot.coefficient = coefficient
-        return terms
+        return changes
 
     def _scores(self, state: FedRAWState) -> Sequence[float]:
         slots = state.buffer.slots

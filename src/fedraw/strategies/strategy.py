@@ -101,10 +101,12 @@ def check(state: State, update: Update, needs_loss: bool = False) -> None:
     client = update.client
     if client not in state.federation:
         raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
-    if update.vector.shape != state.model.shape:
-        raise RefusedUpdate(
-            f"client {client!r} sent {update.vector.size} numbers, the model has {state.model.size}"
-        )
+    sent = update.vector
+    if sent.ndim != 1 or sent.size != state.model.size:
+        shape = f"{sent.size} numbers" if sent.ndim == 1 else f"an array of shape {sent.shape}"
+        raise RefusedUpdate(f"client {client!r} sent {shape}, the model has {state.model.size}")
+    if sent.dtype != np.float32:
+        raise RefusedUpdate(f"client {client!r} sent numbers of type {sent.dtype}, not float32")
     if not 0 <= update.start_version <= state.version:
         raise RefusedUpdate(
             f"client {client!r} started from version {update.start_version}, "
@@ -112,8 +114,8 @@ def check(state: State, update: Update, needs_loss: bool = False) -> None:
         )
     if not 1 <= update.examples < np.inf:
         raise RefusedUpdate(f"client {client!r} trained on {update.examples} examples")
-    if not np.isfinite(update.vector).all():
-        bad = int(np.count_nonzero(~np.isfinite(update.vector)))
+    if not np.isfinite(sent).all():
+        bad = int(np.count_nonzero(~np.isfinite(sent)))
         raise RefusedUpdate(f"client {client!r} sent {bad} numbers that are NaN or infinite")
     if needs_loss and not (update.loss is not None and 0 <= update.loss < np.inf):
         raise RefusedUpdate(
@@ -153,6 +155,16 @@ def starting(model: Vector) -> Vector:
 def positive(name: str, value: float) -> None:
     if not 0 < value < np.inf:
         raise BadInput(f"{name} = {value} must be a positive number")
+
+
+def whole(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise BadInput(f"{name} = {value!r} must be a whole number, at least 1")
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise BadInput(f"{name} = {value} must be from {least:g} to {most:g}")
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -1,0 +1,131 @@
+"""The folder of one run: what is in it, and how it gets there without anything being lost.
+
+spec.toml  events.jsonl  timing.json  model.safetensors  summary.json  and, until it is finished,
+checkpoint/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.experiments.event_log import EventLog
+from fedraw.experiments.toml import to_toml
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / "events.jsonl"
+        self._spec = path / "spec.toml"
+        self._summary = path / "summary.json"
+
+    @property
+    def is_finished(self) -> bool:
+        return self._summary.exists()
+
+    def refuse_existing(self) -> None:
+        """Nothing is overwritten unless it was asked for."""
+        if self.log.exists():
+            state = "a finished run" if self.is_finished else "an unfinished run"
+            raise BadInput(
+                f"{self.path} already holds {state}; continue with --resume, choose another --out, "
+                "or replace it with --force"
+            )
+
+    def refuse_other_spec(self, tables: dict[str, Any]) -> None:
+        """A run can only be resumed as what it was."""
+        try:
+            before = tomllib.loads(self._spec.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise BadInput(f"cannot resume: {self._spec} cannot be read: {problem}") from None
+        then, now = _flat(before), _flat(json.loads(json.dumps(tables)))
+        changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+        if changed:
+            key = changed[0]
+            raise BadInput(
+                f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
+                f"{now.get(key)!r}; use the same spec, another --out, or --force to start anew"
+            )
+
+    @contextmanager
+    def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
+        """Begin from nothing."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for stale in ("summary.json", "timing.json", "model.safetensors"):
+            (self.path / stale).unlink(missing_ok=True)
+        self._spec.write_text(to_toml(tables), encoding="utf-8")
+        with self.log.open("wb") as file:
+            yield EventLog(file)
+
+    @contextmanager
+    def cut_log(self, length: int) -> Iterator[EventLog]:
+        """Go on after the first `length` bytes: what came later happens again."""
+        size = self.log.stat().st_size if self.log.exists() else 0
+        if size < length:
+            raise BadInput(
+                f"cannot resume {self.path}: events.jsonl has {size} bytes, and at the last "
+                f"checkpoint it had {length}; restore the file, or use --force to start anew"
+            )
+        with self.log.open("r+b") as file:
+            file.truncate(length)
+            file.seek(0, os.SEEK_END)
+            yield EventLog(file)
+
+    def write_results(
+        self, summary: dict[str, Any], model: Vector, layout: Layout | None, seconds: float
+    ) -> None:
+        if layout is not None:
+            self._write_model(model, layout)
+        timing = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "events_per_second": round(summary["events"] / seconds, 1),
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+        }
+        (self.path / "timing.json").write_text(json.dumps(timing, indent=2) + "\n")
+        # Last, and in one move: where it stands, the run is whole.
+        draft = self.path / "summary.json.part"
+        draft.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        draft.replace(self._summary)
+
+    def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
+        """The summary and the model of a finished run."""
+        try:
+            summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
+            if layout is None:
+                return summary, np.zeros(0, np.float32)
+            tensors = load_file(self.path / "model.safetensors")
+            return summary, np.concatenate([tensors[s.name].ravel() for s in layout.segments])
+        except Exception as problem:  # safetensors has an exception of its own
+            raise BadInput(
+                f"{self.path} is finished, but its results cannot be read: {problem}; "
+                "run it again with --force"
+            ) from None
+
+    def _write_model(self, model: Vector, layout: Layout) -> None:
+        segments = layout.segments
+        tensors = {s.name: np.ascontiguousarray(model[s.slice].reshape(s.shape)) for s in segments}
+        draft = self.path / "model.safetensors.part"
+        save_file(tensors, draft)
+        draft.replace(self.path / "model.safetensors")
+
+
+def _flat(tables: dict[str, Any]) -> dict[str, Any]:
+    sections = {name: table for name, table in tables.items() if isinstance(table, dict)}
+    return {f"{name}.{key}": v for name, table in sections.items() for key, v in table.items()}

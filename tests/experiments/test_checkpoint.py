@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput, Interrupted
+from fedraw.experiments.checkpoint import EVERY_SECONDS, Checkpoints
+from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.spec import Spec
+from fedraw.strategies.catalog import BY_NAME
+
+FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
+
+
+def spec(name: str = "fedraw", **run: Any) -> Spec:
+    return Spec.read(
+        {
+            "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
+            "strategy": {"name": name, **({"buffer": 4} if name == "fedraw" else {})},
+            "training": {"epochs": 1},
+            "run": {"events": 50, "evaluate_every": 10, "seeds": [1], **run},
+        }
+    )
+
+
+def stopped_at(event: int, wanted: Spec, folder: Path, resume: bool = False) -> None:
+    """Run until the event, as if someone had pressed Ctrl-C then."""
+    asked = iter(range(10**9))
+    begun = 0
+    if resume:
+        begun = int(next((folder / "checkpoint").iterdir()).name)
+    how = How(resume=resume, stop=lambda: next(asked) + 1 + begun >= event)
+    with pytest.raises(Interrupted, match=f"interrupted at event {event} of 50"):
+        run_seed(wanted, 1, folder, how=how)
+
+
+def same(one: Path, two: Path) -> bool:
+    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_interrupted_run_goes_on_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+    run_seed(spec(name), 1, tmp_path / "whole")
+    stopped_at(13, spec(name), tmp_path / "cut")
+    stopped_at(30, spec(name), tmp_path / "cut", resume=True)
+    run_seed(spec(name), 1, tmp_path / "cut", how=How(resume=True))
+    assert same(tmp_path / "whole", tmp_path / "cut")
+    assert not (tmp_path / "cut" / "checkpoint").exists()
+
+
+def test_with_bounded_concurrency_too(tmp_path: Path) -> None:
+    bounded = spec(concurrency=3)
+    run_seed(bounded, 1, tmp_path / "whole")
+    stopped_at(21, bounded, tmp_path / "cut")
+    run_seed(bounded, 1, tmp_path / "cut", how=How(resume=True))
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_what_was_logged_after_the_checkpoint_happens_again(tmp_path: Path) -> None:
+    run_seed(spec(), 1, tmp_path / "whole")
+    stopped_at(20, spec(), tmp_path / "cut")
+    with (tmp_path / "cut" / "events.jsonl").open("ab") as log:
+        log.write(b'{"kind":"arrival","event":21,"half a li')
+    (tmp_path / "cut" / "checkpoint" / "draft").mkdir()  # the next one was being written
+    run_seed(spec(), 1, tmp_path / "cut", how=How(resume=True))
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
+    run_seed(spec(), 1, tmp_path / "whole")
+    stopped_at(20, spec(), tmp_path / "cut")
+    Checkpoints(tmp_path / "cut").remove()
+    run_seed(spec(), 1, tmp_path / "cut", how=How(resume=True))
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_finished_run_is_kept(tmp_path: Path) -> None:
+    first = run_seed(spec(), 1, tmp_path)
+    times = {file: (tmp_path / file).stat().st_mtime_ns for file in FILES}
+    again = run_seed(spec(), 1, tmp_path, how=How(resume=True))
+    assert times == {file: (tmp_path / file).stat().st_mtime_ns for file in FILES}
+    assert again.summary == first.summary
+    assert again.model.tobytes() == first.model.tobytes()
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("log", r"events.jsonl has \d+ bytes, and at the last checkpoint it had \d+"),
+        ("arrays", "state.safetensors is damaged: its checksum"),
+        ("tree", "state.json is damaged: its checksum"),
+        ("missing", "state.json is damaged: its checksum"),
+        ("manifest", "manifest.json is damaged or of another version"),
+        ("spec", "its training.lr was 0.1 and is now 0.2; use the same spec"),
+        ("spec file", "spec.toml cannot be read"),
+    ],
+)
+def test_damage_is_named_and_nothing_is_overwritten(
+    damage: str, message: str, tmp_path: Path
+) -> None:
+    stopped_at(20, spec(), tmp_path)
+    (checkpoint,) = (tmp_path / "checkpoint").iterdir()
+    resumed = spec()
+    if damage == "log":
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage in ("arrays", "tree"):
+        path = checkpoint / ("state.safetensors" if damage == "arrays" else "state.json")
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 1
+        path.write_bytes(content)
+    elif damage == "missing":
+        (checkpoint / "state.json").unlink()
+    elif damage == "manifest":
+        (checkpoint / "manifest.json").write_text('{"format": 99}')
+    elif damage == "spec file":
+        (tmp_path / "spec.toml").write_text("[run")
+    else:
+        tables = spec().tables()
+        tables["training"]["lr"] = 0.2
+        resumed = Spec.read(tables)
+    before = snapshot(tmp_path)
+    with pytest.raises(BadInput, match=message):
+        run_seed(resumed, 1, tmp_path, how=How(resume=True))
+    assert snapshot(tmp_path) == before
+
+
+def test_a_run_without_a_folder_cannot_be_resumed() -> None:
+    from fedraw.experiments.run import run
+
+    with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
+        run(spec(), how=How(resume=True))
+
+
+def test_writing_never_takes_more_than_a_fiftieth_of_the_time(tmp_path: Path) -> None:
+    now = [0.0]
+    saved = _saved()
+
+    class Slow:
+        """A simulation whose state takes two virtual seconds to save."""
+
+        def save(self) -> Any:
+            now[0] += 2.0
+            return saved
+
+    checkpoints = Checkpoints(tmp_path, clock=lambda: now[0])
+    assert not checkpoints.is_due
+    now[0] = EVERY_SECONDS
+    assert checkpoints.is_due
+    slow: Any = Slow()
+    checkpoints.write(slow, 0)
+    now[0] += 99
+    assert not checkpoints.is_due
+    now[0] += 2
+    assert checkpoints.is_due
+    manifest = next(tmp_path.rglob("manifest.json"))
+    assert json.loads(manifest.read_text())["event"] == 0
+
+
+def _saved() -> Any:
+    from fedraw.simulation.loop import Saved, Timeline
+
+    return Saved(Timeline(), None, "{}")

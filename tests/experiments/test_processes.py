@@ -1,0 +1,184 @@
+"""Workers: the same bytes for any number of them, and none outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.experiments.cells import Cell, run_cells
+from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.spec import Spec
+
+FILES = ("events.jsonl", "summary.json", "model.safetensors")
+
+SPEC = """
+[partition]
+clients = 10
+rare_labels = [9]
+clients_per_common_label = 6
+[strategy]
+name = "{name}"
+[training]
+epochs = 3
+[run]
+events = {events}
+evaluate_every = 100
+seeds = [1]
+"""
+
+
+def spec(name: str = "fedfa", events: int = 60) -> Spec:
+    import tomllib
+
+    return Spec.read(tomllib.loads(SPEC.format(name=name, events=events)))
+
+
+def same(one: Path, two: Path) -> bool:
+    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
+
+
+@pytest.mark.parametrize("name", ["fedraw", "ca2fl", "qfedavg"])
+def test_the_log_is_the_same_for_any_number_of_workers(name: str, tmp_path: Path) -> None:
+    run_seed(spec(name), 1, tmp_path / "inline")
+    for workers in (1, 3):
+        run_seed(spec(name), 1, tmp_path / str(workers), how=How(workers=workers))
+        assert same(tmp_path / "inline", tmp_path / str(workers))
+
+
+def test_cells_side_by_side_are_what_they_are_one_by_one(tmp_path: Path) -> None:
+    def cells(folder: str) -> list[Cell]:
+        return [Cell(spec(), seed, tmp_path / folder / str(seed)) for seed in (1, 2, 3)]
+
+    told: dict[int, int] = {}
+    one = run_cells(cells("one"), How(), jobs=1)
+    two = run_cells(cells("two"), How(), jobs=2, progress=told.__setitem__)
+    assert [result.seed for result in two] == [1, 2, 3]
+    assert told == {0: 60, 1: 60, 2: 60}
+    for left, right in zip(one, two, strict=True):
+        assert left.summary == right.summary
+        assert left.folder is not None
+        assert right.folder is not None
+        assert same(left.folder, right.folder)
+
+
+def test_a_mistake_in_a_cell_reaches_the_user(tmp_path: Path) -> None:
+    tables = spec("fedraw").tables()
+    tables["strategy"]["buffer"] = 11
+    wrong = Spec.read(tables)
+    cells = [Cell(wrong, seed, tmp_path / str(seed)) for seed in (1, 2)]
+    with pytest.raises(BadInput, match="never fills"):
+        run_cells(cells, How(), jobs=2)
+    with pytest.raises(BadInput, match="--jobs 0"):
+        run_cells(cells, How(), jobs=0)
+
+
+def test_a_model_that_cannot_travel_is_named() -> None:
+    from torch import nn
+
+    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    with pytest.raises(BadInput, match="define models at the top level of a module"):
+        run(spec(), model=model, how=How(workers=1))
+
+
+def children(pid: int) -> list[int]:
+    """All processes below this one."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(holds: object, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    (folder / "spec.toml").write_text(SPEC.format(name="fedraw", events=400))
+    # A checkpoint after every event, so that a kill may fall into the writing of one.
+    code = "import fedraw.experiments.checkpoint as c; c.EVERY_SECONDS = c.LARGEST_SHARE = 1e-9\n"
+    code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
+    command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "cut", *options]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_a_run_killed_at_random_points_resumes_to_the_same_bytes(
+    executor: str, tmp_path: Path
+) -> None:
+    run_seed(spec("fedraw", 400), 1, tmp_path / "whole")
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    whole = (tmp_path / "whole" / "events.jsonl").stat().st_size
+    options = ("--executor", executor, "--jobs", "2")
+    points = sorted(random.Random(executor).sample(range(10, 85), 3))
+    for number, percent in enumerate(points):
+        process = start(tmp_path, *options, *(["--resume"] if number else []))
+        wait_until(lambda: log.exists() and log.stat().st_size >= whole * percent // 100)  # noqa: B023
+        below = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        wait_until(lambda: not any(alive(pid) for pid in below), 20)  # noqa: B023
+        assert not (log.parent / "summary.json").exists()
+    process = start(tmp_path, *options, "--resume")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert same(tmp_path / "whole", log.parent)
+    assert {path.name for path in log.parent.iterdir()} == {*FILES, "spec.toml", "timing.json"}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(jobs: str, tmp_path: Path) -> None:
+    seeds = ("--seeds", "1,2", "--jobs", jobs)
+    process = start(tmp_path, *seeds)
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size > 20_000)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "continue with --resume" in errors
+    assert "Traceback" not in errors
+    assert list((log.parent / "checkpoint").iterdir())
+    process = start(tmp_path, *seeds, "--resume")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    run_seed(spec("fedraw", 400), 1, tmp_path / "whole")
+    assert same(tmp_path / "whole", log.parent)
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> None:
+    process = start(tmp_path, "--executor", "processes", "--jobs", "2")
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size > 20_000)
+    # The resource tracker is a child too; workers are those that spawn_main started.
+    workers = [p for p in children(process.pid) if b"spawn_main" in _command(p)]
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was it killed, or out of memory?" in errors
+    assert "Traceback" not in errors
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,0 +1,64 @@
+"""A huge but finite update does its harm while it is there, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.strategies.server import COUNTS, begun, fed, sent
+
+from fedraw.core.aggregation import REFRESH
+from fedraw.errors import RefusedUpdate
+from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.strategy import Arrived, Strategy
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedFa(3), FedRAW(3), FedRAW(3, cap="water-filling", cap_at=0.4)]
+)
+def test_the_rounding_error_of_a_huge_update_goes(strategy: Strategy[Any]) -> None:
+    state = begun(strategy, COUNTS, 0)
+    clients = list(COUNTS)
+    state = fed(strategy, state, [sent(clients[0], 1e30)])
+    for turn in range(3 * (REFRESH + 2)):
+        update = sent(clients[turn % len(clients)], 2, version=state.version)
+        state = fed(strategy, state, [update])
+    assert state.model == pytest.approx([2], rel=1e-6)
+
+
+def test_so_does_that_of_a_cached_difference() -> None:
+    strategy = CA2FL(2)
+    state = begun(strategy, COUNTS, 0)
+    clients = list(COUNTS)
+    state = fed(strategy, state, [sent(clients[0], 1e30)])
+    for turn in range(1, 8 * len(clients)):
+        state = fed(strategy, state, [sent(clients[turn % len(clients)], 2, version=0)])
+    before = state.cache_sum.total
+    assert before == pytest.approx([2 * len(clients)], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vector", "reason"),
+    [
+        (np.zeros(1), "numbers of type float64, not float32"),
+        (np.zeros((1, 1), np.float32), r"an array of shape \(1, 1\), the model has 1"),
+    ],
+)
+def test_a_vector_of_another_kind_is_refused(vector: Any, reason: str) -> None:
+    strategy = FedFa(3)
+    state = begun(strategy, COUNTS, 0)
+    update = sent(next(iter(COUNTS)), 0).update
+    wrong = type(update)(update.client, 0, vector, 1)
+    with pytest.raises(RefusedUpdate, match=reason):
+        strategy.step(state, Arrived(wrong))
+
+
+def test_a_buffer_is_a_whole_number() -> None:
+    from fedraw.errors import BadInput
+
+    half: Any = 2.5
+    with pytest.raises(BadInput, match=r"buffer = 2.5 must be a whole number"):
+        FedRAW(half)

@@ -13,7 +13,7 @@ from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.demo import conclusion, demo_specs
 from fedraw.experiments.names import row_name
 from fedraw.experiments.run import How
-from fedraw.report.page import write_report
+from fedraw.report.page import write_figure, write_report
 from fedraw.report.tables import text_table
 
 
@@ -38,6 +38,7 @@ def demo(
     folders = list(dict.fromkeys(cell.folder.parent for cell in cells))
     lead = conclusion(rows)
     write_report(folders, page, title="Silent rarity failure, and its cure", lead=lead)
+    write_figure(folders, out / "curves.svg")
     if json_:
         console.print_json(as_json(rows))
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import read_log
+from fedraw.experiments.event_log import Record, read_log
 from fedraw.experiments.names import distinct_names
 from fedraw.experiments.run import Result
 from fedraw.experiments.summary import Summary
@@ -39,14 +39,50 @@ class Row:
     metrics: Mapping[str, Stat]
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One seed: what its log says."""
+
+    content: Mapping[str, Any]  # as in summary.json
+    start: Record = field(default_factory=dict)
+    evaluations: Sequence[Record] = ()
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One row of the comparison and the seeds it is made of."""
+
+    row: Row
+    runs: Sequence[Run]
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec that runs all these seeds again."""
+        spec: dict[str, Any] = dict(self.runs[0].content["spec"])
+        return spec | {"run": spec["run"] | {"seeds": list(self.row.seeds)}}
+
+
 def compare(runs: Iterable[Result | Path | str]) -> list[Row]:
     """One row per spec, in the order in which specs first appear."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for summary in _summaries(runs):
-        groups.setdefault(_identity(summary), []).append(summary)
-    firsts = [group[0] for group in groups.values()]
+    return [group.row for group in group_runs(runs)]
+
+
+def group_runs(runs: Iterable[Result | Path | str]) -> list[Group]:
+    """The rows of a comparison with what lies behind them; each log is read once."""
+    by_spec: dict[str, list[Run]] = {}
+    for run in _read(runs):
+        by_spec.setdefault(_identity(run.content), []).append(run)
+    if not by_spec:
+        raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
+    firsts = [group[0].content for group in by_spec.values()]
     names = distinct_names([s["name"] for s in firsts], [_without_seeds(s) for s in firsts])
-    return [_row(name, group) for name, group in zip(names, groups.values(), strict=True)]
+    groups = zip(names, by_spec.values(), strict=True)
+    return [Group(_row(name, [run.content for run in runs]), runs) for name, runs in groups]
 
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:
@@ -82,21 +118,21 @@ def _seed(log: Path) -> tuple[int, str]:
     return (int(number) if number.isdigit() else -1, number)
 
 
-def _summaries(runs: Iterable[Result | Path | str]) -> Iterable[Mapping[str, Any]]:
+def _read(runs: Iterable[Result | Path | str]) -> Iterable[Run]:
     for run in runs:
         if isinstance(run, Result):
-            yield run.summary
+            yield Run(run.summary, folder=run.folder)
             continue
         for log in find_logs(Path(run)):
             summary = Summary.of(read_log(log))
             if not summary.finished:
                 raise BadInput(f"{log.parent} is not finished; run it to its end first")
-            yield summary.as_dict()
+            yield Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
 
 
 def _without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = dict(summary["spec"])
-    spec["run"] = {key: value for key, value in spec["run"].items() if key != "seeds"}
+    spec["run"] = {key: value for key, value in spec.get("run", {}).items() if key != "seeds"}
     return spec
 
 

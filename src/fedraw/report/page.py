@@ -10,27 +10,37 @@ from string import Template
 from typing import Any
 
 from fedraw.errors import BadInput
+from fedraw.experiments.compare import Group, group_runs
 from fedraw.experiments.summary import METRICS
 from fedraw.experiments.toml import to_toml
 from fedraw.report import page_tables
 from fedraw.report.cells import grid, seeds_of
 from fedraw.report.figures import learning_curves
 from fedraw.report.glossary import MEANING
-from fedraw.report.groups import Group, read_groups
 from fedraw.report.markup import details, section, text
 
 
 def write_report(runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "") -> None:
     """Write the page of all runs at or below these folders, from their event logs alone."""
-    page = render(read_groups(runs), title=title, lead=lead)
+    _write(out, render(group_runs(runs), title=title, lead=lead))
+
+
+def _write(out: Path, content: str) -> None:
     draft = out.with_name(f"{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(page, encoding="utf-8")
+        draft.write_text(content, encoding="utf-8")
         draft.replace(out)
     except OSError as problem:
         draft.unlink(missing_ok=True)
         raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
+
+
+def write_figure(runs: Sequence[Path], out: Path) -> None:
+    """Write the learning curves as an SVG of their own, on a light ground."""
+    groups = group_runs(runs)
+    svg = learning_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
+    _write(out, svg.replace(' style="', ' style="background: #fff; color: #222; ', 1))
 
 
 def render(groups: Sequence[Group], *, title: str, lead: str) -> str:
@@ -128,7 +138,9 @@ def _machine(timing: Mapping[str, Any]) -> str:
     return f"{timing.get('machine', '?')}, {words}, Python {timing.get('python', '?')}"
 
 
-def _timing(folder: Path) -> dict[str, Any]:
+def _timing(folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return {}
     try:
         content = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedraw.experiments.compare import Row, Stat
+from fedraw.experiments.compare import Group, Row, Run, Stat
 from fedraw.report.cells import (
     HIGHER_IS_BETTER,
     UNDEFINED,
@@ -16,7 +16,6 @@ from fedraw.report.cells import (
     number,
     seeds_of,
 )
-from fedraw.report.groups import Group, Run
 from fedraw.report.markup import cell, column_head, row_head, table, text
 
 FAMILIES = {

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.checkpoint import EVERY_SECONDS, Checkpoints
 from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.spec import Spec
+from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.strategy import Arrived, Contents, Event, Receivers, Request
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
 
@@ -137,6 +145,78 @@ def test_a_run_without_a_folder_cannot_be_resumed() -> None:
 
     with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
         run(spec(), how=How(resume=True))
+
+
+@dataclass(eq=False)
+class Latest:
+    """A user's state: the last model, and something that may not be plain data."""
+
+    model: Vector
+    federation: Federation
+    note: Any
+    version: int = 0
+
+    @property
+    def contents(self) -> Contents:
+        return Contents()
+
+
+@dataclass(frozen=True)
+class TakeAll:
+    """A user's strategy: the last model to arrive is the model."""
+
+    note: Any
+
+    @property
+    def request(self) -> Request:
+        return Request()
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[Latest, Receivers]:
+        return Latest(model, Federation.of(clients), self.note), clients.clients
+
+    def step(self, state: Latest, event: Event) -> tuple[Latest, Receivers]:
+        assert isinstance(event, Arrived)
+        state.model, state.version = event.update.vector, state.version + 1
+        return state, [event.update.client]
+
+
+def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> None:
+    from fedraw.experiments.scenario import Parts
+
+    own = Parts(strategy=TakeAll("plain"))
+    asked = iter(range(100))
+    with pytest.raises(Interrupted):
+        run_seed(spec(), 1, tmp_path / "cut", own, How(stop=lambda: next(asked) == 20))
+    run_seed(spec(), 1, tmp_path / "cut", own, How(resume=True))
+    run_seed(spec(), 1, tmp_path / "whole", own)
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> None:
+    from fedraw.experiments.scenario import Parts
+
+    own = Parts(strategy=TakeAll(iter([])))
+    with pytest.warns(UserWarning, match="state of TakeAll is not made of .* cannot be resumed"):
+        run_seed(spec(), 1, tmp_path, own)
+    assert (tmp_path / "summary.json").exists()
+
+
+def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(to_toml(spec(events=4000).tables()))
+    code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
+    code += "import fedraw.experiments.checkpoint as c; c.EVERY_SECONDS = 0.3\n"
+    code += "import fedraw.cli.main as m; m.main()"
+    command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "out/seed-1/checkpoint/draft/state.safetensors" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        [*command[:1], "-m", "fedraw", *command[3:], "--resume"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_writing_never_takes_more_than_a_fiftieth_of_the_time(tmp_path: Path) -> None:

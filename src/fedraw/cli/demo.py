@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedraw.cli import console
-from fedraw.experiments.cells import Cell, run_cells
+from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.demo import conclusion, demo_specs
 from fedraw.experiments.names import row_name
@@ -32,6 +33,7 @@ def demo(
         for spec in demo_specs()
         for seed in spec.run.seeds
     ]
+    begun = time.perf_counter()
     with console.cell_progress(cells) as progress:
         rows = compare(run_cells(cells, How(force=True), jobs, progress))
     page = out / "report.html"
@@ -44,4 +46,7 @@ def demo(
         return
     console.out.print(text_table(rows))
     console.out.print(lead)
-    console.err.print(f"report: {page}")
+    seconds = time.perf_counter() - begun
+    console.err.print(
+        f"{len(cells)} runs in {seconds:.0f} s on {jobs or cores()} cores; report: {page}"
+    )

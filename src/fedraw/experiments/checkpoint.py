@@ -93,6 +93,15 @@ class Checkpoints:
         return sorted(folder for folder in self._folder.iterdir() if folder.name.isdigit())
 
 
+def can_be_saved(state: Any) -> bool:
+    """Whether a user's own state is made of what `snapshot` can write."""
+    try:
+        json.dumps(snapshot.pack(state, snapshot.Arrays()))
+    except TypeError:
+        return False
+    return True
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.experiments.event_log import EventLog
 from fedraw.experiments.toml import to_toml
+from fedraw.strategies.snapshot import write_tensors
 
 
 class RunFolder:
@@ -122,7 +123,7 @@ class RunFolder:
         segments = layout.segments
         tensors = {s.name: np.ascontiguousarray(model[s.slice].reshape(s.shape)) for s in segments}
         draft = self.path / "model.safetensors.part"
-        save_file(tensors, draft)
+        write_tensors(tensors, draft)
         draft.replace(self.path / "model.safetensors")
 
 

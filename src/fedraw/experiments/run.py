@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.checkpoint import Checkpoints
+from fedraw.experiments.checkpoint import Checkpoints, can_be_saved
 from fedraw.experiments.clients import Partition
 from fedraw.experiments.event_log import (
     EventLog,
@@ -161,13 +162,28 @@ def _recording(
     with ExitStack() as stack:
         if position is None:
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
-            recorder = Recorder(Summary(), log, checkpoints)
+            recorder = Recorder(Summary(), log, _usable(checkpoints, scenario, simulation))
             recorder.note(_opening(scenario))
         else:
             log = stack.enter_context(run_folder.cut_log(position.log_bytes))
             recorder = Recorder(Summary.of(read_log(run_folder.log)), log, checkpoints)
             simulation.restore(position.saved)
         yield recorder
+
+
+def _usable(
+    checkpoints: Checkpoints, scenario: Scenario, simulation: Simulation
+) -> Checkpoints | None:
+    """None, with a warning, for a user's own strategy whose state cannot be written."""
+    own = scenario.parts.strategy
+    if own is None or can_be_saved(simulation.state):
+        return checkpoints
+    warnings.warn(
+        f"the state of {type(own).__name__} is not made of dataclasses, arrays and plain values, "
+        "so this run writes no checkpoints and cannot be resumed",
+        stacklevel=2,
+    )
+    return None
 
 
 def _opening(scenario: Scenario) -> Iterator[Record]:

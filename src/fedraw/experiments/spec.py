@@ -119,9 +119,10 @@ class Spec:
 
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    """What a spec may say about a strategy; a strategy need not be a dataclass."""
+    """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
     names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
-    return {name: getattr(strategy, name) for name in names if name not in NOT_SETTINGS}
+    values = {name: getattr(strategy, name) for name in names if name not in NOT_SETTINGS}
+    return {name: v for name, v in values.items() if isinstance(v, str | int | float)}
 
 
 def parse_change(text: str) -> tuple[str, Any]:

@@ -42,7 +42,8 @@ class Dynamics:
         if arrival["aggregated"]:
             self._aggregations += 1
             self._present += not self._rare.isdisjoint(arrival["buffer"])
-            self._weigh(arrival["buffer"], arrival["weights"])
+            if arrival["weights"]:  # a user's own strategy may tell none
+                self._weigh(arrival["buffer"], arrival["weights"])
 
     def _weigh(self, buffer: list[ClientId], weights: list[float]) -> None:
         rho = len(weights) * sum(weight * weight for weight in weights)
@@ -73,7 +74,7 @@ class Dynamics:
             "AttackerWeightMean": sum(claims) / len(claims) if claims else None,
             "AttackerWeightMax": max(claims) if claims else None,
             "Rho": self._rho_max,
-            "RhoMean": self._rho_sum / self._aggregations if self._aggregations else None,
+            "RhoMean": None if self._rho_max is None else self._rho_sum / self._aggregations,
             "Aggregations": float(self._aggregations),
         }
 

@@ -6,6 +6,7 @@ that stands in several places is kept once and shared again after reading.
 
 from __future__ import annotations
 
+import errno
 import json
 import types
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 T = TypeVar("T")
@@ -38,8 +40,16 @@ def save(value: Any, folder: Path) -> None:
     tree = pack(value, arrays)
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    save_file(contiguous, folder / "state.safetensors")
+    write_tensors(contiguous, folder / "state.safetensors")
     (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
+
+
+def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+    """Write a safetensors file; a full disk is an OSError, as for every other file."""
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as problem:
+        raise OSError(errno.EIO, str(problem), str(path)) from None
 
 
 def load(kind: type[T], folder: Path) -> T:

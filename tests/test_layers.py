@@ -89,7 +89,8 @@ def test_a_server_needs_neither_torch_nor_scikit_learn() -> None:
 def test_a_missing_extra_is_named_with_its_remedy(tmp_path: Path) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text("")
-    code = f"sys.argv = ['fedraw', 'run', {str(spec)!r}]; import fedraw.cli.main as m; m.main()"
+    command = ["fedraw", "run", str(spec), "--seeds", "1"]  # one seed runs in this process
+    code = f"sys.argv = {command!r}; import fedraw.cli.main as m; m.main()"
     done = in_a_bare_install(code)
     assert done.returncode == 2
     assert "this needs scikit-learn: pip install 'fedraw[sim]'" in done.stderr

@@ -16,6 +16,7 @@ from fedraw.cli.compare import compare
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
 from fedraw.cli.run import run
+from fedraw.cli.watch import watch
 from fedraw.errors import BadInput, FedrawError, Interrupted
 
 app = typer.Typer(
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, run, compare, new):
+for command in (demo, run, compare, watch, new):
     app.command()(command)
 
 

@@ -76,11 +76,11 @@ def group_runs(runs: Iterable[Result | Path | str]) -> list[Group]:
     """The rows of a comparison with what lies behind them; each log is read once."""
     by_spec: dict[str, list[Run]] = {}
     for run in _read(runs):
-        by_spec.setdefault(_identity(run.content), []).append(run)
+        by_spec.setdefault(identity(run.content), []).append(run)
     if not by_spec:
         raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
     firsts = [group[0].content for group in by_spec.values()]
-    names = distinct_names([s["name"] for s in firsts], [_without_seeds(s) for s in firsts])
+    names = distinct_names([s["name"] for s in firsts], [without_seeds(s) for s in firsts])
     groups = zip(names, by_spec.values(), strict=True)
     return [Group(_row(name, [run.content for run in runs]), runs) for name, runs in groups]
 
@@ -130,14 +130,15 @@ def _read(runs: Iterable[Result | Path | str]) -> Iterable[Run]:
             yield Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
 
 
-def _without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:
+def without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a summary or a start record, which all seeds of one row share."""
     spec: dict[str, Any] = dict(summary["spec"])
     spec["run"] = {key: value for key, value in spec.get("run", {}).items() if key != "seeds"}
     return spec
 
 
-def _identity(summary: Mapping[str, Any]) -> str:
-    return json.dumps([summary["name"], _without_seeds(summary)], sort_keys=True)
+def identity(summary: Mapping[str, Any]) -> str:
+    return json.dumps([summary["name"], without_seeds(summary)], sort_keys=True)
 
 
 def _row(name: str, group: Sequence[Mapping[str, Any]]) -> Row:

@@ -75,17 +75,35 @@ class Summary:
                 self.finished = True
 
     @property
+    def events(self) -> int:
+        """How many updates have reached the server, refused ones included."""
+        return self._events
+
+    @property
+    def clients(self) -> list[ClientId]:
+        return list(self._counts)
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """How many updates were refused, by client."""
+        return dict(self._rejected)
+
+    @property
     def rare_clients(self) -> list[ClientId]:
         """Those that hold a label that the metrics call rare."""
         rare = set(self.start.get("rare_labels", ()))
         return [c for c, counts in self._counts.items() if not rare.isdisjoint(counts)]
 
+    def dynamics(self) -> dict[str, float | None]:
+        """Who reached the buffer so far, and how stale: see metrics.dynamics."""
+        dynamics = Dynamics(self.rare_clients) if self._dynamics is None else self._dynamics
+        return dynamics.metrics()
+
     def as_dict(self) -> dict[str, Any]:
         """The content of summary.json."""
         last = self.evaluations[-1] if self.evaluations else {}
         influence = {} if self._influence is None else self._influence.by_client()
-        dynamics = Dynamics(self.rare_clients) if self._dynamics is None else self._dynamics
-        measured = {**last.get("metrics", {}), **dynamics.metrics()}
+        measured = {**last.get("metrics", {}), **self.dynamics()}
         rare = self.rare_clients
         measured["RareInfluence"] = group_influence(influence, rare) if rare and influence else None
         table = LabelTable.from_counts(self._counts)

@@ -1,0 +1,262 @@
+"""Runs as they happen: event logs read while they grow, and what they say so far.
+
+Nothing is asked of the run itself. What is known comes from the log, and when it was written from
+the time stamp of its file.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedraw.core.types import ClientId
+from fedraw.errors import BadInput
+from fedraw.experiments.event_log import FORMAT, Record, read_log
+from fedraw.experiments.run import PROGRESS_EVERY
+from fedraw.experiments.status import Curve, Detail, LabelTrend, Point, Refusal, Slot, State, Status
+from fedraw.experiments.summary import Summary
+from fedraw.experiments.tail import Tail, modified
+
+# A run that wrote nothing for this many seconds may have stopped; a slow one is given more.
+QUIET = 20.0
+# The rate is that of the last so many seconds.
+RATE_WINDOW = 60.0
+# Kept of what is unbounded: arrivals of one client, refusals, gaps between writes.
+ARRIVALS, REFUSALS, REMEMBERED = 64, 5, 20
+SHOWN = ("GlobalAcc", "AvgRare")
+# The last so many evaluations are set against as many before them.
+TREND = 3
+# Points of recall.
+FALL = 10.0
+# Far below the mean is less than this share of it.
+FAR = 2 / 3
+
+
+class Follower:
+    """One run. Every byte of its log is read and parsed once, however often one looks."""
+
+    def __init__(self, log: Path) -> None:
+        self.folder = log.parent
+        self.log = log
+        self._tail = Tail(log)
+        self._resumed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.summary = Summary()
+        self._lines = 0
+        self._version = 0
+        self._aggregated_at: int | None = None
+        self._curve = Curve()
+        self._arrivals: dict[ClientId, deque[int]] = {}
+        self._buffer: Record = {}
+        self._refusals: deque[Refusal] = deque(maxlen=REFUSALS)
+        self._grown: deque[tuple[float, int]] = deque()  # when the log grew, and to which event
+        self._gaps: deque[float] = deque(maxlen=REMEMBERED)
+
+    def look(self, seconds: float | None = None) -> bool:
+        """Take in what was appended, for so many seconds at most; tell whether that was all."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            try:
+                lines = self._tail.read()
+            except OSError as problem:
+                raise BadInput(f"cannot read {self.log}: {problem.strerror}") from None
+            if lines is None:
+                self._forget()
+                self._resumed = True
+                self._tail = Tail(self.log)
+                continue
+            for line in lines:
+                self._take_in(line)
+            if not self._lines and not self._tail.begins_like_a_log:
+                self._refuse()
+            if not self._tail.unread:
+                self._note_growth()
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
+
+    def _take_in(self, line: bytes) -> None:
+        self._lines += 1
+        try:
+            record = json.loads(line)
+            first = self._lines == 1
+            fits = (record["kind"] == "start") == first
+            if fits and not (first and record.get("format") != FORMAT):
+                self.summary.observe(record)
+                self._observe(record)
+                return
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass
+        self._refuse()
+
+    def _observe(self, record: Record) -> None:
+        match record["kind"]:
+            case "arrival":
+                self._version = record.get("version", self._version)
+                own = self._arrivals.setdefault(record["client"], deque(maxlen=ARRIVALS))
+                own.append(record["event"])
+                if record["buffer"]:  # a round's is empty until it is closed
+                    self._buffer = record
+                if record["aggregated"]:
+                    self._aggregated_at = record["event"]
+            case "rejected":
+                self._refusals.appendleft(
+                    Refusal(record["event"], record["client"], str(record["reason"]))
+                )
+            case "evaluation":
+                point = Point(record["event"], record["metrics"], record["recall"])
+                self._curve.add(point)
+                del self.summary.evaluations[: -2 * TREND]
+
+    def _refuse(self) -> None:
+        for _ in read_log(self.log):  # finds what is wrong, and says it
+            pass
+        line = max(1, self._lines)
+        raise BadInput(f"{self.log}, line {line} does not fit an event log; did fedraw write it?")
+
+    def _note_growth(self) -> None:
+        event, written = self.summary.events, self._tail.written
+        if self._grown:
+            before, known = self._grown[-1]
+            if event == known:
+                return
+            gap = written - before
+            if gap > self._patience(self._rate()):
+                self._grown.clear()
+            self._gaps.append(gap)
+        self._grown.append((written, event))
+        while len(self._grown) > 2 and self._grown[1][0] < written - RATE_WINDOW:
+            self._grown.popleft()
+
+    @property
+    def written(self) -> float:
+        return self._tail.written
+
+    @property
+    def start(self) -> Record:
+        return self.summary.start
+
+    def status(self, now: float, name: str | None = None) -> Status:
+        summary, quiet = self.summary, max(0.0, now - self.written)
+        rate = self._rate()
+        wanted = self.start.get("events")
+        state = self._state(quiet, rate)
+        left = None
+        if state == "running" and rate and wanted is not None:
+            left = max(0.0, (wanted - summary.events) / rate - quiet)
+        last = self._curve.last
+        return Status(
+            folder=self.folder,
+            name=name or str(self.start.get("name") or self.folder.name),
+            seed=self.start.get("seed"),
+            state=state,
+            event=summary.events,
+            events=wanted,
+            written=self.written,
+            quiet=quiet,
+            rate=rate if state == "running" else None,
+            seconds_left=left,
+            unread=self._tail.unread,
+            checkpoint=None if summary.finished else self._checkpoint(),
+            metrics={key: last and last.metrics.get(key) for key in SHOWN},
+        )
+
+    def _state(self, quiet: float, rate: float | None) -> State:
+        if self.summary.finished:
+            return "finished"
+        if quiet > self._patience(rate) and not self._tail.unread:
+            return "stopped"
+        return "running" if self.summary.events else "starting"
+
+    def _patience(self, rate: float | None) -> float:
+        """A run shows what it wrote only now and then: a slow one is quiet for long."""
+        usual = PROGRESS_EVERY / rate if rate else 0.0
+        # The second longest gap: the longest may be the time until someone resumed it.
+        return max(QUIET, 3 * usual, *(3 * gap for gap in sorted(self._gaps)[-2:-1]))
+
+    def _rate(self) -> float | None:
+        """Events a second: as seen while looking on; before that, as other files tell."""
+        if self._tail.unread or not self._grown:
+            return None
+        (begun, before), (ended, event) = self._grown[0], self._grown[-1]
+        if ended - begun >= 1:
+            return (event - before) / (ended - begun)
+        if self._resumed:
+            return None
+        # A pause in between makes a run look slower than it is, so the faster one is right.
+        told = ((event - before) / (ended - begun) for begun, before in self._earlier(ended))
+        return max(told, default=None) or None
+
+    def _earlier(self, ended: float) -> Iterator[tuple[float, int]]:
+        """When the run was at an event: at its last checkpoint, and at first."""
+        files = {"checkpoint": self._checkpoint(), "spec.toml": 0}
+        for name, event in files.items():
+            begun = modified(self.folder / name)
+            if event is not None and 0 < begun <= ended - 1:
+                yield begun, event
+
+    def _checkpoint(self) -> int | None:
+        found = (path.name for path in (self.folder / "checkpoint").glob("*[0-9]"))
+        return max((int(name) for name in found if name.isdigit()), default=None)
+
+    def detail(self) -> Detail:
+        summary = self.summary
+        rare = tuple(summary.rare_clients)
+        labels = tuple(sorted(self._labels(), key=lambda trend: trend.recall))
+        strategy = self.start.get("spec", {}).get("strategy", {})
+        return Detail(
+            curve=self._curve.points(),
+            changes={key: self._change("metrics", key) for key in SHOWN},
+            mean_recall=_mean([trend.recall for trend in labels]),
+            labels=labels,
+            buffer=tuple(self._slots(set(rare))),
+            capacity=strategy.get("buffer"),
+            aggregated_at=self._aggregated_at,
+            version=self._version,
+            clients=len(summary.clients),
+            rare_clients=rare,
+            unheard=tuple(c for c in summary.clients if c not in self._arrivals),
+            participation=summary.dynamics(),
+            rejected=summary.rejected,
+            refusals=tuple(self._refusals),
+        )
+
+    def _labels(self) -> Iterator[LabelTrend]:
+        last = self._curve.last.recall if self._curve.last else {}
+        known = {label: recall for label, recall in last.items() if recall is not None}
+        mean = _mean(list(known.values())) or 0.0
+        rare = set(map(str, self.start.get("rare_labels", ())))
+        for label, recall in known.items():
+            change = self._change("recall", label)
+            falling = change is not None and change <= -FALL
+            yield LabelTrend(label, label in rare, recall, change, recall < FAR * mean, falling)
+
+    def _change(self, table: str, key: str) -> float | None:
+        found = [evaluation[table].get(key) for evaluation in self.summary.evaluations]
+        values: list[float] = [value for value in found if value is not None]
+        span = min(TREND, len(values) // 2)
+        if not span:
+            return None
+        before, after = values[-2 * span : -span], values[-span:]
+        return (sum(after) - sum(before)) / span
+
+    def _slots(self, rare: set[ClientId]) -> Iterator[Slot]:
+        """A client's slots hold its latest arrivals, in their order."""
+        clients: Sequence[ClientId] = self._buffer.get("buffer", ())
+        weights: Sequence[float | None] = self._buffer.get("weights") or [None] * len(clients)
+        after = Counter(clients)
+        for client, weight in zip(clients, weights, strict=True):
+            own = self._arrivals.get(client, ())
+            known = after[client] <= len(own)
+            age = self.summary.events - own[-after[client]] if known else None
+            after[client] -= 1
+            yield Slot(client, weight, age, client in rare)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,116 @@
+"""One frame of `fedraw watch`: from what is known of some runs to lines on a screen.
+
+Every line is made to measure, so that no number is wrapped or cut; where rows are scarce, what
+matters less is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from fedraw.experiments.status import Detail, Status
+from fedraw.report.cells import UNDEFINED, number
+from fedraw.report.watch_detail import STYLE, Room, detail_lines
+from fedraw.report.words import (
+    SPARKS,
+    clean,
+    duration,
+    percent,
+)
+
+WIDEST = 100
+ASCII = str.maketrans({**dict(zip(SPARKS, "_.:-=+*#", strict=True)), "━": "#", "─": "-", "–": "-",
+                       "−": "-", "…": "~", "·": "|", "×": "x"})  # fmt: skip
+# A spare row is given to these first.
+ORDER = {"running": 0, "starting": 1, "stopped": 2, "finished": 3}
+
+ROOMS = (
+    Room(12, 4, 5, True),
+    Room(8, 2, 3, True),
+    Room(6, 1, 2, True),
+    Room(5, 1, 1, True),
+    Room(4, 1, 1, False),
+    Room(3, 1, 0, False),
+    Room(2, 0, 0, False),
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All runs in a line each, where there are several, and the detail of one of them."""
+
+    runs: Sequence[Status]
+    shown: Status
+    detail: Detail
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Inside a live display the height is no longer said; it is that of the screen.
+        rows = options.size.height if console.is_alt_screen else options.height
+        for line in self.lines(min(options.max_width, WIDEST), rows):
+            if options.ascii_only:
+                plain = line.plain.translate(ASCII).encode("ascii", "replace").decode()
+                line = Text(plain, spans=line.spans)  # noqa: PLW2901 - the same, in ASCII
+            yield line
+
+    def lines(self, width: int = 80, rows: int | None = None) -> list[Text]:
+        listed: list[Text] = []
+        if len(self.runs) > 1:
+            spare = None if rows is None else max(4, rows - 17)
+            listed = [*_run_list(self.runs, width, spare), Text()]
+        left = None if rows is None else rows - len(listed)
+        detail = [Text()]
+        for room in ROOMS:
+            detail = list(detail_lines(self.shown, self.detail, width, room))
+            if left is None or len(detail) <= left:
+                break
+        return [*listed, *detail]
+
+
+def _run_list(runs: Sequence[Status], width: int, rows: int | None) -> Iterator[Text]:
+    shown = runs
+    if rows is not None and len(runs) + 1 > rows:
+        first = sorted(runs, key=lambda run: (ORDER[run.state], -run.written))[: rows - 2]
+        shown = [run for run in runs if run in first]
+    heads = ("seed", "state", "progress", "GlobalAcc", "AvgRare", "left")
+    rows_of_cells = [_cells(run) for run in shown]
+    columns = list(zip(heads, *rows_of_cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    room = width - sum(widths) - 2 * len(widths)
+    names = [clean(run.name) for run in shown]
+    wide = min(room, max(map(cell_len, ["run", *names])))
+    yield Text(_row("run", heads, wide, widths), style="dim")
+    for run, name, cells in zip(shown, names, rows_of_cells, strict=True):
+        if cell_len(name) > wide:  # a name may hold numbers, so it gets a line of its own
+            yield Text(name, overflow="fold")
+            name = ""  # noqa: PLW2901
+        line = Text(_row(name, cells, wide, widths))
+        line.highlight_words([run.state], STYLE[run.state])
+        yield line
+    if len(shown) < len(runs):
+        yield Text(_others([run for run in runs if run not in shown]), style="dim")
+
+
+def _cells(run: Status) -> tuple[str, ...]:
+    seed = UNDEFINED if run.seed is None else str(run.seed)
+    left = duration(run.seconds_left) if run.state == "running" else ""
+    return (seed, run.state, percent(run), *(number(k, v) for k, v in run.metrics.items()), left)
+
+
+def _row(name: str, cells: Sequence[str], wide: int, widths: Sequence[int]) -> str:
+    state = 1
+    padded = [
+        cell.ljust(width) if position == state else cell.rjust(width)
+        for position, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join([set_cell_size(name, wide), *padded]).rstrip()
+
+
+def _others(hidden: Sequence[Status]) -> str:
+    states = [run.state for run in hidden]
+    counts = [f"{states.count(state)} {state}" for state in ORDER if state in states]
+    return f"and {', '.join(counts)}"

@@ -1,0 +1,287 @@
+"""One run on the screen of `fedraw watch`, part by part."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from fedraw.core.types import ClientId
+from fedraw.experiments.follow import TREND
+from fedraw.experiments.status import Detail, LabelTrend, Slot, Status
+from fedraw.report.cells import UNDEFINED, number
+from fedraw.report.words import (
+    SPARK_WIDTH,
+    clean,
+    duration,
+    fitted,
+    percent,
+    share,
+    signed,
+    size,
+    spark,
+    speed,
+)
+
+# The facts of every part begin here.
+HEAD = 14
+# Of labels that do well, the worst are shown; of clients in a row, these many.
+WORST, SEVERAL = 2, 8
+STYLE = {"running": "green", "finished": "bold", "stopped": "bold red", "starting": "yellow"}
+
+
+class Room(NamedTuple):
+    """How much of each part is shown."""
+
+    labels: int
+    slots: int  # rows of them
+    reasons: int
+    blanks: bool
+
+
+def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    yield from _head(run, width)
+    parts = [
+        list(_accuracy(detail, run.state == "finished")),
+        list(_labels(detail, width, room)),
+        list(_buffer(detail, width, room)),
+        list(_participation(detail, width)),
+        list(_rejected(detail, width, room)),
+    ]
+    for part in filter(None, parts):
+        if room.blanks:
+            yield Text()
+        yield from part
+
+
+def _head(run: Status, width: int) -> Iterator[Text]:
+    seed = "" if run.seed is None else f"  seed {run.seed}"
+    name = clean(run.name) + seed
+    title = Text.assemble((name, "bold"), "  ", (run.state, STYLE[run.state]))
+    space = width - cell_len(title.plain) - 3
+    folder = clean(str(run.folder))
+    if len(folder) > space:
+        folder = "…" + folder[1 - space :] if space > 12 else ""
+    gap = max(1, width - cell_len(title.plain) - cell_len(folder))
+    yield title + Text(" " * gap + folder if folder else "", style="dim")
+    yield _progress(run, width)
+    if run.state == "stopped":
+        yield from _stopped(run, width)
+
+
+def _progress(run: Status, width: int) -> Text:
+    wanted = UNDEFINED if run.events is None else str(run.events)
+    done = f"event {run.event} of {wanted}"
+    words = [percent(run)]
+    if run.unread:
+        words.append(f"reading the log, {size(run.unread)} to go")
+    elif run.state in {"running", "starting"}:
+        words += [speed(run.rate), f"{duration(run.seconds_left)} left"]
+        if run.quiet >= 5:
+            words.append(f"quiet for {duration(run.quiet)}")
+    elif run.state == "finished":
+        words.append(f"{duration(run.quiet)} ago")
+    tail = "  ".join(words)
+    space = width - len(done) - len(tail) - 4
+    if space < 5:
+        return Text(f"{done}  {tail}")
+    full = round(space * share(run))
+    bar = Text.assemble(("━" * full, "green"), ("─" * (space - full), "dim"))
+    return Text.assemble(done, "  ", bar, "  ", tail)
+
+
+def _stopped(run: Status, width: int) -> Iterator[Text]:
+    since = datetime.fromtimestamp(run.written)
+    form = "%H:%M:%S" if run.quiet < 12 * 3600 else "%Y-%m-%d %H:%M"
+    quiet = f"nothing written since {since:{form}}, {duration(run.quiet)} ago"
+    if run.checkpoint is None:
+        yield Text(f"{quiet}; no checkpoint", style="red")
+        return
+    yield Text(f"{quiet}; checkpoint at event {run.checkpoint}", style="red")
+    out = shlex.quote(clean(str(run.folder.parent)))
+    long, short = f"fedraw run SPEC.toml --out {out} --resume", "fedraw run … --resume"
+    goes_on = " goes on from there"
+    yield Text((long if cell_len(long + goes_on) <= width else short) + goes_on)
+
+
+def _accuracy(detail: Detail, finished: bool) -> Iterator[Text]:
+    if not detail.curve:
+        yield _headed("accuracy", "never evaluated" if finished else "no evaluation yet")
+        return
+    last = detail.curve[-1]
+    notes = (f"at event {last.event}", _against(len(detail.curve)))
+    for (key, change), note in zip(detail.changes.items(), notes, strict=True):
+        points = [(point.event, point.metrics.get(key)) for point in detail.curve]
+        yield Text.assemble(
+            (key.ljust(HEAD), "bold"),
+            (number(key, last.metrics.get(key)).rjust(5), "bold"),
+            ("  " + spark(points) + "  ", "cyan"),
+            signed(change).rjust(6),
+            (f"  {note}".rstrip(), "dim"),
+        )
+
+
+def _against(evaluations: int) -> str:
+    """What a change is a change of."""
+    span = min(TREND, evaluations // 2)
+    return f"last {span} against {span} before" if span else ""
+
+
+def _labels(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    if not detail.labels or detail.mean_recall is None:
+        return
+    behind = [trend for trend in detail.labels if _is_behind(trend)]
+    rare = sum(trend.rare for trend in behind)
+    verb = "falls" if len(behind) < 2 else "fall"
+    count = f"{len(behind)} of {len(detail.labels)}" if behind else "none"
+    title = f"{count} {verb} behind" + f", {rare} of them rare" * bool(rare)
+    mean = number("", detail.mean_recall)
+    style = "bold red" if rare else "yellow" if behind else ""
+    yield _headed("labels", title, style) + Text(f"; mean recall {mean}", style="dim")
+    shown = _noteworthy(detail.labels)[: room.labels]
+    wide = min(20, max(cell_len(clean(trend.label)) for trend in shown))
+    notes = [_note(trend) for trend in shown]
+    used = 8 + wide + max(6, HEAD - 3 - wide) + 2 + 2 + 6 + 2 + max(map(len, notes))
+    for trend, note in zip(shown, notes, strict=True):
+        points = [(point.event, point.recall.get(trend.label)) for point in detail.curve]
+        curve = spark(points, min(SPARK_WIDTH, max(4, width - used)))
+        yield _label_line(trend, wide, curve, note)
+    rest = [trend for trend in detail.labels if trend not in shown]
+    if rest:
+        low, high = number("", rest[0].recall), number("", rest[-1].recall)
+        between = low if low == high else f"{low} to {high}"
+        yield Text(f"  {len(rest)} other{'s' * (len(rest) > 1)}: {between}", style="dim")
+
+
+def _is_behind(trend: LabelTrend) -> bool:
+    return trend.behind or trend.falling
+
+
+def _noteworthy(labels: Sequence[LabelTrend]) -> list[LabelTrend]:
+    """Those that fall behind, rare ones first; the other rare ones; and the worst of the rest."""
+    order = sorted(labels, key=lambda trend: (not _is_behind(trend), not trend.rare, trend.recall))
+    return order[: sum(_is_behind(trend) or trend.rare for trend in labels) + WORST]
+
+
+def _note(trend: LabelTrend) -> str:
+    words = ("far below mean" if trend.behind else "", "falling" if trend.falling else "")
+    return ", ".join(word for word in words if word)
+
+
+def _label_line(trend: LabelTrend, wide: int, curve: str, note: str) -> Text:
+    return Text.assemble(
+        ("  " + fitted(trend.label, wide), "bold" if trend.rare else ""),
+        "  rare" if trend.rare else "      ",
+        number("", trend.recall).rjust(max(6, HEAD - 3 - wide)),
+        (f"  {curve}  ", "cyan"),
+        signed(trend.change).rjust(6),
+        (f"  {note}".rstrip(), "yellow"),
+    )
+
+
+def _buffer(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    if not room.slots:
+        return
+    slots = detail.buffer
+    if not slots:
+        yield _headed("buffer", "empty")
+        return
+    filling = slots[0].weight is None
+    of = f" of {detail.capacity}" if filling and detail.capacity is not None else ""
+    noun = "slot" if len(slots) == 1 and not of else "slots"
+    facts = [f"{len(slots)}{of} {noun} filled" if filling else f"{len(slots)} {noun}"]
+    if detail.aggregated_at is not None:
+        facts.append(f"{'last ' * filling}aggregated at event {detail.aggregated_at}")
+    yield from _folded("buffer", [*facts, f"version {detail.version}"], width)
+    yield from _slots(slots, width, room.slots)
+
+
+def _slots(slots: Sequence[Slot], width: int, rows: int) -> Iterator[Text]:
+    """Blocks of three lines, a column for each slot."""
+    wide = 1 + max(cell_len(text) for slot in slots for text in _slot_cells(slot))
+    per_row = max(1, (width - 10) // wide)
+    shown = list(range(len(slots)))
+    if len(slots) > rows * per_row:
+        heavy = sorted(shown, key=lambda n: (-(slots[n].weight or 0), not slots[n].rare))
+        shown = sorted(heavy[: rows * per_row])
+    weighed = any(slot.weight is not None for slot in slots)
+    for start in range(0, len(shown), per_row):
+        block = [slots[n] for n in shown[start : start + per_row]]
+        for position, head in enumerate(("  client  ", "  weight %", "  age     ")):
+            if position == 1 and not weighed:
+                continue
+            line = Text(head, style="dim")
+            for slot in block:
+                text = _slot_cells(slot)[position]
+                style = "bold magenta" if slot.rare else "not dim"
+                line.append(" " * (wide - cell_len(text)) + text, style=style)
+            yield line
+    if len(shown) < len(slots):
+        yield Text(f"  the heaviest {len(shown)} of {len(slots)} slots", style="dim")
+
+
+def _slot_cells(slot: Slot) -> tuple[str, str, str]:
+    weight = UNDEFINED if slot.weight is None else f"{100 * slot.weight:.1f}"
+    age = UNDEFINED if slot.age is None else str(slot.age)
+    return _client(slot.client, slot.rare), weight, age
+
+
+def _client(client: ClientId, rare: bool) -> str:
+    return clean(str(client)) + "*" * rare
+
+
+def _participation(detail: Detail, width: int) -> Iterator[Text]:
+    measured, rare = detail.participation, detail.rare_clients
+    if rare:
+        of_clients = number("", 100 * len(rare) / detail.clients)
+        facts = [
+            f"{len(rare)} of {detail.clients} ({of_clients} %)",
+            f"{number('', measured.get('RarePart'))} % of arrivals",
+            f"buffer presence {number('', measured.get('BufPres'))} %",
+        ]
+        yield from _folded("rare clients*", facts, width)
+    silent = detail.unheard
+    if len(silent) and len(silent) < detail.clients:
+        names = [_client(client, client in rare) for client in silent]
+        first = f"{len(silent)} of {detail.clients} clients: {names[0]}"
+        yield from _folded("not heard", _few([first, *names[1:]]), width)
+
+
+def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    counts = sorted(detail.rejected.items(), key=lambda item: -item[1])
+    if not counts:
+        yield _headed("rejected", "none")
+        return
+    total = sum(detail.rejected.values())
+    clients = [f"client {clean(client)} ×{count}" for client, count in counts]
+    noun = "update" if total == 1 else "updates"
+    first = f"{total} {noun}: {clients[0]}"
+    yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
+    for refusal in detail.refusals[: room.reasons]:
+        head = f"  event {refusal.event}, client {clean(str(refusal.client))}: "
+        reason = fitted(refusal.reason, width - cell_len(head)).rstrip()
+        yield Text.assemble((head, "dim"), reason)
+
+
+def _few(parts: list[str]) -> list[str]:
+    return parts if len(parts) <= SEVERAL else [*parts[:SEVERAL], f"{len(parts) - SEVERAL} more"]
+
+
+def _headed(head: str, text: str, style: str = "") -> Text:
+    return Text.assemble((head.ljust(HEAD), "bold"), (text, style))
+
+
+def _folded(head: str, facts: Iterable[str], width: int, style: str = "") -> Iterator[Text]:
+    """A heading and facts behind it; one that does not fit goes to the next line, whole."""
+    line = ""
+    for fact in facts:
+        if line and HEAD + cell_len(f"{line}, {fact},") > width:
+            yield _headed(head, f"{line},", style)
+            head, line = "", fact
+        else:
+            line = f"{line}, {fact}" if line else fact
+    yield _headed(head, line, style)

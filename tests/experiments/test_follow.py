@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.experiments import follow, status, tail
+from fedraw.experiments.event_log import FORMAT, Record, read_log
+from fedraw.experiments.follow import Follower
+from fedraw.experiments.status import Slot
+from fedraw.experiments.summary import Summary
+from fedraw.experiments.watched import Watched
+
+T = 1_700_000_000.0  # when the last byte was written
+START = {
+    "kind": "start",
+    "format": FORMAT,
+    "name": "fedraw",
+    "seed": 7,
+    "events": 100,
+    "labels": ["cat", "dog", "owl"],
+    "rare_labels": ["owl"],
+    "spec": {"strategy": {"name": "fedraw", "buffer": 2}, "run": {"seeds": [7]}},
+}
+JOINED: list[Record] = [
+    {"kind": "joined", "client": "a", "counts": {"cat": 3}},
+    {"kind": "joined", "client": "b", "counts": {"cat": 1, "owl": 2}},
+    {"kind": "joined", "client": "c", "counts": {"dog": 2}},
+]
+
+
+def arrival(event: int, client: str, buffer: str, weights: Iterable[float] = ()) -> Record:
+    weights = list(weights)
+    return {
+        "kind": "arrival",
+        "event": event,
+        "client": client,
+        "version": event,
+        "staleness_events": 1,
+        "aggregated": bool(weights),
+        "buffer": list(buffer),
+        "weights": weights,
+    }
+
+
+def evaluation(event: int, **recall: float) -> Record:
+    metrics = {"GlobalAcc": sum(recall.values()) / len(recall), "AvgRare": recall.get("owl")}
+    return {"kind": "evaluation", "event": event, "metrics": metrics, "recall": recall}
+
+
+def rejected(event: int, client: str, reason: str = "it is not finite") -> Record:
+    return {"kind": "rejected", "event": event, "client": client, "reason": reason}
+
+
+STORY: list[Record] = [
+    START,
+    *JOINED,
+    arrival(1, "a", "a"),
+    arrival(2, "b", "ab", [0.25, 0.75]),
+    rejected(3, "c"),
+    evaluation(3, cat=80.0, dog=70.0, owl=0.0),
+    arrival(4, "a", "ab", [0.25, 0.75]),
+]
+
+
+def as_bytes(records: Iterable[Record]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def write(path: Path, records: Iterable[Record], at: float = T) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(as_bytes(records))
+    os.utime(path, (at, at))
+    return path
+
+
+def append(path: Path, content: bytes, at: float) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+    os.utime(path, (at, at))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write(tmp_path / "seed-7" / "events.jsonl", STORY)
+
+
+def followed(log: Path) -> Follower:
+    follower = Follower(log)
+    assert follower.look()
+    return follower
+
+
+def test_status_and_detail(log: Path) -> None:
+    run = followed(log)
+    status, detail = run.status(T + 2), run.detail()
+    assert (status.name, status.seed, status.state) == ("fedraw", 7, "running")
+    assert (status.event, status.events, status.quiet) == (4, 100, 2)
+    assert status.metrics == {"GlobalAcc": 50.0, "AvgRare": 0.0}
+    assert detail.buffer == (Slot("a", 0.25, 0, False), Slot("b", 0.75, 2, True))
+    assert detail.aggregated_at == 4
+    assert detail.rare_clients == ("b",)
+    assert detail.unheard == ("c",)
+    assert detail.participation["BufPres"] == 100.0
+    assert detail.rejected == {"c": 1}
+    assert detail.refusals == ((3, "c", "it is not finite"),)
+
+
+class Counting:
+    """A file that counts what is read from it."""
+
+    def __init__(self, file: Any, read: list[int]) -> None:
+        self._file, self._read = file, read
+
+    def __enter__(self) -> Counting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int) -> Any:
+        content = self._file.read(size)
+        self._read.append(len(content))
+        return content
+
+
+def test_only_what_was_appended_is_read_and_parsed(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    parsed: list[bytes] = []
+    opened, loads = Path.open, json.loads
+
+    def parse(line: bytes) -> Any:
+        parsed.append(line)
+        return loads(line)
+
+    write(log, [*STORY, *(arrival(5 + n, "a", "ab", [0.5, 0.5]) for n in range(1000))])
+    monkeypatch.setattr(Path, "open", lambda path, mode: Counting(opened(path, mode), read))
+    monkeypatch.setattr(json, "loads", parse)
+    run = followed(log)
+    assert sum(read) == log.stat().st_size
+    assert len(parsed) == len(STORY) + 1000
+    read.clear()
+    parsed.clear()
+    added = as_bytes([arrival(1005, "c", "bc", [0.5, 0.5])])
+    with opened(log, "ab") as file:
+        file.write(added)
+    assert run.look()
+    assert parsed == [added.rstrip()]
+    known = tail.HEAD + tail.MARK  # looked at again, to see that it is still the same log
+    assert sum(read) == len(added) + known
+    read.clear()
+    assert run.look()
+    assert sum(read) == known
+    assert run.summary.events == 1005
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 18])
+def test_in_pieces_of_any_size_it_comes_to_the_same(
+    piece: int, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "PIECE", piece)
+    whole = Summary.of(read_log(log)).as_dict()
+    content = log.read_bytes()
+    log.write_bytes(b"")
+    run = Follower(log)
+    for start in range(0, len(content), 333):
+        append(log, content[start : start + 333], T)
+        assert run.look()
+    assert run.summary.as_dict() == whole
+
+
+def test_a_line_that_is_cut_off_is_not_read_yet(log: Path) -> None:
+    line = as_bytes([arrival(5, "c", "bc", [0.5, 0.5])])
+    append(log, line[:40], T)
+    run = followed(log)
+    assert run.summary.events == 4
+    assert run.status(T + 999).state == "stopped"
+    append(log, line[40:], T)
+    assert run.look()
+    assert run.summary.events == 5
+
+
+def test_a_log_that_was_cut_is_read_again(log: Path) -> None:
+    run = followed(log)
+    write(log, STORY[:6])
+    assert run.look()
+    assert run.summary.events == 2
+    assert run.detail() == followed(log).detail()
+    assert run.detail().rejected == {}
+
+
+def test_so_is_one_that_was_replaced_by_a_longer_one(log: Path) -> None:
+    run = followed(log)
+    write(log, [{**START, "seed": 8}, *STORY[1:], arrival(5, "c", "bc", [0.5, 0.5])])
+    assert run.look()
+    assert run.status(T).seed == 8
+    assert run.detail() == followed(log).detail()
+
+
+def test_reading_stops_when_the_time_is_over_and_goes_on_later(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "PIECE", 200)
+    run = Follower(log)
+    looks = 1
+    while not run.look(0.0):
+        looks += 1
+        assert run.status(T).unread > 0
+        assert run.status(T).rate is None
+    assert looks == -(-log.stat().st_size // 200)
+    assert run.summary.events == 4
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
+    many = [evaluation(event, cat=float(event % 100)) for event in range(1, 3001)]
+    refused = [rejected(event, "c") for event in range(3001, 3101)]
+    run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *many, *refused]))
+    curve = run.detail().curve
+    assert len(curve) <= status.CURVE + 1
+    assert (curve[0].event, curve[-1].event) == (1, 3000)
+    gaps = {b.event - a.event for a, b in pairwise(curve[:-1])}
+    assert len(gaps) == 1, "thinned out evenly"
+    assert len(run.summary.evaluations) == 2 * follow.TREND
+    assert len(run.detail().refusals) == follow.REFUSALS
+    assert run.detail().refusals[0].event == 3100
+    assert run.detail().rejected == {"c": 100}
+
+
+def test_a_client_with_two_slots_has_two_ages(tmp_path: Path) -> None:
+    records = [
+        START,
+        *JOINED,
+        arrival(1, "a", "a"),
+        arrival(2, "a", "aa"),
+        arrival(3, "b", "aab"),
+        arrival(4, "c", "aabc"),
+    ]
+    run = followed(write(tmp_path / "events.jsonl", records))
+    slots = run.detail().buffer
+    assert [(slot.client, slot.age) for slot in slots] == [("a", 3), ("a", 2), ("b", 1), ("c", 0)]
+    assert [slot.weight for slot in slots] == [None] * 4
+
+
+def test_labels_far_below_the_mean_and_falling_ones_are_named(tmp_path: Path) -> None:
+    first = [evaluation(event, cat=90.0, dog=90.0, owl=20.0) for event in (1, 2, 3)]
+    then = [evaluation(event, cat=91.0, dog=75.0, owl=20.0) for event in (4, 5, 6)]
+    run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *first, *then]))
+    owl, dog, cat = run.detail().labels
+    assert (owl.label, owl.rare, owl.behind, owl.falling, owl.change) == (
+        "owl", True, True, False, 0.0,
+    )  # fmt: skip
+    assert (dog.label, dog.rare, dog.behind, dog.falling, dog.change) == (
+        "dog", False, False, True, -15.0,
+    )  # fmt: skip
+    assert (cat.behind, cat.falling, cat.change) == (False, False, 1.0)
+    assert run.detail().mean_recall == pytest.approx(62.0)
+
+
+def test_finished_is_what_the_log_says_and_stopped_what_its_silence_says(log: Path) -> None:
+    run = followed(log)
+    assert run.status(T + follow.QUIET - 1).state == "running"
+    assert run.status(T + follow.QUIET + 1).state == "stopped"
+    append(log, as_bytes([{"kind": "end", "event": 4}]), T)
+    assert run.look()
+    assert run.status(T + 10**6).state == "finished"
+
+
+def test_an_empty_log_is_a_run_that_starts(tmp_path: Path) -> None:
+    run = followed(write(tmp_path / "seed-3" / "events.jsonl", []))
+    status = run.status(T + 1)
+    assert (status.name, status.state, status.events) == ("seed-3", "starting", None)
+    assert run.detail().buffer == ()
+
+
+def test_rate_and_time_left_follow_the_growth(log: Path) -> None:
+    run = followed(log)
+    assert run.status(T).rate is None
+    assert run.status(T).seconds_left is None
+    append(log, as_bytes([arrival(24, "a", "ab", [0.5, 0.5])]), T + 10)
+    assert run.look()
+    assert run.status(T + 10).rate == 2.0
+    assert run.status(T + 13).seconds_left == (100 - 24) / 2 - 3
+
+
+def test_at_first_sight_the_rate_comes_from_the_times_of_files(log: Path) -> None:
+    spec = log.parent / "spec.toml"
+    spec.touch()
+    os.utime(spec, (T - 8, T - 8))
+    assert followed(log).status(T).rate == 0.5
+    checkpoint = log.parent / "checkpoint"
+    (checkpoint / "0000000002").mkdir(parents=True)
+    (checkpoint / "draft").mkdir()
+    os.utime(checkpoint, (T - 2, T - 2))
+    status = followed(log).status(T)
+    assert status.checkpoint == 2
+    assert status.rate == 1.0
+    os.utime(checkpoint, (T - 1000, T - 1000))  # it paused after that
+    assert followed(log).status(T).rate == 0.5
+
+
+def test_a_slow_run_is_given_more_time(log: Path) -> None:
+    spec = log.parent / "spec.toml"
+    spec.touch()
+    os.utime(spec, (T - 40, T - 40))  # ten seconds an event
+    run = followed(log)
+    assert run.status(T + 590).state == "running"
+    assert run.status(T + 610).state == "stopped"
+
+
+def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
+    run = followed(log)
+    for event, at in ((8, T + 2), (12, T + 4), (16, T + 9004), (20, T + 9006)):
+        append(log, as_bytes([arrival(event, "a", "ab", [0.5, 0.5])]), at)
+        assert run.look()
+    assert run.status(T + 9006).rate == 2.0
+    assert run.status(T + 9040).state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"hello", "line 1 is no record of an event log"),
+        (b"\x00\x01\x02" * 1000, "line 1 is no record of an event log"),
+        (b'{\n "rows": []\n}\n', "line 1 is no record of an event log"),
+        (as_bytes([{**START, "format": 9}]), r"has format 9, this fedraw reads 1; run it again"),
+        (as_bytes(JOINED), "line 1 does not fit an event log"),
+        (as_bytes([START, START]), "line 2 does not fit an event log"),
+        (as_bytes([START, {"kind": "arrival"}]), "line 2 does not fit an event log"),
+        (as_bytes(STORY) + b"oops\n", "line 10 is no record of an event log"),
+        (b"\xff\n", "cannot read"),
+    ],
+)
+def test_what_is_no_log_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        Follower(path).look()
+
+
+def test_a_folder_of_that_name_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(BadInput, match="cannot read"):
+        Watched(tmp_path).look()
+
+
+def test_runs_that_begin_later_are_watched_too(tmp_path: Path) -> None:
+    end = {"kind": "end", "event": 4}
+    write(tmp_path / "seed-7" / "events.jsonl", [*STORY, end])
+    watched = Watched(tmp_path)
+    assert watched.look()
+    assert not watched.is_over(T + 1), "another seed may be about to begin"
+    assert watched.is_over(T + 60)
+    write(tmp_path / "seed-8" / "events.jsonl", [{**START, "seed": 8}], at=T + 2)
+    assert watched.look()
+    assert not watched.is_over(T + 60)
+    assert [(s.name, s.seed, s.state) for s in watched.statuses(T + 3)] == [
+        ("fedraw", 7, "finished"),
+        ("fedraw", 8, "starting"),
+    ]
+    assert watched.latest.status(T).seed == 8
+
+
+def test_the_folder_of_one_finished_run_is_over_at_once(log: Path) -> None:
+    append(log, as_bytes([{"kind": "end", "event": 4}]), T)
+    for path in (log.parent, log):
+        watched = Watched(path)
+        assert watched.look()
+        assert watched.is_over(T)
+
+
+def test_names_tell_runs_of_one_strategy_apart(tmp_path: Path) -> None:
+    for buffer in (2, 3):
+        spec = {"strategy": {"buffer": buffer}, "run": {"seeds": [7]}}
+        write(tmp_path / f"k{buffer}" / "events.jsonl", [{**START, "spec": spec}, *STORY[1:]])
+    watched = Watched(tmp_path)
+    assert watched.look()
+    assert [s.name for s in watched.statuses(T)] == ["fedraw buffer=2", "fedraw buffer=3"]
+
+
+def test_everything_as_json(log: Path) -> None:
+    watched = Watched(log.parent.parent)
+    assert watched.look()
+    document = json.loads(json.dumps(watched.as_json(T + 1), allow_nan=False))
+    (run,) = document["runs"]
+    assert document["latest"] == run["folder"] == str(log.parent)
+    assert run["state"] == "running"
+    assert run["metrics"] == {"GlobalAcc": 50.0, "AvgRare": 0.0}
+    assert run["buffer"][1] == {"client": "b", "weight": 0.75, "age": 2, "rare": True}
+    assert run["labels"][0]["label"] == "owl"
+    assert run["rejected"] == {"c": 1}

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedraw.experiments.status import (
+    Detail,
+    LabelTrend,
+    Point,
+    Refusal,
+    Slot,
+    State,
+    Status,
+)
+from fedraw.report.watch import Frame
+from fedraw.report.words import spark
+
+NASTY = "[red]\x1b[31mé\nnevus 12345678901234567890 and more of it"
+
+RUN = Status(
+    folder=Path("runs/mine/seed-1"),
+    name="fedraw",
+    seed=1,
+    state="running",
+    event=1500,
+    events=3000,
+    written=1_700_000_000.0,
+    quiet=0.2,
+    rate=25.0,
+    seconds_left=60.0,
+    unread=0,
+    checkpoint=None,
+    metrics={"GlobalAcc": 81.25, "AvgRare": 5.0},
+)
+DETAIL = Detail(
+    curve=tuple(
+        Point(
+            event,
+            {"GlobalAcc": event / 20, "AvgRare": 5.0},
+            {"cat": 90.0, "dog": 80.0, "fox": 85.0, "hen": 88.0, "owl": 5.0},
+        )
+        for event in range(100, 1600, 100)
+    ),
+    changes={"GlobalAcc": 15.0, "AvgRare": -1.04},
+    mean_recall=69.6,
+    labels=(
+        LabelTrend("owl", True, 5.0, -12.0, True, True),
+        LabelTrend("dog", False, 80.0, 0.0, False, False),
+        LabelTrend("fox", False, 85.0, 0.0, False, False),
+        LabelTrend("hen", False, 88.0, 0.0, False, False),
+        LabelTrend("cat", False, 90.0, None, False, False),
+    ),
+    buffer=(Slot(3, 0.25, 7, False), Slot(12, 0.75, 0, True)),
+    capacity=2,
+    aggregated_at=1500,
+    version=1499,
+    clients=30,
+    rare_clients=(12, 4),
+    unheard=(4, 9),
+    participation={"RarePart": 2.5, "BufPres": 61.04},
+    rejected={"7": 3},
+    refusals=(Refusal(1490, 7, "its vector holds a value that is not finite"),),
+)
+
+
+def drawn(frame: Frame, width: int = 80, encoding: str = "utf-8") -> list[str]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(width=width, file=file, color_system=None, legacy_windows=False)
+    with console.capture() as caught:
+        console.print(frame)
+    return [line.rstrip() for line in caught.get().splitlines()]
+
+
+def one(run: Status = RUN, detail: Detail = DETAIL) -> Frame:
+    return Frame([run], run, detail)
+
+
+def test_a_frame_at_eighty_columns() -> None:
+    bar = "━" * 16 + "─" * 15
+    assert drawn(one()) == [
+        "fedraw  seed 1  running                                         runs/mine/seed-1",
+        f"event 1500 of 3000  {bar}  50 %  25/s  1 min 00 s left",
+        "",
+        "GlobalAcc      75.0  ▁▁▂▂▃▃▃▄▄▅▅▅▆▆▇   +15.0  at event 1500",
+        "AvgRare         5.0  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁    −1.0  last 3 against 3 before",
+        "",
+        "labels        1 of 5 falls behind, 1 of them rare; mean recall 69.6",
+        "  owl  rare     5.0  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁   −12.0  far below mean, falling",
+        "  dog          80.0  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇    +0.0",
+        "  fox          85.0  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇    +0.0",
+        "  2 others: 88.0 to 90.0",
+        "",
+        "buffer        2 slots, aggregated at event 1500, version 1499",
+        "  client      3  12*",
+        "  weight % 25.0 75.0",
+        "  age         7    0",
+        "",
+        "rare clients* 2 of 30 (6.7 %), 2.5 % of arrivals, buffer presence 61.0 %",
+        "not heard     2 of 30 clients: 4*, 9",
+        "",
+        "rejected      3 updates: client 7 ×3",
+        "  event 1490, client 7: its vector holds a value that is not finite",
+    ]
+
+
+def test_what_is_unknown_is_a_dash() -> None:
+    unknown = replace(RUN, rate=None, seconds_left=None)
+    assert drawn(one(unknown))[1].endswith("  50 %  –/s  – left")
+    young = replace(RUN, state="starting", event=0, events=None, seed=None, rate=None)
+    nothing = Detail((), {}, None, (), (), None, None, 0, 0, (), (), {}, {}, ())
+    assert drawn(one(replace(young, seconds_left=None), nothing)) == [
+        "fedraw  starting                                                runs/mine/seed-1",
+        f"event 0 of –  {'─' * 50}  –  –/s  – left",
+        "",
+        "accuracy      no evaluation yet",
+        "",
+        "buffer        empty",
+        "",
+        "rejected      none",
+    ]
+
+
+def test_a_buffer_that_fills_has_no_weights_yet() -> None:
+    slots = (Slot(3, None, 1, False), Slot(3, None, 0, False))
+    lines = drawn(one(detail=replace(DETAIL, buffer=slots, capacity=10, aggregated_at=1490)))
+    start = lines.index(
+        "buffer        2 of 10 slots filled, last aggregated at event 1490, version 1499"
+    )
+    assert lines[start + 1 : start + 3] == ["  client   3 3", "  age      1 0"]
+
+
+def test_a_stopped_run_says_since_when_and_how_to_go_on() -> None:
+    stopped = replace(RUN, state="stopped", quiet=200.0, checkpoint=1480)
+    lines = drawn(one(stopped))
+    assert re.fullmatch(
+        r"nothing written since \d\d:\d\d:\d\d, 3 min 20 s ago; checkpoint at event 1480", lines[2]
+    )
+    assert lines[3] == "fedraw run SPEC.toml --out runs/mine --resume goes on from there"
+    far = replace(stopped, folder=Path("/a very/long path" * 5) / "seed-1")
+    assert drawn(one(far))[3] == "fedraw run … --resume goes on from there"
+    bare = drawn(one(replace(stopped, checkpoint=None)))
+    assert bare[2].endswith("3 min 20 s ago; no checkpoint")
+    assert "resume" not in " ".join(bare)
+
+
+def test_several_runs_are_listed() -> None:
+    other = replace(RUN, name="fedfa", seed=123, state="finished", event=3000, seconds_left=None)
+    assert drawn(Frame([RUN, other], RUN, DETAIL))[:4] == [
+        "run     seed  state     progress  GlobalAcc  AvgRare        left",
+        "fedraw     1  running       50 %       81.2      5.0  1 min 00 s",
+        "fedfa    123  finished     100 %       81.2      5.0",
+        "",
+    ]
+
+
+def test_many_runs_and_a_low_screen_leave_room_for_what_matters() -> None:
+    counts: dict[State, int] = {"finished": 20, "stopped": 5, "running": 2}
+    states = [state for state, count in counts.items() for _ in range(count)]
+    runs = [replace(RUN, seed=seed, state=state) for seed, state in enumerate(states)]
+    frame = Frame(runs, runs[-1], DETAIL)
+    lines = [line.plain for line in frame.lines(80, rows=24)]
+    assert len(lines) <= 24
+    assert sum("  running  " in line for line in lines[:8]) == 2
+    assert "and 2 stopped, 20 finished" in lines
+    for part in ("GlobalAcc", "labels", "buffer", "rare clients*", "rejected"):
+        assert any(line.startswith(part) for line in lines), part
+    assert sum(f" {run.seed} " in line for run in runs for line in drawn(frame)[:30]) >= 27
+
+
+@pytest.mark.parametrize("rows", [12, 18, 24, 40])
+def test_a_frame_is_not_higher_than_its_screen(rows: int) -> None:
+    assert len(one().lines(80, rows)) <= rows
+
+
+def large() -> Detail:
+    slots = tuple(Slot(f"hospital-{n}", 1 / 40, 1234567, n % 2 == 0) for n in range(40))
+    labels = tuple(LabelTrend(f"{n} {NASTY}", True, 100.0, -100.0, True, True) for n in range(30))
+    return replace(
+        DETAIL,
+        buffer=slots,
+        labels=labels,
+        version=10**9,
+        aggregated_at=10**9,
+        unheard=tuple(range(10_000, 10_100)),
+        clients=20_000,
+        rejected={f"hospital-{n}": 10**6 for n in range(50)},
+        refusals=(Refusal(10**9, NASTY, NASTY * 9),) * 5,
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_nothing_is_wider_than_the_screen(width: int, encoding: str) -> None:
+    run = replace(
+        RUN, event=10**9, events=10**9, seed=10**9, rate=123456.0, seconds_left=10**7, quiet=999.0
+    )
+    runs = [run, replace(run, name=NASTY), replace(run, state="stopped", checkpoint=10**9)]
+    for shown in runs:
+        lines = drawn(Frame(runs, shown, large()), width, encoding)
+        assert max(map(len, lines)) <= width
+        text = "\n".join(lines)
+        assert "\x1b" not in text
+        assert "1000000000" in text
+        assert "the heaviest" in text
+        assert "client hospital-7" in text
+        if encoding == "ascii":
+            assert text.isascii()
+
+
+def test_wide_letters_are_counted_as_wide() -> None:
+    labels = (LabelTrend("黒色腫", True, 5.0, -1.0, True, False), *DETAIL.labels[1:])
+    lines = [
+        line for line in one(detail=replace(DETAIL, labels=labels)).lines() if "far" in str(line)
+    ]
+    assert lines[0].cell_len <= 80
+
+
+def test_a_narrow_screen_breaks_lines_and_loses_nothing() -> None:
+    text = " ".join(drawn(one(), width=40))
+    for number in ("1500", "3000", "75.0", "−12.0", "61.0", "1490"):
+        assert number in text
+
+
+def test_a_spark_line_runs_over_events() -> None:
+    assert spark([]) == ""
+    assert spark([(10, None)]) == " "
+    assert spark([(10, 100.0), (20, None)], 5) == "██"
+    assert len(spark([(n, 50.0) for n in range(1, 500)])) == 24
+    assert spark([(1, 0.0), (2, 0.0), (100, 100.0)], 3) == "▁▁█"

@@ -42,7 +42,11 @@ format: install ## format and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 bench: install ## measure; prints ratios (results with date and machine: benchmarks/README.md)
-	$(BIN)/python benchmarks/aggregation.py
+	$(BIN)/python -m benchmarks.simulation_efficiency
+	$(BIN)/python -m benchmarks.arrivals
+	$(BIN)/python -m benchmarks.aggregation
+	$(BIN)/python -m benchmarks.rarity
+	$(BIN)/python -m benchmarks.checkpoints
 
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

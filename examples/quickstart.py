@@ -5,7 +5,7 @@ import fedraw
 federation = {
     "partition": {"clients": 30, "rare_labels": [8, 9], "clients_per_rare_label": 2},
     "speeds": {"kind": "correlated"},
-    "run": {"events": 1500, "seeds": [42]},
+    "run": {"events": 3000, "seeds": [42]},
 }
 results = []
 for name in ("fedfa", "fedraw"):

@@ -145,12 +145,61 @@ def test_a_second_run_needs_force(spec: Path) -> None:
     assert fedraw("run", spec, *free, "--force", cwd=spec.parent).returncode == 0
 
 
-def test_a_folder_that_cannot_be_written_is_a_failed_run(spec: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_bad_input(spec: Path) -> None:
     (spec.parent / "file").write_text("")
     done = fedraw("run", spec, "--out", "file", cwd=spec.parent)
-    assert done.returncode == 1
-    assert "file/seed-1" in done.stderr
+    assert done.returncode == 2
+    assert "cannot write to file/seed-1: Not a directory; choose another --out" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_path_is_said_as_it_is(spec: Path) -> None:
+    out = "runs/[red]a[/red] and a name so long that it would not fit into a line of eighty columns"
+    done = fedraw("run", spec, "--set", "training.kind=none", "--out", out, cwd=spec.parent)
+    assert done.returncode == 0
+    assert f"written to {out}\n" in done.stderr
+
+
+def test_a_run_that_takes_in_nothing_has_failed(spec: Path) -> None:
+    done = fedraw("run", spec, "--set", "training.lr=1e30", "--seeds", "1", cwd=spec.parent)
+    assert done.returncode == 1
+    assert "seed 1: 30 of 30 updates were refused" in done.stderr
+    assert "took in no update at all" in done.stderr
+
+
+def test_a_model_that_never_changed_is_told(spec: Path) -> None:
+    short = ("--set", "run.events=3", "--seeds", "1")
+    done = fedraw("run", spec, *short, cwd=spec.parent)
+    assert done.returncode == 0
+    assert "seed 1: the model never changed: nothing was aggregated in 3 events" in done.stderr
+
+
+def test_a_dry_run_finds_what_the_run_would(spec: Path) -> None:
+    recorded = ("--set", "speeds.arrivals=recorded", "--set", "speeds.trace=none.csv")
+    done = fedraw("run", spec, "--dry-run", *recorded, cwd=spec.parent)
+    assert done.returncode == 2
+    assert "none.csv" in done.stderr
+
+
+def test_a_log_with_a_garbled_record_is_named(spec: Path) -> None:
+    fedraw("run", spec, "--set", "training.kind=none", "--seeds", "1", cwd=spec.parent)
+    log = spec.parent / "runs/small/seed-1/events.jsonl"
+    log.write_text(log.read_text().replace('"staleness_events"', '"stale"'))
+    done = fedraw("compare", "runs/small", cwd=spec.parent)
+    assert done.returncode == 2
+    assert "lacks 'staleness_events'" in done.stderr
+
+
+def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    block = readme.split("From files:\n\n```\n")[1].split("```")[0]
+    lines = [line.split("#")[0].split() for line in block.splitlines()]
+    assert len(lines) >= 6
+    for line in lines:
+        assert line[0] == "fedraw"
+        short = ["--set", "run.events=30", "--seeds", "1"] if line[1] == "run" else []
+        done = fedraw(*line[1:], *short, cwd=tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
 
 
 def test_version(tmp_path: Path) -> None:

@@ -149,12 +149,15 @@ def test_a_run_killed_at_random_points_resumes_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_leaves_a_run_that_can_be_resumed(jobs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_leaves_a_run_that_can_be_resumed(
+    jobs: str, sent: signal.Signals, tmp_path: Path
+) -> None:
     seeds = ("--seeds", "1,2", "--jobs", jobs)
     process = start(tmp_path, *seeds)
     log = tmp_path / "cut" / "seed-1" / "events.jsonl"
     wait_until(lambda: log.exists() and log.stat().st_size > 20_000)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "continue with --resume" in errors

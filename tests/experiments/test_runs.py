@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import fedraw
-from fedraw.errors import BadInput
+from fedraw import CA2FL, FedAvg, FedBuff, FedFa, FedRAW, LabelTable, QFedAvg
+from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.compare import compare
 from fedraw.experiments.event_log import read_log
+from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.run import How, Result, run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import METRICS, Summary
@@ -78,7 +80,8 @@ def test_a_run_folder_is_whole(tmp_path: Path) -> None:
     assert kinds[-1] == "end"
     arrival = next(r for r in records if r["kind"] == "arrival" and r["aggregated"])
     assert set(arrival) == {
-        "kind", "event", "time", "client", "start_version", "version", "staleness_events",
+        "kind", "event", "time", "client", "start_time",
+        "start_version", "version", "staleness_events",
         "staleness_versions", "aggregated", "buffer", "weights",
     }  # fmt: skip
     assert sum(arrival["weights"]) == pytest.approx(1)
@@ -220,3 +223,85 @@ def test_bounded_concurrency_runs_and_repeats(tmp_path: Path) -> None:
     assert one.read_bytes() == two.read_bytes()
     (row,) = compare([tmp_path / "a"])
     assert row.seeds == (3,)
+
+
+def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    layers = (
+        nn.Flatten(),
+        nn.Linear(64, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Linear(16, classes),
+    )
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("own", [FedBuff(), CA2FL(), QFedAvg(lr=0.1)])
+def test_an_own_instance_knows_the_models_statistics(own: Any) -> None:
+    name = {FedBuff: "fedbuff", CA2FL: "ca2fl", QFedAvg: "qfedavg"}[type(own)]
+    spec = small(strategy={"name": name}, training={"epochs": 1, "batch": 500})
+    (named,) = run(spec, model=normed)
+    (given,) = run(spec, model=normed, strategy=own)
+    assert given.model.tobytes() == named.model.tobytes()
+
+
+def test_an_own_instance_is_called_what_it_is() -> None:
+    class Mine(FedRAW):
+        pass
+
+    free = small(training={"kind": "none"})
+    names = [
+        run(free, strategy=strategy)[0].name
+        for strategy in (FedRAW(4, weighting="uniform"), FedRAW(4), FedFa(4), Mine(4))
+    ]
+    assert names == ["fedraw-dedup-only", "fedraw", "fedfa", "mine"]
+
+
+@dataclass(frozen=True)
+class Some:
+    """FedAvg on the first clients only."""
+
+    first: int
+
+    @property
+    def request(self) -> Any:
+        return FedAvg().request
+
+    def start(self, model: Any, clients: Any) -> Any:
+        counts = {c: {"a": 1} for c in clients.clients[: self.first]}
+        return FedAvg().start(model, LabelTable.from_counts(counts))
+
+    def step(self, state: Any, event: Any) -> Any:
+        return FedAvg().step(state, event)
+
+
+def test_a_run_with_idle_clients_ends_with_its_round() -> None:
+    spec = small(training={"kind": "none"}, run={"events": 11, "seeds": [1]})
+    (result,) = run(spec, strategy=Some(5))
+    assert result.summary["events"] == 15  # three rounds of five
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.new_log({}), pytest.raises(BadInput, match="another process is running"):
+        run_seed(small(), 1, tmp_path)
+
+
+def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((100, 6)).astype(np.float32), np.arange(100) % 4
+    npz = tmp_path / "mine.npz"
+    spec = small(
+        data={"name": "npz", "path": str(npz)},
+        partition={"kind": "iid", "clients": 8},
+        speeds={"kind": "uniform"},
+    )
+    np.savez(npz, images=images, labels=labels)
+    asked = iter(range(100))
+    with pytest.raises(Interrupted):
+        run_seed(spec, 1, tmp_path / "run", how=How(stop=lambda: next(asked) == 9))
+    np.savez(npz, images=images, labels=labels[::-1])
+    with pytest.raises(BadInput, match="its data are not what they were"):
+        run_seed(spec, 1, tmp_path / "run", how=How(resume=True))
+    np.savez(npz, images=images, labels=labels)
+    assert run_seed(spec, 1, tmp_path / "run", how=How(resume=True)).summary["events"] == 40

@@ -74,6 +74,9 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"run": {"events": 0}}, "run.events = 0 must be at least 1"),
         ({"partition": {"kind": "dirichlet"}}, "partition.alpha is missing"),
         ({"partition": {"alpha": 0.5}}, "partition.alpha goes with kind = 'dirichlet'"),
+        ({"partition": {"kind": "dirichlet", "alpha": 0}}, "partition.alpha = 0.0 must be a pos"),
+        ({"strategy": {"name": [1]}}, r"strategy.name = \[1\] is unknown"),
+        ({"strategy": {"name": "fedbuff", "staleness": "hinge"}}, "must be 'none' or 'polynomial'"),
         ({"partition": {"local_test": 1.0}}, "partition.local_test = 1.0"),
         ({"partition": {"clients": 0}}, "partition.clients = 0"),
         ({"speeds": {"kind": "ratio"}}, "speeds.ratio is missing"),
@@ -93,6 +96,8 @@ def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:
     ("text", "message"),
     [
         ("version = ", "spec.toml is not valid TOML"),
+        ("[run]\nevents = " + "9" * 5000, "spec.toml is not valid TOML"),
+        ("x = " + "[" * 50_000, "spec.toml is not valid TOML"),
         ("[run]\nevents = 'x'", r"spec.toml: run.events = 'x' must be a whole number"),
     ],
 )
@@ -109,6 +114,29 @@ def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     spec = Spec.from_toml(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
     assert spec.data.path == str(tmp_path / "mine.npz")
+
+
+def test_paths_on_the_command_line_are_relative_to_the_working_directory(tmp_path: Path) -> None:
+    path = write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"')
+    spec = Spec.from_toml(path, {"data.path": "other.npz"})
+    assert spec.data.path == str(Path.cwd() / "other.npz")
+
+
+def test_a_spec_with_a_relative_path_can_be_run_from_its_resolved_form(tmp_path: Path) -> None:
+    spec = Spec.from_toml(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
+    resolved = tmp_path / "runs" / "spec.toml"
+    resolved.parent.mkdir()
+    resolved.write_text(to_toml(spec.tables()))
+    assert Spec.from_toml(resolved).data == spec.data
+
+
+def test_another_strategy_keeps_the_keys_it_has_too(tmp_path: Path) -> None:
+    path = write(tmp_path, '[strategy]\nname = "fedraw"\nbuffer = 3\ndedup = false')
+    fedfa = Spec.from_toml(path, {"strategy.name": "fedfa"})
+    assert fedfa.strategy.settings == {"buffer": 3}
+    assert Spec.from_toml(path, {"strategy.name": "fedavg"}).strategy.settings == {}
+    with pytest.raises(BadInput, match="unknown key 'dedup'"):
+        Spec.from_toml(path, {"strategy.name": "fedfa", "strategy.dedup": True})
 
 
 def test_changes_are_made_before_the_file_is_checked(tmp_path: Path) -> None:

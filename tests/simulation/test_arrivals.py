@@ -91,13 +91,13 @@ def test_a_trace_is_a_table_of_clients_and_seconds(tmp_path: Path) -> None:
 
 def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
     lines = [
-        '{"kind": "arrival", "client": 3, "time": 1.5}',
+        '{"kind": "arrival", "client": 3, "time": 1.5, "start_time": 0.0}',
         '{"kind": "evaluation", "event": 1}',
-        '{"kind": "arrival", "client": "b", "time": 2.0}',
-        '{"kind": "arrival", "client": 3, "time": 4.0}',
+        '{"kind": "rejected", "client": "b", "time": 2.0, "start_time": 0.5}',
+        '{"kind": "arrival", "client": 3, "time": 4.0, "start_time": 3.0}',
     ]
     path = written(tmp_path, "events.jsonl", "\n".join(lines) + "\n")
-    assert read_trace(path) == {"3": [1.5, 2.5], "b": [2.0]}
+    assert read_trace(path) == {"3": [1.5, 1.0], "b": [1.5]}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
         ("t.jsonl", "[1]\n", "line 1 is no record of an event log"),
         ("t.jsonl", '{"kind": "left"}\n{"kind": "arr', "line 2 is no record of an event log"),
         ("t.jsonl", '{"kind": "arrival", "client": 1}\n', "line 1 is no record of an event log"),
-        ("t.jsonl", '{"kind": "arrival", "client": 1, "time": 0}\n', r"line 1: 0\.0 seconds is no"),
+        ("t.jsonl", '{"kind": "arrival", "client": 1, "time": 0}\n', "line 1 is no record"),
+        ("t.jsonl", "[" * 100_000 + "\n", "line 1 is no record of an event log"),
+        ("t.csv", "client,seconds\n" + "a" * 200_000 + ",1\n", "is no CSV with the columns"),
     ],
 )
 def test_a_bad_trace_is_named_with_its_line(

@@ -16,6 +16,11 @@ out = Console()
 err = Console(stderr=True)
 
 
+def say(message: str) -> None:
+    """To standard error, as it is: paths may hold anything."""
+    err.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_json(document: Any) -> None:
     """One JSON document and nothing else on standard output."""
     print(json.dumps(document, indent=2))

@@ -37,7 +37,7 @@ def demo(
     with console.cell_progress(cells) as progress:
         rows = compare(run_cells(cells, How(force=True), jobs, progress))
     page = out / "report.html"
-    folders = list(dict.fromkeys(cell.folder.parent for cell in cells))
+    folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)
     write_report(folders, page, title="Silent rarity failure, and its cure", lead=lead)
     write_figure(folders, out / "curves.svg")
@@ -47,6 +47,4 @@ def demo(
     console.out.print(text_table(rows))
     console.out.print(lead)
     seconds = time.perf_counter() - begun
-    console.err.print(
-        f"{len(cells)} runs in {seconds:.0f} s on {jobs or cores()} cores; report: {page}"
-    )
+    console.say(f"{len(cells)} runs in {seconds:.0f} s on {jobs or cores()} cores; report: {page}")

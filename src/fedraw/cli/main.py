@@ -15,6 +15,7 @@ from fedraw.cli import console
 from fedraw.cli.compare import compare
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
+from fedraw.cli.reproduce import reproduce
 from fedraw.cli.run import run
 from fedraw.cli.watch import watch
 from fedraw.errors import BadInput, FedrawError, Interrupted
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, run, compare, watch, new):
+for command in (demo, run, compare, watch, reproduce, new):
     app.command()(command)
 
 

@@ -24,4 +24,4 @@ def new(
         raise BadInput(f"{spec_file} exists; choose another name, or remove it first") from None
     except OSError as problem:
         raise BadInput(f"cannot write {spec_file}: {problem.strerror}") from None
-    console.err.print(f"{spec_file} written; run it with: fedraw run {spec_file}")
+    console.say(f"{spec_file} written; run it with: fedraw run {spec_file}")

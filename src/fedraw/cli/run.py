@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.run import How
+from fedraw.experiments.run import How, Result
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
@@ -67,12 +68,39 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     workers = (jobs or cores()) if executor is ExecutorName.processes else 0
     with console.cell_progress(cells) as progress:
         how = How(workers=workers, resume=resume, force=force)
-        rows = compare(run_cells(cells, how, jobs, progress))
+        results = run_cells(cells, how, jobs, progress)
+    rows = compare(results)
     if json_:
         console.print_json(as_json(rows))
     else:
         console.out.print(text_table(rows))
-        console.err.print(f"written to {folder}")
+        console.say(f"written to {folder}")
+    _tell_what_went_wrong(results)
+
+
+def _tell_what_went_wrong(results: Sequence[Result]) -> None:
+    """Refused updates and missing aggregations; a run that took in nothing has failed."""
+    for result in results:
+        summary = result.summary
+        refused = sum(summary["rejected"].values())
+        if refused:
+            worst = max(summary["rejected"], key=summary["rejected"].__getitem__)
+            console.say(
+                f"seed {result.seed}: {refused} of {summary['events']} updates were refused, most "
+                f"of them of client {worst}; the reasons are in events.jsonl"
+            )
+        if not summary["metrics"]["Aggregations"]:
+            console.say(
+                f"seed {result.seed}: the model never changed: nothing was aggregated in "
+                f"{summary['events']} events"
+            )
+    if any(sum(r.summary["rejected"].values()) == r.summary["events"] for r in results):
+        raise FedrawError("a run took in no update at all; is training.lr too high?")
+
+
+def _folder(folder: Path) -> str:
+    taken = (folder / "events.jsonl").exists()
+    return f"{folder} (holds a run: --resume or --force)" if taken else str(folder)
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:
@@ -84,14 +112,15 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 def _describe(spec: Spec, cells: list[Cell], as_document: bool) -> None:
     scenario = Scenario.of(spec, cells[0].seed)  # loads the data, draws clients, builds the model
-    scenario.strategy.start(scenario.initial, scenario.clients.claimed)
+    with scenario.executor() as executor:
+        scenario.simulation(executor)  # reads the trace, starts the strategy
     facts = {
         "clients": len(scenario.clients.table),
         "rare_clients": sorted(scenario.clients.rare),
         "parameters": int(scenario.initial.size),
         "training_images": len(scenario.clients.dataset.labels),
         "test_images": len(scenario.clients.dataset.test_labels),
-        "folders": [str(cell.folder) for cell in cells],
+        "folders": [_folder(cell.folder) for cell in cells if cell.folder],
     }
     if as_document:
         console.print_json({"spec": spec.tables(), **facts})

@@ -16,7 +16,7 @@ from fedraw.core.types import Vector
 Term = tuple[float, Vector]
 
 # Elements per pass: a block of the sum and its scratch stay in the processor's cache.
-BLOCK = 1 << 15
+BLOCK = 1 << 17
 
 # A sum is taken anew once in so many turns of the buffer.
 REFRESH = 32
@@ -63,8 +63,7 @@ class RunningSum:
                 part *= a
                 total += part
             if mean is not None and divisor is not None:
-                np.divide(total, divisor, out=part)
-                mean[block] = part
+                np.divide(total, divisor, out=mean[block])
         return mean
 
     def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
@@ -76,7 +75,7 @@ class RunningSum:
         if len(changes) > len(slots) or version % (REFRESH * len(slots)) == 0:
             self.clear()
             changes = [(slot.coefficient, slot.update.vector) for slot in slots]
-        return self.add(changes, divisor=sum(slot.coefficient for slot in slots))
+        return self.add(changes, divisor=sum([slot.coefficient for slot in slots]))
 
     def clear(self) -> None:
         self.total.fill(0)

@@ -26,6 +26,11 @@ class Buffer(Protocol):
     @property
     def slots(self) -> Collection[Slot]: ...
 
+    @property
+    def clients(self) -> list[ClientId]:
+        """Whose updates they are."""
+        ...
+
     def add(self, slot: Slot) -> Slot | None:
         """Take the slot in; return the one that it replaced or pushed out."""
         ...
@@ -47,6 +52,10 @@ class OneSlotBuffer:
     def slots(self) -> Collection[Slot]:
         return self.by_client.values()
 
+    @property
+    def clients(self) -> list[ClientId]:
+        return list(self.by_client)
+
     def add(self, slot: Slot) -> Slot | None:
         client = slot.update.client
         left = self.by_client.get(client)
@@ -66,6 +75,10 @@ class SlidingWindow:
     @property
     def slots(self) -> Collection[Slot]:
         return self.latest
+
+    @property
+    def clients(self) -> list[ClientId]:
+        return [slot.update.client for slot in self.latest]
 
     def add(self, slot: Slot) -> Slot | None:
         self.latest.append(slot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +69,13 @@ class Federation:
         if score is None:
             score = self._scores[client] = self._compute(client)
         return score
+
+    def scores(self, clients: Sequence[ClientId]) -> list[float]:
+        """S_i of each: what an arrival asks about a whole buffer."""
+        try:
+            return list(map(self._scores.__getitem__, clients))
+        except KeyError:
+            return [self.score(client) for client in clients]
 
     def join(self, client: ClientId, counts: LabelCounts) -> None:
         if client in self:

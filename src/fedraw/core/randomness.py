@@ -30,4 +30,6 @@ class Streams:
 
     def generator(self, purpose: Purpose, *indices: int) -> np.random.Generator:
         key = (_NUMBER[purpose], *indices)
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
+        )

@@ -9,8 +9,12 @@ import numpy as np
 
 from fedraw.data.dataset import Dataset
 from fedraw.data.digits import digits
+from fedraw.data.histograms import BY_NAME as HISTOGRAMS
+from fedraw.data.histograms import labels_only
 from fedraw.data.npz import load_npz
 from fedraw.errors import BadInput, nearest
+
+Loader = Callable[[Path | None, np.random.Generator], Dataset]
 
 
 def load(name: str, *, path: Path | None = None, rng: np.random.Generator) -> Dataset:
@@ -36,7 +40,17 @@ def _npz(path: Path | None, rng: np.random.Generator) -> Dataset:
     return load_npz(path, rng)
 
 
-BY_NAME: dict[str, Callable[[Path | None, np.random.Generator], Dataset]] = {
+def _labels_only(name: str) -> Loader:
+    def load_labels(path: Path | None, rng: np.random.Generator) -> Dataset:
+        if path is not None:
+            raise BadInput(f"dataset {name!r} has no path, got {str(path)!r}; did you mean 'npz'?")
+        return labels_only(name, HISTOGRAMS[name], rng)
+
+    return load_labels
+
+
+BY_NAME: dict[str, Loader] = {
     "digits": _digits,
     "npz": _npz,
+    **{name: _labels_only(name) for name in HISTOGRAMS},
 }

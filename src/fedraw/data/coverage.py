@@ -42,12 +42,13 @@ def coverage(
     )
     setting.check(np.bincount(labels, minlength=classes))
     holders = _occupy_all(setting, setting.draw(classes, rng), rng)
-    owned: list[list[Ints]] = [[] for _ in range(clients)]
+    owner = np.empty(len(labels), np.int64)
     for label, chosen in enumerate(holders):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
-        for client, piece in zip(chosen, np.array_split(shuffled, len(chosen)), strict=True):
-            owned[client].append(piece)
-    return [np.sort(np.concatenate(pieces)) for pieces in owned]
+        each, rest = divmod(len(shuffled), len(chosen))
+        owner[shuffled] = np.repeat(chosen, [each + 1] * rest + [each] * (len(chosen) - rest))
+    ends = np.cumsum(np.bincount(owner, minlength=clients))
+    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
 
 @dataclass(frozen=True)
@@ -111,21 +112,20 @@ def _occupy_all(setting: _Coverage, holders: Holders, rng: np.random.Generator) 
     load = np.bincount(
         [client for chosen in holders for client in chosen], minlength=setting.clients
     )
+    common = [label for label in range(len(holders)) if label not in setting.rare]
+    places = [(label, place) for label in common for place in range(len(holders[label]))]
+    held = np.array([holders[label][place] for label, place in places], np.int64)
     for idle in np.flatnonzero(load == 0):
-        spare = [
-            (label, place)
-            for label, chosen in enumerate(holders)
-            for place, client in enumerate(chosen)
-            if label not in setting.rare and load[client] > 1
-        ]
-        if not spare:
+        spare = np.flatnonzero(load[held] > 1)
+        if not spare.size:
             raise BadInput(
                 f"{setting.clients} clients are too many for {len(holders)} labels with "
                 f"clients_per_common_label = {setting.per_common}: client {idle} would hold "
                 "nothing; use fewer clients or more clients per common label"
             )
-        label, place = spare[int(rng.integers(len(spare)))]
-        load[holders[label][place]] -= 1
-        holders[label][place] = int(idle)
+        pick = spare[rng.integers(spare.size)]
+        load[held[pick]] -= 1
+        label, place = places[pick]
+        held[pick] = holders[label][place] = int(idle)
         load[idle] += 1
     return holders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,9 +56,22 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         return self.images.shape[1:]
 
+    @property
+    def has_images(self) -> bool:
+        """False where there are only labels, which is enough for a run without training."""
+        return 0 not in self.input_shape
+
     def label_indices(self, names_or_numbers: Sequence[int | str]) -> tuple[int, ...]:
         """The numbers of labels given by name or by number."""
         return tuple(self._label_index(label) for label in names_or_numbers)
+
+    def sha256(self) -> str:
+        """A fingerprint of every image and label: two runs are comparable if they agree in it."""
+        digest = hashlib.sha256()
+        for array in (self.images, self.labels, self.test_images, self.test_labels):
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        return digest.hexdigest()
 
     def _label_index(self, label: int | str) -> int:
         if isinstance(label, str) and label in self.label_names:

@@ -15,7 +15,7 @@ from fedraw.errors import BadInput, nearest
 
 _NEEDED = ("images", "labels")
 _KNOWN = (*_NEEDED, "test_images", "test_labels", "label_names")
-_UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
 
 
 def load_npz(path: Path, rng: np.random.Generator) -> Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput, Interrupted, WorkerDied
+from fedraw.experiments.interrupts import terminate_as_ctrl_c
 from fedraw.experiments.run import How, Result, refuse_existing, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.workers import CONTEXT, end_with_parent
@@ -20,11 +22,12 @@ from fedraw.simulation.workers import CONTEXT, end_with_parent
 class Cell(NamedTuple):
     spec: Spec
     seed: int
-    folder: Path
+    folder: Path | None = None  # None: nothing is written
 
 
 # Told a cell's number and how many of its events are done.
 CellProgress = Callable[[int, int], None]
+TELL_EVERY_SECONDS = 0.1
 
 
 def cores() -> int:
@@ -62,17 +65,19 @@ def _one_by_one(cells: Sequence[Cell], how: How, progress: CellProgress | None) 
 def _side_by_side(
     cells: Sequence[Cell], how: How, jobs: int, progress: CellProgress | None
 ) -> list[Result]:
-    told, stop = CONTEXT.SimpleQueue(), CONTEXT.Event()
+    # A bare byte: workers look at it on every event, and an Event would take a lock each time.
+    told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
     listener = threading.Thread(target=_listen, args=(told, progress), daemon=True)
     listener.start()
     pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (told, stop))
     try:
-        futures = [pool.submit(_run_cell, number, cell, how) for number, cell in enumerate(cells)]
-        return _results(futures)
+        with terminate_as_ctrl_c():
+            jobs_to_do = enumerate(cells)
+            return _results([pool.submit(_run_cell, n, cell, how) for n, cell in jobs_to_do])
     except KeyboardInterrupt:
-        stop.set()
+        stop.value = 1
         pool.shutdown(wait=True, cancel_futures=True)
-        raise Interrupted("interrupted; every run that had begun wrote a checkpoint") from None
+        raise Interrupted("interrupted; each run stopped where it was") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         told.put(None)
@@ -94,7 +99,7 @@ def _listen(told: Any, progress: CellProgress | None) -> None:
             progress(*message)
 
 
-# What a worker process has from its parent: a queue for progress, an event that asks it to stop.
+# What a worker process has from its parent: a queue for progress, a byte that asks it to stop.
 _from_parent: tuple[Any, Any] = (None, None)
 
 
@@ -106,5 +111,13 @@ def _become_worker(told: Any, stop: Any) -> None:
 
 def _run_cell(number: int, cell: Cell, how: How) -> Result:
     told, stop = _from_parent
-    how = replace(how, progress=lambda events: told.put((number, events)), stop=stop.is_set)
+    wanted, last = cell.spec.run.events, 0.0
+
+    def tell(events: int) -> None:
+        nonlocal last
+        if events >= wanted or time.monotonic() > last + TELL_EVERY_SECONDS:
+            last = time.monotonic()
+            told.put((number, events))
+
+    how = replace(how, progress=tell, stop=lambda: bool(stop.value))
     return run_seed(cell.spec, cell.seed, cell.folder, how=how)

@@ -94,12 +94,14 @@ class Checkpoints:
 
 
 def can_be_saved(state: Any) -> bool:
-    """Whether a user's own state is made of what `snapshot` can write."""
+    """Whether a user's own state is made of what `snapshot` can write and read back."""
     try:
-        json.dumps(snapshot.pack(state, snapshot.Arrays()))
-    except TypeError:
+        arrays, again = snapshot.Arrays(), snapshot.Arrays()
+        tree = json.loads(json.dumps(snapshot.pack(state, arrays)))
+        restored = snapshot.unpack(type(state), tree, arrays)
+        return bool(json.loads(json.dumps(snapshot.pack(restored, again))) == tree)
+    except (TypeError, ValueError, KeyError, NameError, AttributeError):
         return False
-    return True
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

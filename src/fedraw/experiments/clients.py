@@ -50,8 +50,7 @@ def draw_clients(
     shares = _partition(spec, dataset, own_partition, rng)
     local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
     train_indices = [train for train, _ in local]
-    counts = partition.label_counts(dataset.labels, train_indices, dataset.label_names)
-    table = LabelTable.from_counts(dict(enumerate(counts)))
+    table = _table(dataset, train_indices)
     slow = _holders(table, dataset, spec.partition.rare_labels, "partition.rare_labels")
     measured = spec.metrics.rare_labels
     rare_labels = spec.partition.rare_labels if measured is None else measured
@@ -107,6 +106,20 @@ def _partition(
         clients_per_rare_label=wanted.clients_per_rare_label,
         clients_per_common_label=wanted.clients_per_common_label,
     )
+
+
+def _table(dataset: Dataset, indices: Sequence[Ints]) -> LabelTable:
+    """Each client's label counts; labels stand in the order in which clients first hold them."""
+    client = np.repeat(np.arange(len(indices)), [len(own) for own in indices])
+    label = dataset.labels[np.concatenate(indices)]
+    entry, count = np.unique(client * dataset.classes + label, return_counts=True)
+    row, label = np.divmod(entry, dataset.classes)
+    held, first = np.unique(label, return_index=True)
+    held = held[np.argsort(first)]
+    column = np.empty(dataset.classes, np.int64)
+    column[held] = np.arange(held.size)
+    names = [dataset.label_names[i] for i in held]
+    return LabelTable.from_entries(range(len(indices)), names, row, column[label], count)
 
 
 def _holders(

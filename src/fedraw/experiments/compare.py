@@ -124,10 +124,17 @@ def _read(runs: Iterable[Result | Path | str]) -> Iterable[Run]:
             yield Run(run.summary, folder=run.folder)
             continue
         for log in find_logs(Path(run)):
-            summary = Summary.of(read_log(log))
+            summary = _summary(log)
             if not summary.finished:
                 raise BadInput(f"{log.parent} is not finished; run it to its end first")
             yield Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
+
+
+def _summary(log: Path) -> Summary:
+    try:
+        return Summary.of(read_log(log))
+    except (KeyError, TypeError) as problem:
+        raise BadInput(f"{log} has a record that lacks {problem}; run it again") from None
 
 
 def without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:

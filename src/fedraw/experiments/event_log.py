@@ -14,8 +14,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
 
 from fedraw.errors import BadInput
 from fedraw.experiments.scenario import Scenario
@@ -26,7 +29,8 @@ Record = dict[str, Any]
 
 
 def start_record(scenario: Scenario, name: str) -> Record:
-    labels = scenario.clients.dataset.label_names
+    dataset = scenario.clients.dataset
+    labels = dataset.label_names
     return {
         "kind": "start",
         "format": FORMAT,
@@ -38,16 +42,21 @@ def start_record(scenario: Scenario, name: str) -> Record:
         "attacker": scenario.clients.attacker,
         # How a client's weight in the model is read off the arrivals: see metrics.influence.
         "influence": getattr(scenario.strategy, "influence", "slots"),
+        "data": {
+            "train": len(dataset.labels),
+            "test": len(dataset.test_labels),
+            "sha256": dataset.sha256(),
+        },
         "spec": scenario.tables(),
     }
 
 
 def joined_records(scenario: Scenario) -> Iterator[Record]:
     table = scenario.clients.table
-    for position, client in enumerate(table.clients):
-        row = table.row(position)
-        names = [table.labels[column] for column in table.column[row]]
-        counts = dict(zip(names, table.count[row].tolist(), strict=True))
+    names = [table.labels[column] for column in table.column.tolist()]
+    entries = zip(names, table.count.tolist(), strict=True)
+    for client, size in zip(table.clients, np.diff(table.start).tolist(), strict=True):
+        counts = dict(islice(entries, size))
         yield {"kind": "joined", "event": 0, "time": 0.0, "client": client, "counts": counts}
 
 
@@ -67,6 +76,7 @@ def arrival_record(step: Step) -> Record:
             "event": step.event,
             "time": step.time,
             "client": step.client,
+            "start_time": step.start_time,
             "reason": step.refused,
         }
     return {
@@ -74,6 +84,7 @@ def arrival_record(step: Step) -> Record:
         "event": step.event,
         "time": step.time,
         "client": step.client,
+        "start_time": step.start_time,
         "start_version": step.start_version,
         "version": step.version,
         "staleness_events": step.staleness_events,
@@ -119,7 +130,7 @@ def read_log(path: Path) -> Iterator[Record]:
 def _record(line: str, path: Path, number: int) -> Record:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or "kind" not in record:
         raise BadInput(f"{path}, line {number} is no record of an event log; was the run cut off?")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -22,9 +22,14 @@ from safetensors.numpy import load_file
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import EventLog
-from fedraw.experiments.toml import to_toml
+from fedraw.experiments.event_log import EventLog, Record, read_log
+from fedraw.experiments.toml import flat, to_toml
 from fedraw.strategies.snapshot import write_tensors
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # not a Unix: there two processes may write to one folder
+    fcntl = None  # type: ignore[assignment]
 
 
 class RunFolder:
@@ -53,7 +58,7 @@ class RunFolder:
             before = tomllib.loads(self._spec.read_text(encoding="utf-8"))
         except (OSError, ValueError) as problem:
             raise BadInput(f"cannot resume: {self._spec} cannot be read: {problem}") from None
-        then, now = _flat(before), _flat(json.loads(json.dumps(tables)))
+        then, now = flat(before), flat(json.loads(json.dumps(tables)))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if changed:
             key = changed[0]
@@ -62,14 +67,32 @@ class RunFolder:
                 f"{now.get(key)!r}; use the same spec, another --out, or --force to start anew"
             )
 
+    def refuse_other_data(self, start: Record) -> None:
+        """The same spec may name a file whose content has changed."""
+        before = next(iter(read_log(self.log)), {})
+        if before.get("data") != start["data"]:
+            raise BadInput(
+                f"cannot resume {self.path}: its data are not what they were (images or labels "
+                "have changed); restore them, or use --force to start anew"
+            )
+
     @contextmanager
     def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
         """Begin from nothing."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        for stale in ("summary.json", "timing.json", "model.safetensors"):
-            (self.path / stale).unlink(missing_ok=True)
-        self._spec.write_text(to_toml(tables), encoding="utf-8")
-        with self.log.open("wb") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.log.open("ab")
+        except OSError as problem:
+            raise BadInput(
+                f"cannot write to {self.path}: {problem.strerror}; choose another --out"
+            ) from None
+        with file:
+            self._lock(file)
+            for stale in ("summary.json", "timing.json", "model.safetensors"):
+                (self.path / stale).unlink(missing_ok=True)
+            self._spec.write_text(to_toml(tables), encoding="utf-8")
+            file.truncate(0)
+            file.seek(0, os.SEEK_END)
             yield EventLog(file)
 
     @contextmanager
@@ -81,10 +104,22 @@ class RunFolder:
                 f"cannot resume {self.path}: events.jsonl has {size} bytes, and at the last "
                 f"checkpoint it had {length}; restore the file, or use --force to start anew"
             )
-        with self.log.open("r+b") as file:
+        with self.log.open("ab") as file:
+            self._lock(file)
             file.truncate(length)
             file.seek(0, os.SEEK_END)
             yield EventLog(file)
+
+    def _lock(self, file: IO[bytes]) -> None:
+        """One process per run; the lock goes with the process, however that ends."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(
+                f"another process is running {self.path}; wait for it, or choose another --out"
+            ) from None
 
     def write_results(
         self, summary: dict[str, Any], model: Vector, layout: Layout | None, seconds: float
@@ -125,8 +160,3 @@ class RunFolder:
         draft = self.path / "model.safetensors.part"
         write_tensors(tensors, draft)
         draft.replace(self.path / "model.safetensors")
-
-
-def _flat(tables: dict[str, Any]) -> dict[str, Any]:
-    sections = {name: table for name, table in tables.items() if isinstance(table, dict)}
-    return {f"{name}.{key}": v for name, table in sections.items() for key, v in table.items()}

@@ -12,6 +12,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
+def terminate_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt; only a main thread can have this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether someone asked to stop; a second Ctrl-C stops at once.
 

@@ -134,11 +134,14 @@ class Recorder:
     log: EventLog | None = None
     checkpoints: Checkpoints | None = None
 
-    def note(self, records: Iterable[Record]) -> None:
+    def note(self, record: Record) -> None:
+        self.summary.observe(record)
+        if self.log is not None:
+            self.log.write(record)
+
+    def note_all(self, records: Iterable[Record]) -> None:
         for record in records:
-            self.summary.observe(record)
-            if self.log is not None:
-                self.log.write(record)
+            self.note(record)
 
     def checkpoint(self, simulation: Simulation) -> None:
         if self.log is not None and self.checkpoints is not None:
@@ -152,7 +155,7 @@ def _recording(
     """From the beginning, or from the last checkpoint, to which `simulation` is then set."""
     if folder is None:
         recorder = Recorder(Summary())
-        recorder.note(_opening(scenario))
+        recorder.note_all(_opening(scenario))
         yield recorder
         return
     run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
@@ -163,8 +166,9 @@ def _recording(
         if position is None:
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
             recorder = Recorder(Summary(), log, _usable(checkpoints, scenario, simulation))
-            recorder.note(_opening(scenario))
+            recorder.note_all(_opening(scenario))
         else:
+            run_folder.refuse_other_data(next(_opening(scenario)))
             log = stack.enter_context(run_folder.cut_log(position.log_bytes))
             recorder = Recorder(Summary.of(read_log(run_folder.log)), log, checkpoints)
             simulation.restore(position.saved)
@@ -202,9 +206,9 @@ def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, ho
         while event < wanted or (simulation.mid_round and event < limit):
             step = simulation.step()
             event = step.event
-            recorder.note([arrival_record(step)])
+            recorder.note(arrival_record(step))
             if event % every == 0 and event < wanted:
-                recorder.note(evaluate(simulation, False))
+                recorder.note_all(evaluate(simulation, False))
             if event % PROGRESS_EVERY == 0:
                 _tell(event, recorder, how.progress)
             if asked_to_stop() or (how.stop is not None and how.stop()):
@@ -212,8 +216,8 @@ def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, ho
                 raise Interrupted(f"interrupted at event {event} of {wanted}")
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
-    recorder.note(evaluate(simulation, True))
-    recorder.note([{"kind": "end", "event": event, "time": simulation.timeline.now}])
+    recorder.note_all(evaluate(simulation, True))
+    recorder.note({"kind": "end", "event": event, "time": simulation.timeline.now})
     _tell(wanted, recorder, how.progress)
     return recorder.summary
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
-from fedraw.errors import MissingExtra
+from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.clients import Clients, Partition, draw_clients
 from fedraw.experiments.local_data import LocalData, shared
 from fedraw.experiments.spec import Spec, settings_of
@@ -58,10 +59,11 @@ class Scenario:
         clients = draw_clients(spec, streams, parts.data, parts.partition)
         trainer, initial, layout = None, np.zeros(0, np.float32), None
         if spec.training.kind != "none":
+            refuse_no_images(clients.dataset)
             shape, classes = clients.dataset.input_shape, clients.dataset.classes
             trainer, initial = make_trainer(spec, parts.model, shape, classes, streams)
             layout = trainer.layout
-        strategy = parts.strategy or spec.make_strategy(layout)
+        strategy = _with_layout(parts.strategy or spec.make_strategy(layout), layout)
         return cls(spec, seed, clients, strategy, trainer, initial, parts)
 
     def tables(self) -> dict[str, Any]:
@@ -112,6 +114,14 @@ class Scenario:
         return data, Streams(self.seed), self.strategy.request
 
 
+def refuse_no_images(dataset: Dataset) -> None:
+    if not dataset.has_images:
+        raise BadInput(
+            f"dataset {dataset.name!r} has labels and no images, so there is nothing to train on; "
+            "set training.kind = 'none', or name a dataset with images"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """How a worker process comes to train as this one would."""
@@ -139,6 +149,15 @@ def local_training(trainer: Trainer, data: LocalData, streams: Streams, request:
         return Trained(vector, len(labels), loss)
 
     return train
+
+
+def _with_layout(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any]:
+    """A strategy that looks into vectors and was made without a layout gets the model's."""
+    names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
+    if "layout" not in names or vars(strategy)["layout"] is not None:
+        return strategy
+    with_it: Strategy[Any] = replace(strategy, layout=layout)  # type: ignore[type-var]
+    return with_it
 
 
 def _name(thing: object) -> str:

@@ -42,6 +42,8 @@ class PartitionSpec:
 
     def __post_init__(self) -> None:
         goes_with("partition.alpha", self.alpha, "kind", self.kind, "dirichlet")
+        if self.alpha is not None and not 0 < self.alpha < float("inf"):
+            raise BadInput(f"partition.alpha = {self.alpha} must be a positive number")
         if self.clients < 1:
             raise BadInput(f"partition.clients = {self.clients} must be at least 1")
         if not 0 <= self.local_test < 1:
@@ -76,7 +78,7 @@ class StrategySpec:
             raise BadInput(f"[strategy] must be a table of settings, got {table!r}")
         settings = dict(table)
         name = settings.pop("name", "fedraw")
-        if name not in BY_NAME:
+        if not isinstance(name, str) or name not in BY_NAME:
             raise BadInput(f"strategy.name = {name!r} is unknown; {nearest(name, BY_NAME)}")
         return cls(name, checked_settings(BY_NAME[name], settings, "strategy", NOT_SETTINGS))
 

@@ -12,16 +12,16 @@ from fedraw.errors import BadInput, nearest
 T = TypeVar("T")
 
 
-def read_settings(kind: type[T], table: object, section: str, hidden: tuple[str, ...] = ()) -> T:
-    """The dataclass `kind` filled from a section of a spec; `hidden` fields are not keys."""
-    checked: dict[str, Any] = checked_settings(kind, table, section, hidden)
+def read_settings(kind: type[T], table: object, section: str) -> T:
+    """The dataclass `kind` filled from a section of a spec."""
+    checked: dict[str, Any] = checked_settings(kind, table, section)
     return kind(**checked)
 
 
 def checked_settings(
     kind: type[Any], table: object, section: str, hidden: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The section's values in the types of the dataclass's fields."""
+    """The section's values in the types of the dataclass's fields; `hidden` ones are no keys."""
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
     hints = get_type_hints(kind)

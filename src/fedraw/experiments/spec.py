@@ -74,19 +74,22 @@ class Spec:
 
     @classmethod
     def from_toml(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
-        """From a file, with `changes` such as {"strategy.buffer": 5} made first."""
+        """From a file, with `changes` such as {"strategy.buffer": 5} made first.
+
+        Paths in the file are relative to it, paths in changes to the working directory. A change of
+        `strategy.name` keeps those of the file's other [strategy] keys that the new one has too.
+        """
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
         except (OSError, UnicodeDecodeError) as problem:
             raise BadInput(f"cannot read {path}: {problem}") from None
-        except tomllib.TOMLDecodeError as problem:
+        except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
             raise BadInput(f"{path} is not valid TOML: {problem}") from None
-        for key, value in (changes or {}).items():
-            _set(tables, key, value)
+        _change(tables, changes or {})
         try:
-            return cls.read(tables)._with_paths_from(path.parent)
+            return cls.read(tables)._with_paths_from(path.parent.absolute())
         except BadInput as problem:
             raise BadInput(f"{path}: {problem}") from None
 
@@ -136,16 +139,22 @@ def parse_change(text: str) -> tuple[str, Any]:
         raise BadInput(f"--set {text!r} is not of the form section.key=value")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value.strip()
 
 
-def _set(tables: dict[str, Any], key: str, value: Any) -> None:
-    section, name = key.split(".")
-    table = tables.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise BadInput(f"--set {key}: [{section}] is no table in this file")
-    table[name] = value
+def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    new_name = changes.get("strategy.name")
+    if isinstance(tables.get("strategy"), dict) and isinstance(new_name, str):
+        known = {f.name for f in fields(BY_NAME[new_name])} if new_name in BY_NAME else set()
+        tables["strategy"] = {k: v for k, v in tables["strategy"].items() if k in known}
+    for key, value in changes.items():
+        section, name = key.split(".")
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise BadInput(f"--set {key}: [{section}] is no table in this file")
+        is_path = key in ("data.path", "speeds.trace") and isinstance(value, str)
+        table[name] = str(Path(value).absolute()) if is_path else value
 
 
 def _sections() -> dict[str, Any]:

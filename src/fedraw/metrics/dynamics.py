@@ -46,14 +46,14 @@ class Dynamics:
                 self._weigh(arrival["buffer"], arrival["weights"])
 
     def _weigh(self, buffer: list[ClientId], weights: list[float]) -> None:
-        rho = len(weights) * sum(weight * weight for weight in weights)
+        rho = len(weights) * sum([weight * weight for weight in weights])
         self._rho_sum += rho
         self._rho_max = max(rho, self._rho_max or 0.0)
         largest = max(weights) * (1 - TIE)
-        top = {client for client, weight in zip(buffer, weights, strict=True) if weight >= largest}
-        self._rare_on_top += bool(self._rare) and top <= self._rare
+        top = [client for client, weight in zip(buffer, weights, strict=True) if weight >= largest]
+        self._rare_on_top += self._rare.issuperset(top)
         if self._attacker is not None and self._attacker in buffer:
-            self._attacker_on_top += top == {self._attacker}
+            self._attacker_on_top += set(top) == {self._attacker}
             own = (w for c, w in zip(buffer, weights, strict=True) if c == self._attacker)
             self._attacker_weights.append(sum(own))
 

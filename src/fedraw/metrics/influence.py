@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Label
@@ -26,7 +29,7 @@ class Influence:
         self._clients = clients
         self._rule = rule
         self._aggregations = 0
-        self._total: dict[ClientId, float] = {}
+        self._total: defaultdict[ClientId, float] = defaultdict(float)
         self._first_heard: dict[ClientId, int] = {}
 
     def observe(self, arrival: Mapping[str, Any]) -> None:
@@ -40,7 +43,7 @@ class Influence:
             return
         total = self._total
         for client, weight in zip(arrival["buffer"], arrival["weights"], strict=True):
-            total[client] = total.get(client, 0.0) + weight
+            total[client] += weight
 
     def by_client(self) -> dict[ClientId, float]:
         """π_i of every client that ever weighed anything; empty before the first aggregation."""
@@ -60,15 +63,10 @@ def label_influence(
     >>> label_influence({"a": 0.75, "b": 0.25}, table)["dog"]
     LabelInfluence(influence=0.125, fair_share=0.25, ratio=0.5)
     """
-    totals = dict.fromkeys(range(len(table.labels)), 0.0)
-    for position, client in enumerate(table.clients):
-        row = table.row(position)
-        weight = influence.get(client, 0.0)
-        for column, share in zip(
-            table.column[row].tolist(), table.share[row].tolist(), strict=True
-        ):
-            totals[column] += weight * share
-    pairs = zip(table.labels, totals.values(), table.fair_shares().tolist(), strict=True)
+    weight = np.array([influence.get(client, 0.0) for client in table.clients])
+    spoken = weight[table.row_of_entry()] * table.share
+    totals = np.bincount(table.column, weights=spoken, minlength=len(table.labels))
+    pairs = zip(table.labels, totals.tolist(), table.fair_shares().tolist(), strict=True)
     return {label: LabelInfluence(total, fair, total / fair) for label, total, fair in pairs}
 
 

@@ -46,18 +46,18 @@ class Drawn:
         self._streams = streams
         self._factors = factors
         self._rows: dict[int, Floats] = {}
-        self._used: dict[int, int] = {}
+        self._unused: dict[int, int] = {}
 
     def duration(self, client: int, training: int) -> float:
         row = self._rows.get(training)
         if row is None:
             rng = self._streams.generator("arrivals", training)
             row = self._rows[training] = self._mean * self._factors(rng, self._mean.size)
-            self._used[training] = 0
-        self._used[training] += 1
-        if self._used[training] == self._mean.size:
-            del self._rows[training], self._used[training]
-        return float(row[client])
+            self._unused[training] = self._mean.size
+        self._unused[training] -= 1
+        if not self._unused[training]:
+            del self._rows[training], self._unused[training]
+        return row.item(client)
 
 
 def poisson(mean_seconds: Floats, streams: Streams) -> Drawn:
@@ -104,18 +104,23 @@ class Recorded:
 def read_trace(path: Path) -> dict[str, list[float]]:
     """Durations per client from a CSV `client,seconds`, or from an event log (`.jsonl`).
 
-    In an event log a training lasts from the client's previous arrival to the next.
+    In an event log a training lasts from the moment a client was handed its model to its arrival.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # Excel begins a CSV with a byte-order mark
     except (OSError, UnicodeDecodeError) as problem:
         raise BadInput(f"speeds.trace: cannot read {path}: {problem}") from None
     rows = _log_rows(text, path) if path.suffix == ".jsonl" else _csv_rows(text, path)
     durations: dict[str, list[float]] = {}
-    for line, client, seconds in rows:
-        if not 0 < seconds < float("inf"):
-            raise BadInput(f"{path}, line {line}: {seconds} seconds is no duration; it must be > 0")
-        durations.setdefault(client, []).append(seconds)
+    try:
+        for line, client, seconds in rows:
+            if not 0 < seconds < float("inf"):
+                raise BadInput(
+                    f"{path}, line {line}: {seconds} seconds is no duration; it must be > 0"
+                )
+            durations.setdefault(client, []).append(seconds)
+    except csv.Error as problem:
+        raise BadInput(f"{path} is no CSV with the columns client,seconds: {problem}") from None
     if not durations:
         raise BadInput(f"{path} has no durations; expected a CSV with the columns client,seconds")
     return durations
@@ -138,13 +143,10 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
 
 
 def _log_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
-    previous: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = json.loads(line)
-            if record["kind"] == "arrival":
-                client, time = str(record["client"]), float(record["time"])
-                yield number, client, time - previous.get(client, 0.0)
-                previous[client] = time
-        except (ValueError, KeyError, TypeError):
+            if record["kind"] in ("arrival", "rejected"):
+                yield number, str(record["client"]), record["time"] - record["start_time"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BadInput(f"{path}, line {number} is no record of an event log") from None

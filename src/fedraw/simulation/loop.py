@@ -26,6 +26,7 @@ class Step(NamedTuple):
     event: int
     time: float
     client: ClientId
+    start_time: float  # when the client was handed its model
     start_version: int
     version: int
     staleness_events: int  # since the client was handed its model
@@ -35,13 +36,14 @@ class Step(NamedTuple):
     refused: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Flight:
     """A client in training: the model it was handed, and when."""
 
     model: Vector
     version: int
     event: int
+    time: float
 
 
 @dataclass
@@ -51,12 +53,12 @@ class Timeline:
     now: float = 0.0
     event: int = 0
     turn: int = 0
-    due: list[tuple[float, int, ClientId]] = field(
-        default_factory=list
-    )  # a heap; turn settles ties
+    # A heap, in which the turn settles ties.
+    due: list[tuple[float, int, ClientId]] = field(default_factory=list)
     in_flight: dict[ClientId, Flight] = field(default_factory=dict)
     waiting: list[ClientId] = field(default_factory=list)
     trainings: dict[ClientId, int] = field(default_factory=dict)
+    mid_round: bool = False
 
 
 @dataclass
@@ -96,6 +98,7 @@ class Simulation:
         self._executor = executor
         self._layout = layout
         self._concurrency = concurrency or len(clients)
+        self._nobody_waits = self._concurrency >= len(clients)
         self._rng = receivers or np.random.default_rng(0)
         self._position = {client: i for i, client in enumerate(clients.clients)}
         self.timeline = Timeline()
@@ -112,13 +115,14 @@ class Simulation:
         self.timeline, self.state, self._first = saved.timeline, saved.state, ()
         self._rng.bit_generator.state = json.loads(saved.receivers)
         for due, _, client in sorted(self.timeline.due):
-            self._submit(client, due)
+            training = self.timeline.trainings[client] - 1
+            model = self.timeline.in_flight[client].model
+            self._executor.submit(Job(client, self._position[client], training, model, due))
 
     @property
     def mid_round(self) -> bool:
-        """Whether someone neither trains nor may start: a synchronous method waits for the rest."""
-        busy = len(self.timeline.in_flight) + len(self.timeline.waiting) + len(self._first)
-        return busy < len(self.state.federation)
+        """Whether the last update led to no hand-out: a synchronous method waits for the rest."""
+        return self.timeline.mid_round
 
     def step(self) -> Step:
         """Advance to the next arrival."""
@@ -136,20 +140,23 @@ class Simulation:
         try:
             arrived = Arrived(self._update(client, flight))
             self.state, receivers = self._strategy.step(self.state, arrived)
+            timeline.mid_round = not receivers
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [client]
         self._hand_out(receivers)
+        event, version = timeline.event, self.state.version
         return Step(
-            event=timeline.event,
-            time=timeline.now,
-            client=client,
-            start_version=flight.version,
-            version=self.state.version,
-            staleness_events=timeline.event - flight.event,
-            staleness_versions=before - flight.version,
-            aggregated=self.state.version > before,
-            contents=self.state.contents,
-            refused=refused,
+            event,
+            timeline.now,
+            client,
+            flight.time,
+            flight.version,
+            version,
+            event - flight.event,
+            before - flight.version,
+            version > before,
+            self.state.contents,
+            refused,
         )
 
     def _update(self, client: ClientId, flight: Flight) -> Update:
@@ -160,11 +167,11 @@ class Simulation:
         return Update(client, flight.version, vector, trained.examples, trained.loss)
 
     def _hand_out(self, receivers: Iterable[ClientId]) -> None:
-        waiting, in_flight = self.timeline.waiting, self.timeline.in_flight
-        if self._concurrency >= len(self._position):
+        if self._nobody_waits:
             for client in receivers:
                 self._launch(client)
             return
+        waiting, in_flight = self.timeline.waiting, self.timeline.in_flight
         waiting.extend(receivers)
         while waiting and len(in_flight) < self._concurrency:
             drawn = int(self._rng.integers(len(waiting)))
@@ -172,16 +179,13 @@ class Simulation:
             self._launch(waiting.pop())
 
     def _launch(self, client: ClientId) -> None:
-        timeline, state = self.timeline, self.state
+        timeline, state, position = self.timeline, self.state, self._position[client]
         training = timeline.trainings.get(client, 0)
         timeline.trainings[client] = training + 1
-        due = timeline.now + self._law.duration(self._position[client], training)
+        due = timeline.now + self._law.duration(position, training)
         heappush(timeline.due, (due, timeline.turn, client))
         timeline.turn += 1
-        timeline.in_flight[client] = Flight(state.model, state.version, timeline.event)
-        self._submit(client, due)
-
-    def _submit(self, client: ClientId, due: float) -> None:
-        training = self.timeline.trainings[client] - 1
-        model = self.timeline.in_flight[client].model
-        self._executor.submit(Job(client, self._position[client], training, model, due))
+        timeline.in_flight[client] = Flight(
+            state.model, state.version, timeline.event, timeline.now
+        )
+        self._executor.submit(Job(client, position, training, state.model, due))

@@ -12,6 +12,7 @@ from, s(τ) = 1 or (1 + τ)^-a with τ in versions. A partial last buffer is nev
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
@@ -20,7 +21,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
-from fedraw.core.weighting import Staleness, staleness_discount
+from fedraw.core.weighting import staleness_discount
 from fedraw.errors import BadInput
 from fedraw.strategies.deltas import empty_sums, moved, split
 from fedraw.strategies.strategy import (
@@ -64,7 +65,7 @@ class FedBuffState:
 class FedBuff:
     buffer: int = 10
     server_lr: float = 1.0
-    staleness: Staleness = "none"
+    staleness: Literal["none", "polynomial"] = "none"
     exponent: float = 0.5
     unique: bool = False
     layout: Layout | None = None

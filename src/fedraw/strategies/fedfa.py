@@ -41,7 +41,7 @@ class FedFaState:
 
     @property
     def contents(self) -> Contents:
-        clients = [slot.update.client for slot in self.window.slots]
+        clients = self.window.clients
         full = len(clients) == self.window.capacity
         return Contents(clients, [1 / len(clients)] * len(clients) if full else [])
 

@@ -52,12 +52,12 @@ class FedRAWState:
 
     @property
     def contents(self) -> Contents:
-        slots = self.buffer.slots
-        clients = [slot.update.client for slot in slots]
-        if len(slots) < self.buffer.capacity:
+        clients = self.buffer.clients
+        if len(clients) < self.buffer.capacity:
             return Contents(clients)
-        total = sum(slot.coefficient for slot in slots)
-        return Contents(clients, [slot.coefficient / total for slot in slots])
+        coefficients = [slot.coefficient for slot in self.buffer.slots]
+        total = sum(coefficients)
+        return Contents(clients, [coefficient / total for coefficient in coefficients])
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,8 @@ class FedRAW:
 
     def _take_in(self, state: FedRAWState, update: Update) -> Sequence[Term]:
         """Buffer the update; return what that changes in the weighted sum."""
-        newcomer = Slot(update, 0.0)
         changes: list[Term] = []
-        left = state.buffer.add(newcomer)
+        left = state.buffer.add(Slot(update, 0.0))
         if left is not None:
             changes.append((-left.coefficient, left.update.vector))
         for slot, coefficient in zip(state.buffer.slots, self._scores(state), strict=True):
@@ -115,10 +114,10 @@ class FedRAW:
         return changes
 
     def _scores(self, state: FedRAWState) -> Sequence[float]:
-        slots = state.buffer.slots
+        clients = state.buffer.clients
         if self.weighting == "uniform":
-            return [1.0] * len(slots)
-        scores = [state.federation.score(slot.update.client) for slot in slots]
+            return [1.0] * len(clients)
+        scores = state.federation.scores(clients)
         # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
-        full = len(slots) == self.buffer
+        full = len(clients) == self.buffer
         return capped_scores(scores, self.cap, self.cap_at) if full else scores

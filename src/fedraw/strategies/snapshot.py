@@ -65,9 +65,9 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def pack(value: Any, arrays: Arrays) -> Any:
-    """The value as JSON, in which an array is its name in `arrays`."""
+    """The value as JSON, in which an array is {"array": its name in `arrays`}."""
     if isinstance(value, np.ndarray):
-        return arrays.keep(value)
+        return {"array": arrays.keep(value)}
     if is_dataclass(value):
         kept = {f.name: pack(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"type": type(value).__name__, **kept}
@@ -83,8 +83,8 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
     kind = _alternative(kind, tree)
     build: Any = get_origin(kind) or kind
     args = get_args(kind)
-    if build is np.ndarray:
-        return arrays[tree]
+    if isinstance(tree, dict) and "array" in tree:
+        return arrays[tree["array"]]
     if is_dataclass(build):
         hints = get_type_hints(build)
         values = {n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"}

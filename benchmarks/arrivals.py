@@ -1,0 +1,89 @@
+"""Training-free arrivals per second, from the call a user makes, against the number of clients.
+
+FedRAW with a buffer of 10; ten labels, two of them rare and on two slow clients each, every common
+one on two thirds of all clients. `set up` is everything until the first arrivals: drawing data and
+clients, handing out the model. The rate is the median over stretches of 1,000 arrivals after it,
+on one core, with and without the event log; so a checkpoint of a million clients, which a long run
+gives at most a fiftieth of its time, does not count.
+Run: make bench
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from benchmarks.machine import headline
+
+from fedraw.data.histograms import Histogram, labels_only
+from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.scenario import Parts
+from fedraw.experiments.spec import Spec
+
+CLIENTS = (30, 100, 1_000, 10_000, 100_000, 1_000_000)
+EVENTS = 40_000
+STRETCH = 1_000
+REPEATS = 3  # of which the median; one where setting up takes long
+
+
+class Measured(NamedTuple):
+    set_up: float  # seconds
+    rate: float  # arrivals a second
+
+
+def scene(clients: int) -> tuple[Spec, Parts]:
+    histogram = Histogram({str(label): max(clients, 300) for label in range(10)})
+    spec = Spec.read(
+        {
+            "partition": {
+                "clients": clients,
+                "rare_labels": [8, 9],
+                "clients_per_common_label": clients * 2 // 3,
+            },
+            "training": {"kind": "none"},
+            "run": {"events": EVENTS, "seeds": [1]},
+        }
+    )
+    return spec, Parts(data=labels_only("ten labels", histogram, np.random.default_rng(0)))
+
+
+def measure(clients: int, folder: Path | None) -> Measured:
+    spec, parts = scene(clients)
+    told: list[tuple[int, float]] = []
+
+    def tell(event: int) -> None:
+        told.append((event, time.perf_counter()))
+
+    begun = time.perf_counter()
+    run_seed(spec, 1, folder, parts, How(progress=tell, force=True))
+    _, start = told[0]
+    marks = [moment for event, moment in told[:-1] if event % STRETCH == 0]
+    stretches = [after - before for before, after in pairwise(marks)]
+    return Measured(start - begun, STRETCH / median(stretches))
+
+
+def main() -> None:
+    print(headline())
+    print(f"{'clients':>10} {'set up':>9} {'log off':>12} {'log on':>12}   (arrivals a second)")
+    first = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for clients in CLIENTS:
+            repeats = REPEATS if clients <= 10_000 else 1
+            off = [measure(clients, None) for _ in range(repeats)]
+            on = [measure(clients, Path(folder)) for _ in range(repeats)]
+            rate, logged = median(m.rate for m in off), median(m.rate for m in on)
+            first = first or rate
+            set_up = min(m.set_up for m in off)
+            print(
+                f"{clients:>10,} {set_up:>7.2f} s {rate:>12,.0f} {logged:>12,.0f}"
+                f"   cost per arrival x {first / rate:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -44,7 +44,7 @@ def reproduce(
         with console.cell_progress(cells) as progress:
             results = run_cells(cells, How(), jobs, progress)
     except Interrupted:
-        console.err.print("fedraw: interrupted; nothing was written, so run it again")
+        console.say("fedraw: interrupted; nothing was written, so run it again")
         raise typer.Exit(130) from None
     found = findings(tables, cells, results)
     seconds = time.perf_counter() - begun
@@ -57,7 +57,7 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
         (out / "dynamics.md").write_text(text, encoding="utf-8")
         (out / "dynamics.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        console.err.print(f"written to {out}")
+        console.say(f"written to {out}")
     if json_:
         console.print_json(document)
     else:

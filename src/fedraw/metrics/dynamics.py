@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import mul
 from typing import Any
 
 from fedraw.core.types import ClientId
@@ -46,7 +47,7 @@ class Dynamics:
                 self._weigh(arrival["buffer"], arrival["weights"])
 
     def _weigh(self, buffer: list[ClientId], weights: list[float]) -> None:
-        rho = len(weights) * sum([weight * weight for weight in weights])
+        rho = len(weights) * sum(map(mul, weights, weights))
         self._rho_sum += rho
         self._rho_max = max(rho, self._rho_max or 0.0)
         largest = max(weights) * (1 - TIE)

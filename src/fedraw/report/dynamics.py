@@ -16,7 +16,8 @@ must. *Away* is its distance from our mean in our standard deviations. Shares ar
 staleness in events.
 """
 
-# True of 30 seeds, and too coarse to change with more.
+# Read off 30 seeds, and too coarse to change with more; with fewer the tables speak for themselves.
+WORDS_HOLD_FROM = 30
 IN_WORDS = (
     "In words: how often rare clients arrive and reach the buffer, how stale they are, how many "
     "aggregations there are and what a false claim weighs all come out as in the paper, whose "
@@ -48,7 +49,9 @@ FURTHEST = 5
 def markdown(artefacts: Sequence[Artefact], found: Sequence[Finding], origin: str) -> str:
     """`origin` says by which command, when and on what the numbers were made."""
     parts = ["# Buffer dynamics: the paper's numbers and ours\n", f"{origin}\n", HOW_TO_READ]
-    parts += [fill(IN_WORDS, WIDTH) + "\n", verdict(found)]
+    if min(len(finding.stat.values) for finding in found) >= WORDS_HOLD_FROM:
+        parts.append(fill(IN_WORDS, WIDTH) + "\n")
+    parts.append(verdict(found))
     for artefact in artefacts:
         own = [finding for finding in found if finding.artefact == artefact.name]
         parts.append(f"## {artefact.name}: {artefact.title}\n")

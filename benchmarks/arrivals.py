@@ -33,7 +33,8 @@ REPEATS = 3  # of which the median; one where setting up takes long
 
 class Measured(NamedTuple):
     set_up: float  # seconds
-    rate: float  # arrivals a second
+    rate: float  # arrivals a second, the median stretch
+    best: float  # the quickest stretch: what the machine gives when nobody else uses it
 
 
 def scene(clients: int) -> tuple[Spec, Parts]:
@@ -64,24 +65,28 @@ def measure(clients: int, folder: Path | None) -> Measured:
     _, start = told[0]
     marks = [moment for event, moment in told[:-1] if event % STRETCH == 0]
     stretches = [after - before for before, after in pairwise(marks)]
-    return Measured(start - begun, STRETCH / median(stretches))
+    return Measured(start - begun, STRETCH / median(stretches), STRETCH / min(stretches))
+
+
+def shown(runs: list[Measured]) -> str:
+    return f"{median(m.rate for m in runs):>9,.0f} ({max(m.best for m in runs):>7,.0f})"
 
 
 def main() -> None:
     print(headline())
-    print(f"{'clients':>10} {'set up':>9} {'log off':>12} {'log on':>12}   (arrivals a second)")
+    print("arrivals a second, median (best); cost per arrival against 30 clients, by the median")
+    print(f"{'clients':>10} {'set up':>9} {'log off':>19} {'log on':>19} {'cost':>7}")
     first = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for clients in CLIENTS:
             repeats = REPEATS if clients <= 10_000 else 1
             off = [measure(clients, None) for _ in range(repeats)]
             on = [measure(clients, Path(folder)) for _ in range(repeats)]
-            rate, logged = median(m.rate for m in off), median(m.rate for m in on)
+            rate = median(m.rate for m in off)
             first = first or rate
             set_up = min(m.set_up for m in off)
             print(
-                f"{clients:>10,} {set_up:>7.2f} s {rate:>12,.0f} {logged:>12,.0f}"
-                f"   cost per arrival x {first / rate:.2f}"
+                f"{clients:>10,} {set_up:>7.2f} s {shown(off)} {shown(on)} x {first / rate:>5.2f}"
             )
 
 

@@ -43,9 +43,14 @@ ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])")
 def watch(*arguments: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedraw", "watch", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd,
         env={**PLAIN, **env},
     )  # fmt: skip
+
+
+def heed_ctrl_c() -> None:
+    """Tests that run in the background of a shell inherit an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
@@ -54,7 +59,9 @@ def running(cwd: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "fedraw", "run", "spec.toml", "--jobs", "1", *more]
     log = cwd / "runs/spec/seed-1/events.jsonl"
     begun = time.time()
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c
+    )
     try:
         wait_until(lambda: log.exists() and log.stat().st_mtime > begun)
         wait_until(lambda: log.read_bytes().count(b'"evaluation"') >= 2)
@@ -65,7 +72,7 @@ def running(cwd: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not true():
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.05)
@@ -81,7 +88,7 @@ class Terminal:
         inherited = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
         self.process = subprocess.Popen(
             command, cwd=cwd, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**inherited, "TERM": "xterm-256color", **env},
+            env={**inherited, "TERM": "xterm-256color", **env}, preexec_fn=heed_ctrl_c,
         )  # fmt: skip
         os.close(slave)
         self.output = ""
@@ -96,16 +103,16 @@ class Terminal:
 
     def read_until(self, text: str, times: int = 1) -> None:
         """Until so many different matches of a pattern were shown."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while len(set(re.findall(text, self.output))) < times:
             assert time.monotonic() < until, f"{text!r} is not in {self.output[-3000:]}"
             self._read(0.1)
 
     def wait(self) -> int:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while self.process.poll() is None and time.monotonic() < until:
             self._read(0.1)
-        code = self.process.wait(timeout=5)
+        code = self.process.wait(timeout=60)
         while self._read(0.1):
             pass
         return code
@@ -148,12 +155,14 @@ def test_a_run_is_watched_killed_and_resumed(tmp_path: Path) -> None:
 
     killed = watch("runs/spec", cwd=tmp_path)
     assert killed.returncode == 0
-    assert re.search(r"nothing written since \S+, 1 min \d\d s ago; no checkpoint", killed.stdout)
+    # On a slow machine the run may have come to its first checkpoint before it was killed.
+    told = r"nothing written since \S+, \d min \d\d s ago; (no checkpoint|checkpoint at event)"
+    assert re.search(told, killed.stdout)
     assert int(re.findall(r"event (\d+) of", killed.stdout)[0]) < 9999
 
     with running(tmp_path, "--resume") as process:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     os.utime(log, (time.time() - 100,) * 2)
     interrupted = watch("runs/spec/seed-1", cwd=tmp_path).stdout
     assert "; checkpoint at event" in interrupted

@@ -56,7 +56,7 @@ def opened(page: Path, profile: Path, *options: str) -> str:
     """What the browser prints on standard output; a message on its console is a failure."""
     own = f"--user-data-dir={profile}"
     command = [browser(), *QUIET, own, *options, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     assert "CONSOLE" not in done.stderr
     return done.stdout
 

@@ -11,8 +11,8 @@ from fedraw.experiments.event_log import Record
 from fedraw.metrics.dynamics import Dynamics
 from fedraw.metrics.influence import Influence, group_influence, label_influence
 
-# The order of a full table; accuracies and shares in percent, Jain in 0..1.
-METRICS = (
+# What the model can do: the higher the better; in percent, Jain in 0..1.
+QUALITY = (
     "GlobalAcc",
     "AvgRare",
     "MacroF1",
@@ -23,11 +23,11 @@ METRICS = (
     "LocalCommon",
     "MeanClient",
     "Jain",
-    "BufPres",
-    "RarePart",
-    "RareMeanStale",
-    "RareMaxStale",
 )
+# Who reaches the server: shares in percent, staleness in events.
+PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
+# The order of a full table.
+METRICS = QUALITY + PARTICIPATION
 TAIL = 5
 
 

@@ -6,25 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedraw.experiments.compare import Row, Stat
-from fedraw.experiments.summary import METRICS
+from fedraw.experiments.summary import METRICS, QUALITY
 
 UNDEFINED = "–"
 PRECISE = frozenset({"Jain"})
 # The others say how often and how late rare clients are heard; more of it is no merit in itself.
-HIGHER_IS_BETTER = frozenset(
-    {
-        "GlobalAcc",
-        "AvgRare",
-        "MacroF1",
-        "RareF1",
-        "RareF2",
-        "Worst10",
-        "LocalRare",
-        "LocalCommon",
-        "MeanClient",
-        "Jain",
-    }
-)
+HIGHER_IS_BETTER = frozenset(QUALITY)
 _NOTHING = Stat(None, None, ())
 
 

@@ -96,7 +96,7 @@ def bare_steps(case: Case, counts: list[int], ready: Any, done: Any) -> None:
     rng = Streams(0).generator("initial model")
     module = models.build(wanted.model, data.input_shape, data.classes, rng).train()
     optimiser = torch.optim.SGD(module.parameters(), wanted.lr)
-    images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+    images, labels = torch.from_numpy(data.images[:]), torch.from_numpy(data.labels)
     ready.wait()
     begun = time.perf_counter()
     for samples in counts:

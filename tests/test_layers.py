@@ -25,12 +25,15 @@ MAY_IMPORT = {
     "metrics": {"errors", "core"},
     "experiments": {"errors", "core", "strategies", "simulation", "learning", "data", "metrics"},
     "report": {"errors", "core", "metrics", "experiments"},
-    "cli": {"errors", "experiments", "report"},
+    "cli": {"errors", "data", "experiments", "report"},
 }
 ONLY_IN = {
     "torch": {"learning"},
     "sklearn": {"data", "metrics"},
     "matplotlib": {"report"},
+    "PIL": {"data"},
+    "pooch": {"data"},
+    "requests": {"data"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
 }
@@ -68,7 +71,7 @@ WITHOUT = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "sklearn", "matplotlib"}:
+        if name.split(".")[0] in {"torch", "sklearn", "matplotlib", "PIL", "pooch"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 """

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.data.releases_on_disk import lay_out_emnist, lay_out_ham10000
 
 from fedraw.data.catalog import load
 from fedraw.data.digits import digits
@@ -20,7 +22,7 @@ def test_digits_are_complete_and_scaled() -> None:
     assert (data.name, data.label_names) == ("digits", tuple("0123456789"))
     assert (len(data.images), len(data.test_images)) == (1438, 359)
     assert data.images.dtype == np.float32
-    assert (data.images.min(), data.images.max()) == (0, 1)
+    assert (data.images[:].min(), data.images[:].max()) == (0, 1)
 
 
 def test_each_digit_is_held_out_in_proportion() -> None:
@@ -45,6 +47,44 @@ def test_npz_is_read_from_its_path(tmp_path: Path) -> None:
 def test_impossible_choices_are_refused(name: str, path: Path | None, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         load(name, path=path, rng=rng())
+
+
+@pytest.mark.parametrize("name", ["digits", "npz", "ham10000-labels", "emnist", "cifar10"])
+@pytest.mark.parametrize("useless", [{"size": 32}, {"holdout": "random"}])
+def test_size_and_holdout_are_for_photographs(name: str, useless: dict[str, Any]) -> None:
+    key = next(iter(useless))
+    with pytest.raises(BadInput, match=f"'{name}' takes no {key}.*for ham10000 and isic2019"):
+        load(name, rng=rng(), **useless)
+
+
+@pytest.mark.parametrize("name", ["emnist", "cifar10", "ham10000", "isic2019"])
+def test_the_public_data_sets_need_a_data_root(name: str) -> None:
+    with pytest.raises(BadInput, match=f"--data FOLDER or set FEDRAW_DATA.*data fetch {name}"):
+        load(name, rng=rng())
+
+
+def test_the_public_data_sets_have_no_path(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"'cifar10' has no path.*give --data"):
+        load("cifar10", path=tmp_path, rng=rng())
+
+
+def test_the_data_root_may_stand_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out_emnist(tmp_path)
+    monkeypatch.setenv("FEDRAW_DATA", str(tmp_path))
+    assert load("emnist", rng=rng()).classes == 47
+    with pytest.raises(BadInput, match="gone is not a folder"):
+        load("emnist", root=tmp_path / "gone", rng=rng())  # what is given comes first
+
+
+def test_without_pillow_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out_ham10000(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtra, match=r"fedraw\[data\]"):
+        load("ham10000", root=tmp_path, rng=rng())
 
 
 def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

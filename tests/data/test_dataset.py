@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedraw.data.dataset import Dataset, from_arrays
+from fedraw.data.images import Images
 from fedraw.errors import BadInput
 
 
@@ -24,7 +25,9 @@ def toy(**changes: Any) -> Dataset:
         "test_labels": np.array([1]),
         "label_names": ("cat", "dog"),
     }
-    return Dataset(**(whole | changes))
+    parts: dict[str, Any] = whole | changes
+    parts |= {key: Images(parts[key]) for key in ("images", "test_images")}
+    return Dataset(**parts)
 
 
 def with_nan() -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -73,13 +76,28 @@ def test_an_unknown_label_is_refused_with_a_remedy(label: int | str, words: str)
         toy().label_indices([label])
 
 
-def test_bytes_become_shares_and_other_integers_stay() -> None:
-    def pixel(dtype: type[np.generic]) -> float:
-        images = np.full((4, 1), 51, dtype=dtype)
-        return float(from_arrays(images, [0, 0, 0, 0], rng=rng()).images[0, 0])
+def test_bytes_stay_bytes_and_other_numbers_become_float32() -> None:
+    def images(dtype: type[np.generic]) -> Images:
+        return from_arrays(np.full((4, 1), 51, dtype=dtype), [0, 0, 0, 0], rng=rng()).images
 
-    assert pixel(np.uint8) == pytest.approx(0.2)
-    assert (pixel(np.int64), pixel(np.float64)) == (51, 51)
+    assert [images(t).dtype for t in (np.uint8, np.int64, np.float64)] == ["u1", "f4", "f4"]
+    assert images(np.int64)[:1].tolist() == [[51.0]]
+
+
+def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
+    images = np.arange(12, dtype=np.float32).reshape(3, 1, 2, 2)
+    everything = Images(np.concatenate([images[::-1], images]))
+    same = Dataset(
+        "toy",
+        everything.select([3, 4, 5]),
+        np.array([0, 1, 1]),
+        everything.select([3]),
+        np.array([1]),
+        ("cat", "dog"),
+    )
+    assert same.sha256() == toy(images=images, test_images=images[:1]).sha256()
+    assert same.sha256() != toy(images=images[::-1], test_images=images[:1]).sha256()
+    assert same.sha256() != toy(images=images, test_images=images[1:2]).sha256()
 
 
 def test_label_names_number_text_labels() -> None:

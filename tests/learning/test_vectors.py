@@ -139,3 +139,13 @@ def test_what_cannot_be_a_vector_is_refused(module: nn.Module, words: str) -> No
 def test_a_vector_of_another_model_is_refused() -> None:
     with pytest.raises(BadInput, match=r"shape \(4,\) does not fit this model of 29"):
         FlatModule(normed()).load(count_up(4))
+
+
+def test_a_model_elsewhere_is_reached_through_its_host_copy() -> None:
+    flat = FlatModule(normed(), torch.device("cpu"))
+    flat._host = flat.flat.clone()  # what another device than the cpu has from the start
+    flat._array = flat._host.numpy()
+    flat.load(count_up(29))
+    assert flat.flat.tolist() == list(range(29))
+    flat.flat.add_(1)
+    assert np.array_equal(flat.vector(), count_up(29) + 1)

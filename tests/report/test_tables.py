@@ -99,7 +99,7 @@ def test_nothing_at_all_is_still_a_table() -> None:
     rows = [one_seed("fedraw", GlobalAcc=None)]
     assert printed(tables.text_table(rows))[-1] == "fedraw"
     assert tables.markdown(rows) == "|        |\n| ------ |\n| fedraw |\n"
-    assert tables.csv(rows) == "name,seeds\nfedraw,42\n"
+    assert tables.csv(rows) == "name,seeds,notes\nfedraw,42,\n"
     assert r"fedraw \\" in tables.latex(rows)
 
 

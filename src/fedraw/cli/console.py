@@ -8,8 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
+from fedraw.data.progress import Progress as DataProgress
+from fedraw.data.releases import size_text
 from fedraw.experiments.cells import Cell, CellProgress
 
 out = Console()
@@ -45,3 +54,32 @@ def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
             bar.update(task, completed=sum(done))
 
         yield tell
+
+
+@contextmanager
+def task_progress() -> Iterator[DataProgress]:
+    """One bar for each thing that is being done, on standard error, only where someone watches."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=None, amount="")
+            bars.update(
+                tasks[what], completed=done, total=total or None, amount=_amount(done, total)
+            )
+
+        yield tell
+
+
+def _amount(done: int, total: int) -> str:
+    # No data set has a million images, and few downloads have less than a million bytes.
+    if max(done, total) >= 1_000_000:
+        return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)
+    return f"{done:,}/{total:,}" if total else f"{done:,}"

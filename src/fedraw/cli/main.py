@@ -13,6 +13,7 @@ import typer
 import fedraw
 from fedraw.cli import console
 from fedraw.cli.compare import compare
+from fedraw.cli.data import data
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
 from fedraw.cli.reproduce import reproduce
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for command in (demo, run, compare, watch, reproduce, new):
     app.command()(command)
+app.add_typer(data)
 
 
 def print_version(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.run import How, Result
 from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.source import Where, prepare
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.report.tables import text_table
@@ -37,6 +38,10 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default runs/<spec name>.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="FEDRAW_DATA", help="The data root: folder of the public data sets."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
@@ -61,13 +66,15 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     folder = out or Path("runs") / spec_file.stem
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     if dry_run:
-        _describe(spec, cells, json_)
+        _describe(spec, cells, data, json_)
         return
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
     workers = (jobs or cores()) if executor is ExecutorName.processes else 0
+    with console.task_progress() as progress:
+        prepare(spec, Where(data, progress))
     with console.cell_progress(cells) as progress:
-        how = How(workers=workers, resume=resume, force=force)
+        how = How(workers=workers, where=Where(data), resume=resume, force=force)
         results = run_cells(cells, how, jobs, progress)
     rows = compare(results)
     if json_:
@@ -110,8 +117,9 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
         raise BadInput(f"--seeds {text!r} is no list of whole numbers, as 42,123,456") from None
 
 
-def _describe(spec: Spec, cells: list[Cell], as_document: bool) -> None:
-    scenario = Scenario.of(spec, cells[0].seed)  # loads the data, draws clients, builds the model
+def _describe(spec: Spec, cells: list[Cell], data: Path | None, as_document: bool) -> None:
+    with console.task_progress() as progress:  # loads the data, draws clients, builds the model
+        scenario = Scenario.of(spec, cells[0].seed, where=Where(data, progress))
     with scenario.executor() as executor:
         scenario.simulation(executor)  # reads the trace, starts the strategy
     facts = {
@@ -120,6 +128,7 @@ def _describe(spec: Spec, cells: list[Cell], as_document: bool) -> None:
         "parameters": int(scenario.initial.size),
         "training_images": len(scenario.clients.dataset.labels),
         "test_images": len(scenario.clients.dataset.test_labels),
+        "notes": list(scenario.notes),
         "folders": [_folder(cell.folder) for cell in cells if cell.folder],
     }
     if as_document:

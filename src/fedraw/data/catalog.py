@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,45 +13,97 @@ from fedraw.data.digits import digits
 from fedraw.data.histograms import BY_NAME as HISTOGRAMS
 from fedraw.data.histograms import labels_only
 from fedraw.data.npz import load_npz
+from fedraw.data.progress import Progress
+from fedraw.data.public import BATCHES, LESIONS, PUBLIC, load_batches, load_lesions
+from fedraw.data.root import data_root
 from fedraw.errors import BadInput, nearest
 
-Loader = Callable[[Path | None, np.random.Generator], Dataset]
+# Those that are decoded from the files of a data root and kept in the cache.
+DECODED = PUBLIC
 
 
-def load(name: str, *, path: Path | None = None, rng: np.random.Generator) -> Dataset:
+@dataclass(frozen=True)
+class _Wanted:
+    name: str
+    path: Path | None
+    root: Path | None
+    size: int | None
+    holdout: str | None
+    rng: np.random.Generator
+    progress: Progress | None
+
+
+def load(
+    name: str,
+    *,
+    path: Path | None = None,
+    root: Path | None = None,
+    size: int | None = None,
+    holdout: str | None = None,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
+) -> Dataset:
     """A dataset by name; `rng` draws the test set where none is published.
+
+    The public data sets are read from the data `root` (default: FEDRAW_DATA). `size` and `holdout`
+    are for those that are photographs without a test set.
 
     >>> load("digits", rng=np.random.default_rng(0)).classes
     10
     """
     if name not in BY_NAME:
         raise BadInput(f"unknown dataset {name!r}; {nearest(name, BY_NAME)}")
-    return BY_NAME[name](path, rng)
+    wanted = _Wanted(name, path, root, size, holdout, rng, progress)
+    _refuse_useless(wanted)
+    return BY_NAME[name](wanted)
 
 
-def _digits(path: Path | None, rng: np.random.Generator) -> Dataset:
-    if path is not None:
-        raise BadInput(f"dataset 'digits' has no path, got {str(path)!r}; did you mean 'npz'?")
-    return digits(rng)
+def _refuse_useless(wanted: _Wanted) -> None:
+    """What has no effect is a misunderstanding."""
+    for key, value in (("size", wanted.size), ("holdout", wanted.holdout)):
+        if value is not None and wanted.name not in LESIONS:
+            raise BadInput(
+                f"dataset {wanted.name!r} takes no {key}, got {value!r}; leave it out (it is for "
+                f"{' and '.join(LESIONS)})"
+            )
+    if wanted.path is not None and wanted.name != "npz":
+        remedy = "give --data, the data root" if wanted.name in PUBLIC else "did you mean 'npz'?"
+        raise BadInput(f"dataset {wanted.name!r} has no path, got {str(wanted.path)!r}; {remedy}")
 
 
-def _npz(path: Path | None, rng: np.random.Generator) -> Dataset:
-    if path is None:
+def _digits(wanted: _Wanted) -> Dataset:
+    return digits(wanted.rng)
+
+
+def _npz(wanted: _Wanted) -> Dataset:
+    if wanted.path is None:
         raise BadInput("dataset 'npz' needs a path; set path to the .npz file")
-    return load_npz(path, rng)
+    return load_npz(wanted.path, wanted.rng)
 
 
-def _labels_only(name: str) -> Loader:
-    def load_labels(path: Path | None, rng: np.random.Generator) -> Dataset:
-        if path is not None:
-            raise BadInput(f"dataset {name!r} has no path, got {str(path)!r}; did you mean 'npz'?")
-        return labels_only(name, HISTOGRAMS[name], rng)
-
-    return load_labels
+def _labels_only(wanted: _Wanted) -> Dataset:
+    return labels_only(wanted.name, HISTOGRAMS[wanted.name], wanted.rng)
 
 
-BY_NAME: dict[str, Loader] = {
+def _batches(wanted: _Wanted) -> Dataset:
+    return load_batches(wanted.name, data_root(wanted.root, wanted.name), wanted.progress)
+
+
+def _lesions(wanted: _Wanted) -> Dataset:
+    return load_lesions(
+        wanted.name,
+        data_root(wanted.root, wanted.name),
+        wanted.rng,
+        size=wanted.size,
+        holdout=wanted.holdout,
+        progress=wanted.progress,
+    )
+
+
+BY_NAME: dict[str, Callable[[_Wanted], Dataset]] = {
     "digits": _digits,
     "npz": _npz,
-    **{name: _labels_only(name) for name in HISTOGRAMS},
+    **dict.fromkeys(HISTOGRAMS, _labels_only),
+    **dict.fromkeys(BATCHES, _batches),
+    **dict.fromkeys(LESIONS, _lesions),
 }

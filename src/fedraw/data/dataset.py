@@ -12,17 +12,17 @@ import numpy.typing as npt
 from fedraw.core.types import Ints
 from fedraw.data.arrays import as_images, encode_labels, same_form
 from fedraw.data.holdout import stratified
+from fedraw.data.images import Images
 from fedraw.errors import BadInput, nearest
-
-Images = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images to spread over clients, and a test set that belongs to none of them.
 
-    >>> two = np.zeros((2, 1, 8, 8), dtype=np.float32)
-    >>> data = Dataset("toy", two, np.array([0, 1]), two[:1], np.array([1]), ("cat", "dog"))
+    >>> two = Images(np.zeros((2, 1, 8, 8), dtype=np.float32))
+    >>> test = two.select([0])
+    >>> data = Dataset("toy", two, np.array([0, 1]), test, np.array([1]), ("cat", "dog"))
     >>> data.classes, data.input_shape, data.label_indices(["dog", 0])
     (2, (1, 8, 8), (1, 0))
     """
@@ -33,6 +33,7 @@ class Dataset:
     test_images: Images
     test_labels: Ints
     label_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # what every result on this data has to say
 
     def __post_init__(self) -> None:
         if len(set(self.label_names)) < len(self.label_names):
@@ -68,9 +69,12 @@ class Dataset:
     def sha256(self) -> str:
         """A fingerprint of every image and label: two runs are comparable if they agree in it."""
         digest = hashlib.sha256()
-        for array in (self.images, self.labels, self.test_images, self.test_labels):
-            digest.update(f"{array.shape}{array.dtype}".encode())
-            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        for images, labels in (
+            (self.images, self.labels),
+            (self.test_images, self.test_labels),
+        ):
+            digest.update(images.sha256().encode())
+            digest.update(np.ascontiguousarray(labels).tobytes())
         return digest.hexdigest()
 
     def _label_index(self, label: int | str) -> int:
@@ -102,10 +106,10 @@ def from_arrays(
 ) -> Dataset:
     """A dataset from a user's own arrays.
 
-    Images of uint8 are divided by 255; all others keep their values and become float32. Labels are
-    numbers from 0, or names, which are then numbered in the order of `label_names` (by default the
-    alphabet's). Without test arrays, a share `holdout` of each label, drawn with `rng`, becomes the
-    test set.
+    Images of uint8 mean 0..1 in steps of 1/255; all others keep their values, as float32. Labels
+    are numbers from 0, or names, which are then numbered in the order of `label_names` (by default
+    the alphabet's). Without test arrays, a share `holdout` of each label, drawn with `rng`, becomes
+    the test set.
 
     >>> rng = np.random.default_rng(0)
     >>> data = from_arrays(np.eye(4), ["b", "a", "b", "a"], holdout=0.5, rng=rng)
@@ -117,38 +121,47 @@ def from_arrays(
         test_x = as_images("test_images", test_images)
         same_form(images, test_images)
         (y, test_y), names = encode_labels([labels, test_labels], label_names)
-        return Dataset(name, x, y, test_x, test_y, names)
+        return Dataset(name, Images(x), y, Images(test_x), test_y, names)
     if test_images is not None or test_labels is not None:
         raise BadInput("only one of test_images and test_labels is there; give both, or neither")
     if rng is None:
         raise BadInput("there are no test arrays; give them, or rng = a generator to hold some out")
     (y,), names = encode_labels([labels], label_names)
-    _check("", x, y, len(names))
+    everything = Images(x)
+    _check("", everything, y, len(names))
     kept, held = stratified(y, holdout, rng)
-    return Dataset(name, x[kept], y[kept], x[held], y[held], names)
+    chosen, test = everything.select(kept), everything.select(held)
+    return Dataset(name, chosen, y[kept], test, y[held], names)
 
 
 def _check(kind: str, images: Images, labels: Ints, classes: int) -> None:
-    if images.dtype != np.float32 or labels.dtype != np.int64:
+    if images.dtype not in (np.float32, np.uint8) or labels.dtype != np.int64:
         raise BadInput(
-            f"{kind}images are {images.dtype} and {kind}labels {labels.dtype}, not float32 and "
-            "int64; fedraw.data.dataset.from_arrays converts them"
+            f"{kind}images are {images.dtype} and {kind}labels {labels.dtype}, not float32 (or "
+            "uint8) and int64; fedraw.data.dataset.from_arrays converts them"
         )
-    if images.ndim < 2 or labels.shape != images.shape[:1]:
+    if len(images.shape) < 2 or labels.shape != images.shape[:1]:
         raise BadInput(
             f"{kind}images have shape {images.shape} and {kind}labels {labels.shape}; "
             "they need (n, ...) and (n,), one label for each image"
         )
-    finite = np.isfinite(images.reshape(len(images), -1)).all(axis=1) if len(images) else True
-    if not np.all(finite):
-        raise BadInput(
-            f"{kind}images[{np.argmin(finite)}] holds a pixel that is not a finite number; "
-            "replace it or leave the image out"
-        )
+    _check_finite(kind, images)
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         row = int(outside.argmax())
         raise BadInput(
             f"{kind}labels[{row}] = {labels[row]}, and {classes} label names allow 0 to "
             f"{classes - 1}; mend the label or name all labels"
+        )
+
+
+def _check_finite(kind: str, images: Images) -> None:
+    if images.dtype != np.float32 or not len(images):
+        return
+    pixels = images[:]
+    finite = np.isfinite(pixels.reshape(len(pixels), -1)).all(axis=1)
+    if not np.all(finite):
+        raise BadInput(
+            f"{kind}images[{np.argmin(finite)}] holds a pixel that is not a finite number; "
+            "replace it or leave the image out"
         )

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedraw.core.labels import whole_counts
 from fedraw.data.dataset import Dataset
-from fedraw.data.holdout import check_share
+from fedraw.data.holdout import unstratified
+from fedraw.data.images import Images
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,15 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     >>> data.labels.tolist(), data.images.shape, data.has_images
     ([0, 0, 0, 1], (4, 0), False)
     """
-    check_share("holdout", histogram.holdout)
     names = list(histogram.counts)
     counts = whole_counts(list(histogram.counts.values()), lambda i: f"label {names[i]!r}")
     labels = np.repeat(np.arange(len(counts)), counts)
     # Drawn from all samples alike, not label by label: as the paper's was.
-    shuffled = rng.permutation(len(labels)) if histogram.holdout else np.arange(len(labels))
-    size = round(histogram.holdout * len(labels))
-    held, kept = np.sort(shuffled[:size]), np.sort(shuffled[size:])
+    kept, held = unstratified(len(labels), histogram.holdout, rng)
     return Dataset(
-        name, _no_pixels(len(kept)), labels[kept], _no_pixels(size), labels[held], tuple(names)
+        name, _no_pixels(len(kept)), labels[kept], _no_pixels(len(held)), labels[held], tuple(names)
     )
 
 
-def _no_pixels(n: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    return np.zeros((n, 0), np.float32)
+def _no_pixels(n: int) -> Images:
+    return Images(np.zeros((n, 0), np.float32))

@@ -25,6 +25,37 @@ def stratified(labels: Ints, share: float, rng: np.random.Generator) -> tuple[In
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
 
 
+def unstratified(n: int, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Positions to keep and to hold out, drawn from all alike, whatever their labels.
+
+    >>> [len(part) for part in unstratified(10, 0.2, np.random.default_rng(0))]
+    [8, 2]
+    """
+    check_share("holdout", share)
+    shuffled = rng.permutation(n) if share else np.arange(n)
+    size = round(share * n)
+    return np.sort(shuffled[size:]), np.sort(shuffled[:size])
+
+
+def grouped(groups: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Positions to keep and to hold out, no group on both sides.
+
+    Whole groups are drawn until the share is reached, so a little more may be held out; one group
+    at least is kept.
+
+    >>> kept, held = grouped(np.array([7, 7, 8, 8, 9, 9]), 0.3, np.random.default_rng(0))
+    >>> len(kept), len(held), held[1] - held[0]
+    (4, 2, np.int64(1))
+    """
+    check_share("holdout", share)
+    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(sizes))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    drawn = order[:-1][before[:-1] < round(share * len(groups))]
+    is_held = np.isin(number, drawn)
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
 def check_share(key: str, share: float) -> None:
     if not 0 <= share < 1:
         raise BadInput(f"{key} = {share!r} is not a share; it must be in [0, 1)")

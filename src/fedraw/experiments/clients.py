@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,10 @@ import numpy.typing as npt
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
-from fedraw.data import catalog, partition
-from fedraw.data.dataset import Dataset, from_arrays
+from fedraw.data import partition
+from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
+from fedraw.experiments.source import Where, load_dataset
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.misreport import misreport
 from fedraw.simulation.speeds import mean_seconds
@@ -43,9 +43,10 @@ def draw_clients(
     streams: Streams,
     data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     own_partition: Partition | None = None,
+    where: Where | None = None,
 ) -> Clients:
     """Load, partition and draw what the spec says, each from its own random stream."""
-    dataset = _dataset(spec, data, streams.generator("holdout"))
+    dataset = load_dataset(spec, data, streams, where or Where())
     rng = streams.generator("partition")
     shares = _partition(spec, dataset, own_partition, rng)
     local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
@@ -70,20 +71,6 @@ def draw_clients(
         attacker=attacker,
         seconds=seconds,
     )
-
-
-def _dataset(
-    spec: Spec,
-    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None,
-    rng: np.random.Generator,
-) -> Dataset:
-    if data is None:
-        path = None if spec.data.path is None else Path(spec.data.path)
-        return catalog.load(spec.data.name, path=path, rng=rng)
-    if isinstance(data, Dataset):
-        return data
-    images, labels = data
-    return from_arrays(images, labels, rng=rng)
 
 
 def _partition(

@@ -37,6 +37,7 @@ class Row:
     name: str
     seeds: tuple[int, ...]
     metrics: Mapping[str, Stat]
+    notes: tuple[str, ...] = ()  # what has to be said wherever the row is shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,11 @@ def group_runs(runs: Iterable[Result | Path | str]) -> list[Group]:
     return [Group(_row(name, [run.content for run in runs]), runs) for name, runs in groups]
 
 
+def notes_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What has to stand beside these rows, each note once."""
+    return _distinct(row.notes for row in rows)
+
+
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "rows": [
@@ -95,6 +101,7 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
                     key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
                     for key, stat in row.metrics.items()
                 },
+                "notes": list(row.notes),
             }
             for row in rows
         ]
@@ -155,4 +162,8 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> Row:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
     keys = group[0]["metrics"]
     stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}
-    return Row(name, seeds, stats)
+    return Row(name, seeds, stats, _distinct(summary.get("notes", ()) for summary in group))
+
+
+def _distinct(notes: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for some in notes for note in some))

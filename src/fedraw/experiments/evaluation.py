@@ -23,11 +23,11 @@ class Evaluator:
         self._dataset = clients.dataset
         self._rare_labels = clients.rare_labels
         self._rare_clients = clients.rare
-        # All local tests in one array: one pass through the model instead of one per client.
+        # All local tests in one row: one pass through the model instead of one per client.
         own = clients.test_indices
         everything = np.concatenate(own) if own else np.zeros(0, np.int64)
         self._owner = np.repeat(np.arange(len(own)), [len(indices) for indices in own])
-        self._local_images = self._dataset.images[everything]
+        self._local_images = self._dataset.images.select(everything)
         self._local_labels = self._dataset.labels[everything]
         self._clients = len(own)
 

@@ -42,13 +42,24 @@ def start_record(scenario: Scenario, name: str) -> Record:
         "attacker": scenario.clients.attacker,
         # How a client's weight in the model is read off the arrivals: see metrics.influence.
         "influence": getattr(scenario.strategy, "influence", "slots"),
+        "notes": list(scenario.notes),
         "data": {
             "train": len(dataset.labels),
             "test": len(dataset.test_labels),
             "sha256": dataset.sha256(),
         },
+        **_weights(scenario),
         "spec": scenario.tables(),
     }
+
+
+def _weights(scenario: Scenario) -> Record:
+    """What the first model was loaded from; nothing where it was drawn."""
+    loaded = None if scenario.network is None else scenario.network.loaded
+    if loaded is None:
+        return {}
+    facts = {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)}
+    return {"weights": facts}
 
 
 def joined_records(scenario: Scenario) -> Iterator[Record]:

@@ -70,11 +70,12 @@ class RunFolder:
     def refuse_other_data(self, start: Record) -> None:
         """The same spec may name a file whose content has changed."""
         before = next(iter(read_log(self.log)), {})
-        if before.get("data") != start["data"]:
-            raise BadInput(
-                f"cannot resume {self.path}: its data are not what they were (images or labels "
-                "have changed); restore them, or use --force to start anew"
-            )
+        for key, what in (("data", "images or labels have"), ("weights", "their file has")):
+            if before.get(key) != start.get(key):
+                raise BadInput(
+                    f"cannot resume {self.path}: its {key} are not what they were ({what} "
+                    "changed); restore them, or use --force to start anew"
+                )
 
     @contextmanager
     def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.names import row_name
 from fedraw.experiments.scenario import Parts, Scenario
+from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
 from fedraw.simulation.loop import Simulation
@@ -59,6 +60,7 @@ class How:
     """How to run, which never changes what comes out."""
 
     workers: int = 0  # processes that train; 0: this one
+    where: Where = field(default_factory=Where)  # the data root
     resume: bool = False
     force: bool = False
     progress: Progress | None = None
@@ -106,7 +108,7 @@ def run_seed(
     """Run one seed, and write its folder if one is given."""
     how = how or How()
     spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
-    scenario = Scenario.of(spec, seed, parts)
+    scenario = Scenario.of(spec, seed, parts, how.where)
     layout = None if scenario.trainer is None else scenario.trainer.layout
     if folder is not None and how.resume and RunFolder(folder).log.exists():
         RunFolder(folder).refuse_other_spec(scenario.tables())

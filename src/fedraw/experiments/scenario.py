@@ -15,12 +15,14 @@ from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
-from fedraw.errors import BadInput, MissingExtra
+from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
 from fedraw.experiments.local_data import LocalData, shared
+from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec, settings_of
+from fedraw.experiments.training import Network, Recipe, local_training, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
-from fedraw.simulation.executor import Executor, Inline, Job, Train, Trained, no_training
+from fedraw.simulation.executor import Executor, Inline, no_training
 from fedraw.simulation.loop import Simulation
 from fedraw.simulation.processes import Processes
 from fedraw.strategies.strategy import Request, Strategy
@@ -48,23 +50,42 @@ class Scenario:
     seed: int
     clients: Clients
     strategy: Strategy[Any]
-    trainer: Trainer | None  # None: training-free
-    initial: Vector
+    network: Network | None  # None: training-free
     parts: Parts = Parts()
 
     @classmethod
-    def of(cls, spec: Spec, seed: int, parts: Parts | None = None) -> Scenario:
-        parts = parts or Parts()
+    def of(
+        cls,
+        spec: Spec,
+        seed: int,
+        parts: Parts | None = None,
+        where: Where | None = None,
+    ) -> Scenario:
+        parts, where = parts or Parts(), where or Where()
         streams = Streams(seed)
-        clients = draw_clients(spec, streams, parts.data, parts.partition)
-        trainer, initial, layout = None, np.zeros(0, np.float32), None
+        clients = draw_clients(spec, streams, parts.data, parts.partition, where)
+        network = None
         if spec.training.kind != "none":
             refuse_no_images(clients.dataset)
             shape, classes = clients.dataset.input_shape, clients.dataset.classes
-            trainer, initial = make_trainer(spec, parts.model, shape, classes, streams)
-            layout = trainer.layout
+            network = make_network(spec, parts.model, shape, classes, streams, where.root)
+        layout = None if network is None else network.trainer.layout
         strategy = _with_layout(parts.strategy or spec.make_strategy(layout), layout)
-        return cls(spec, seed, clients, strategy, trainer, initial, parts)
+        return cls(spec, seed, clients, strategy, network, parts)
+
+    @property
+    def trainer(self) -> Trainer | None:
+        return None if self.network is None else self.network.trainer
+
+    @property
+    def initial(self) -> Vector:
+        return np.zeros(0, np.float32) if self.network is None else self.network.initial
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What every result has to say: how the data differ from the release, what was loaded."""
+        loaded = None if self.network is None else self.network.loaded
+        return self.clients.dataset.notes + (() if loaded is None else (str(loaded),))
 
     def tables(self) -> dict[str, Any]:
         """The spec as it was run, with the names of what the user brought in Python."""
@@ -122,35 +143,6 @@ def refuse_no_images(dataset: Dataset) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """How a worker process comes to train as this one would."""
-
-    spec: Spec
-    model: ModelFactory | None
-    data: LocalData
-    streams: Streams
-    request: Request
-
-    def __call__(self) -> Train:
-        shape, classes = self.data.images.shape[1:], self.data.classes
-        trainer, _ = make_trainer(self.spec, self.model, shape, classes, self.streams)
-        return local_training(trainer, self.data, self.streams, self.request)
-
-
-def local_training(trainer: Trainer, data: LocalData, streams: Streams, request: Request) -> Train:
-    """Local SGD on a client's own samples, and the loss before it if the strategy asks for it."""
-
-    def train(job: Job) -> Trained:
-        images, labels = data.of_client(job.position)
-        loss = trainer.mean_loss(job.model, images, labels) if request.loss else None
-        rng = streams.generator("batches", job.position, job.training)
-        vector = trainer.train(job.model, images, labels, rng, request.proximal)
-        return Trained(vector, len(labels), loss)
-
-    return train
-
-
 def _with_layout(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any]:
     """A strategy that looks into vectors and was made without a layout gets the model's."""
     names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
@@ -175,24 +167,3 @@ def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
             return Recorded(clients.table.clients, read_trace(Path(spec.speeds.trace or "")))
         case _:
             return poisson(clients.seconds, streams)
-
-
-def make_trainer(
-    spec: Spec,
-    model: ModelFactory | None,
-    input_shape: tuple[int, ...],
-    classes: int,
-    streams: Streams,
-) -> tuple[Trainer, Vector]:
-    """A trainer for the spec's model, or the user's, and the initial model's vector."""
-    try:
-        from fedraw.learning import local_sgd, models, vectors
-    except ModuleNotFoundError as missing:
-        raise MissingExtra(missing.name or "torch", "sim") from None
-    wanted = spec.training
-    rng = streams.generator("initial model")
-    module = models.build(model or wanted.model, input_shape, classes, rng)
-    settings = local_sgd.LocalSGD(
-        wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay
-    )
-    return local_sgd.Trainer(module, settings), vectors.to_vector(module)

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedraw.data.public import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].
 NOT_SETTINGS = ("layout", "lr")
+
+# Weights by this name are the published ones in the data root; others are files.
+IMAGENET = "imagenet"
 
 # Labels and clients by number or by name.
 Names = tuple[int | str, ...]
@@ -28,6 +32,25 @@ def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) 
 class DataSpec:
     name: str = "digits"
     path: str | None = None
+    size: int | None = None  # pixels a side, where images come in any size
+    holdout: Literal["random", "grouped"] | None = None  # where no test set is published
+    normalise: Literal["none", "imagenet"] = "none"
+
+    def __post_init__(self) -> None:
+        # Spelled out, so that every result says how its test set was made.
+        for key, default in (("size", DEFAULT_SIZE), ("holdout", DEFAULT_HOLDOUT)):
+            if self.name in LESIONS and getattr(self, key) is None:
+                object.__setattr__(self, key, default)
+
+
+@dataclass(frozen=True)
+class FeaturesSpec:
+    """A frozen backbone's features take the place of the pixels."""
+
+    weights: str  # a file, or IMAGENET
+    backbone: Literal["resnet18"] = "resnet18"
+    stem: Literal["imagenet", "cifar"] = "imagenet"
+    statistics: Literal["stored", "estimated"] = "stored"  # of batch norm
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,9 @@ class TrainingSpec:
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
+    stem: Literal["imagenet", "cifar"] | None = None  # resnet18; default imagenet
+    weights: str | None = None  # a file, or IMAGENET
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

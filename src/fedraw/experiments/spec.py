@@ -12,8 +12,10 @@ from typing import Any, get_type_hints
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.sections import (
+    IMAGENET,
     NOT_SETTINGS,
     DataSpec,
+    FeaturesSpec,
     MetricsSpec,
     MisreportSpec,
     PartitionSpec,
@@ -27,6 +29,8 @@ from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.strategy import Strategy
 
 VERSION = 1
+# Keys that hold the path of a file.
+_PATHS = ("data.path", "features.weights", "speeds.trace", "training.weights")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Spec:
     """
 
     data: DataSpec = field(default_factory=DataSpec)
+    features: FeaturesSpec | None = None
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
     strategy: StrategySpec = field(default_factory=StrategySpec)
@@ -113,12 +118,13 @@ class Spec:
 
     def _with_paths_from(self, folder: Path) -> Spec:
         """Paths in a file are relative to that file."""
-        data, speeds = self.data, self.speeds
-        if data.path is not None:
-            data = replace(data, path=str(folder / data.path))
-        if speeds.trace is not None:
-            speeds = replace(speeds, trace=str(folder / speeds.trace))
-        return replace(self, data=data, speeds=speeds)
+        changed = {}
+        for section, key in (path.split(".") for path in _PATHS):
+            part = getattr(self, section)
+            value: Any = None if part is None else getattr(part, key)
+            if _is_path(value):
+                changed[section] = replace(part, **{key: str(folder / value)})
+        return replace(self, **changed)
 
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
@@ -153,13 +159,17 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             raise BadInput(f"--set {key}: [{section}] is no table in this file")
-        is_path = key in ("data.path", "speeds.trace") and isinstance(value, str)
+        is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and value != IMAGENET
 
 
 def _sections() -> dict[str, Any]:
     hints = get_type_hints(Spec)
-    return {**hints, "misreport": MisreportSpec}
+    return {**hints, "misreport": MisreportSpec, "features": FeaturesSpec}
 
 
 def _plain(value: Any) -> Any:

@@ -111,6 +111,7 @@ class Summary:
         return {
             "name": self.start.get("name"),
             "seed": self.start.get("seed"),
+            "notes": self.start.get("notes", []),
             "finished": self.finished,
             "events": self._events,
             "rejected": self._rejected,

@@ -6,10 +6,9 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
@@ -17,13 +16,11 @@ from torch.nn import functional
 from fedraw.core.layout import Layout
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
+from fedraw.learning.device import device_of, make_repeatable, seeded
+from fedraw.learning.inputs import Images, Inputs, Pixels, Scale, pixels, tensor
 from fedraw.learning.vectors import FlatModule
 
-Images = npt.NDArray[np.float32]
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-# Images per forward pass outside of training: bounds the memory, and is quick for small images.
-_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,10 @@ class LocalSGD:
 class Trainer:
     """Trains and evaluates vectors with one module, of which it keeps a private copy.
 
-    What it returns depends on its arguments alone, never on what it did before, bit for bit. For
-    this it sets torch to one thread (with more, the bits change) and resets all hidden state.
+    What it returns depends on its arguments alone, never on what it did before, bit for bit on the
+    cpu. For this it sets torch to one thread (with more, the bits change) and resets all hidden
+    state. Vectors and images stay on the host; `device` is where the module lives and where each
+    batch is brought. Images are float32, or uint8, which become 0..1; `scale` then applies to both.
 
     >>> trainer = Trainer(nn.Linear(1, 2), LocalSGD(epochs=20, lr=1.0))
     >>> images, labels = np.array([[-1], [1]], dtype=np.float32), np.array([0, 1])
@@ -60,10 +59,19 @@ class Trainer:
     array([0, 1])
     """
 
-    def __init__(self, module: nn.Module, settings: LocalSGD) -> None:
-        torch.set_num_threads(1)
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: LocalSGD,
+        *,
+        device: str = "cpu",
+        scale: Scale | None = None,
+    ) -> None:
         self.settings = settings
-        self._model = FlatModule(copy.deepcopy(module).train())
+        self._device = device_of(device)
+        make_repeatable(self._device)
+        self._inputs = Inputs(self._device, scale)
+        self._model = FlatModule(copy.deepcopy(module).train(), self._device)
 
     def __reduce__(self) -> NoReturn:
         # A pickled copy would lose the views that tie the module to its flat vector.
@@ -76,7 +84,7 @@ class Trainer:
     def train(
         self,
         start: Vector,
-        images: Images,
+        images: Pixels,
         labels: Ints,
         rng: np.random.Generator,
         proximal: float = 0.0,
@@ -88,10 +96,11 @@ class Trainer:
         """
         _require(len(images) > 0, "samples", 0, "1 or more")
         self._ready(start, training=True)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(rng.integers(2**63)))
+        with seeded(self._device, int(rng.integers(2**63))):
             try:
                 self._descend(self._batches(images, labels, rng), proximal)
+            except BadInput:
+                raise
             except ValueError as error:
                 self._explain(error, len(images))
                 raise
@@ -101,7 +110,7 @@ class Trainer:
         """Mean cross-entropy over all samples, in evaluation mode."""
         _require(len(images) > 0, "samples", 0, "1 or more")
         scores = torch.cat(self._scores(vector, images))
-        return functional.cross_entropy(scores, _tensor(labels, np.int64)).item()
+        return functional.cross_entropy(scores, tensor(labels, np.int64)).item()
 
     def predict(self, vector: Vector, images: Images) -> Ints:
         """The most likely label of each image, in evaluation mode."""
@@ -113,14 +122,13 @@ class Trainer:
         if self._model.module.training is not training:
             self._model.module.train(training)
 
-    def _batches(self, images: Images, labels: Ints, rng: np.random.Generator) -> Iterator[Batch]:
+    def _batches(self, images: Pixels, labels: Ints, rng: np.random.Generator) -> Iterator[Batch]:
         for _ in range(self.settings.epochs):
             # One shuffled copy and views of it: quicker than gathering each mini-batch.
             order = rng.permutation(len(images))
-            shuffled = _tensor(images.take(order, 0), np.float32)
-            targets = _tensor(labels.take(order), np.int64)
-            size = self.settings.batch
-            yield from zip(torch.split(shuffled, size), torch.split(targets, size), strict=True)
+            shuffled = self._inputs.batches(pixels(images.take(order, 0)), self.settings.batch)
+            targets = tensor(labels.take(order), np.int64).to(self._device)
+            yield from zip(shuffled, torch.split(targets, self.settings.batch), strict=True)
 
     def _descend(self, batches: Iterator[Batch], proximal: float) -> None:
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
@@ -142,9 +150,7 @@ class Trainer:
     @torch.no_grad()
     def _scores(self, vector: Vector, images: Images) -> list[torch.Tensor]:
         self._ready(vector, training=False)
-        starts = range(0, len(images), _CHUNK)
-        chunks = (_tensor(images[i : i + _CHUNK], np.float32) for i in starts)
-        return [self._model.module(chunk) for chunk in chunks]
+        return [self._model.module(chunk).cpu() for chunk in self._inputs.chunks(images)]
 
     def _explain(self, error: ValueError, samples: int) -> None:
         batch = self.settings.batch
@@ -153,11 +159,6 @@ class Trainer:
                 f"batch = {batch} leaves a mini-batch with one of the {samples} samples, and this "
                 f"model cannot train on one; choose another batch size ({error})"
             ) from error
-
-
-def _tensor(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> torch.Tensor:
-    # "W": torch warns of read-only arrays, so those are copied; all others are not.
-    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
 def _require(holds: bool, key: str, value: float, wanted: str) -> None:

@@ -14,6 +14,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 
 Named = list[tuple[str, torch.Tensor]]
+_CPU = torch.device("cpu")
 
 
 def layout_of(module: nn.Module) -> Layout:
@@ -46,7 +47,7 @@ class FlatModule:
 
     The module's own tensors become views, so to load a vector is one copy, to read it another, and
     a step of SGD is one operation whatever the number of layers. The module is changed in place:
-    bind it to one FlatModule only.
+    bind it to one FlatModule only. On another device than the cpu a host copy stands in between.
 
     >>> flat = FlatModule(nn.Linear(2, 1))
     >>> flat.load(np.array([1, 2, 3], dtype=np.float32))
@@ -54,14 +55,15 @@ class FlatModule:
     ([[1.0, 2.0]], [3.0])
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        trainable, fixed = _tensors(module)
-        self.module = module
+    def __init__(self, module: nn.Module, device: torch.device = _CPU) -> None:
         self.layout = layout_of(module)
-        self.flat = torch.from_numpy(to_vector(module))
-        self.grad = torch.zeros(self.layout.parameter_count)
-        self._array: Vector = self.flat.numpy()
+        self.flat = torch.from_numpy(to_vector(module)).to(device)
+        self.grad = torch.zeros(self.layout.parameter_count, device=device)
+        self._host = self.flat.cpu()  # on the cpu this is `flat` itself: nothing is copied twice
+        self._array: Vector = self._host.numpy()
+        self.module = module.to(device)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        trainable, fixed = _named(module)
         for tensor, view in zip(trainable + fixed, self._views(self.flat), strict=True):
             tensor[1].data = view
         for tensor, view in zip(trainable, self._views(self.grad), strict=False):
@@ -80,12 +82,14 @@ class FlatModule:
                 "values; was it trained with another model?"
             )
         np.copyto(self._array, vector)
+        self.flat.copy_(self._host)
         # Without this, batch norm with momentum=None would remember the previous client.
         for buffer, first in self._counters:
             buffer.copy_(first)
 
     def vector(self) -> Vector:
         """A fresh copy of the current values."""
+        self._host.copy_(self.flat)
         return self._array.copy()
 
     def _views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -95,9 +99,14 @@ class FlatModule:
 
 
 def _tensors(module: nn.Module) -> tuple[Named, Named]:
+    trainable, fixed = _named(module)
+    _check([*trainable, *fixed])
+    return trainable, fixed
+
+
+def _named(module: nn.Module) -> tuple[Named, Named]:
     parameters = list(module.named_parameters())
     buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
-    _check([*parameters, *buffers])
     trainable = [(name, p) for name, p in parameters if p.requires_grad]
     frozen = [(name, p) for name, p in parameters if not p.requires_grad]
     return [*trainable], [*frozen, *buffers]

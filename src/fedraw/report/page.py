@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import Group, group_runs
+from fedraw.experiments.compare import Group, group_runs, notes_of
 from fedraw.experiments.summary import METRICS
 from fedraw.experiments.toml import to_toml
 from fedraw.report import page_tables
@@ -60,7 +60,8 @@ def _comparison(groups: Sequence[Group]) -> str:
     shown = [column.metric for column in grid(rows, METRICS)]
     terms = "".join(f"<dt>{m}</dt><dd>{text(MEANING[m])}</dd>" for m in shown)
     legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if shown else ""
-    return section("compared", "Comparison", page_tables.comparison(rows), legend)
+    notes = "".join(f'<p class="note">{text(note)}</p>' for note in notes_of(rows))
+    return section("compared", "Comparison", page_tables.comparison(rows), notes, legend)
 
 
 def _curves(groups: Sequence[Group]) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from csv import writer
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedraw.experiments.compare import Row
+from fedraw.experiments.compare import Row, notes_of
 from fedraw.report.cells import UNDEFINED, Cell, Column, grid, has_spread, seeds_of, stat_of
 
 # What fits 80 columns.
@@ -59,7 +60,8 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     widths = [max(4, *map(len, column)) for column in zip(head, *body, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "".join(_piped(line, widths) for line in [head, rule, *body])
+    table = "".join(_piped(line, widths) for line in [head, rule, *body])
+    return table + "".join(f"\n{_markdown_text(note)}\n" for note in notes_of(rows))
 
 
 def csv(rows: Sequence[Row]) -> str:
@@ -68,11 +70,11 @@ def csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
     names = [f"{metric}_{part}" for metric in metrics for part in ("mean", "sd")]
-    out.writerow(["name", "seeds", *names])
+    out.writerow(["name", "seeds", *names, "notes"])
     for row in rows:
         stats = [stat_of(row.metrics, metric) for metric in metrics]
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
-        out.writerow([row.name, " ".join(map(str, row.seeds)), *values])
+        out.writerow([row.name, " ".join(map(str, row.seeds)), *values, "; ".join(row.notes)])
     return text.getvalue()
 
 
@@ -92,6 +94,7 @@ def latex(rows: Sequence[Row]) -> str:
         *(" & ".join(cells) + r" \\" for cells in body),
         r"\bottomrule",
         r"\end{tabular}",
+        *(rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in notes_of(rows)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,7 +103,8 @@ def _caption(rows: Sequence[Row], columns: Sequence[Column]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
     words = [part for part in (spread, "* best of its column" if marked else "") if part]
-    return "; ".join(words) or None
+    lines = ["; ".join(words), *map(escape, notes_of(rows))]
+    return "\n".join(line for line in lines if line) or None
 
 
 def _aligned(cells: Sequence[Cell]) -> list[str]:

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test meets the user's cache or data."""
+    monkeypatch.setenv("FEDRAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDRAW_DATA", raising=False)

@@ -1,0 +1,151 @@
+"""Tiny copies of the public releases, in the very formats of their files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fedraw.data.histograms import HAM10000, ISIC2019
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def idx(array: Bytes) -> bytes:
+    """An array of bytes as an idx file."""
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def character(label: int) -> Bytes:
+    """28 x 28, as one reads it: grey by label, white in row 1 and column 2."""
+    image = np.full((28, 28), 5 * label, np.uint8)
+    image[1, 2] = 255
+    return image
+
+
+def lay_out_emnist(
+    root: Path,
+    *,
+    train: int = 2,
+    test: int = 1,
+    packed: bool = True,
+    folder: str = "EMNIST/raw",
+) -> Path:
+    """`train` and `test` images of each of the 47 labels; the files hold them transposed."""
+    place = root / folder
+    place.mkdir(parents=True, exist_ok=True)
+    for part, each in (("train", train), ("test", test)):
+        labels = np.tile(np.arange(47, dtype=np.uint8), each)
+        images = np.stack([character(label).T for label in labels.tolist()])
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            name, content = f"emnist-balanced-{part}-{kind}-ubyte", idx(array)
+            if packed:
+                (place / f"{name}.gz").write_bytes(gzip.compress(content, 1))
+            else:
+                (place / name).write_bytes(content)
+    return place
+
+
+def scene(label: int) -> Bytes:
+    """3 x 32 x 32: red by label, green 100, blue 200 but for 7 in row 0 and column 31."""
+    image = np.empty((3, 32, 32), np.uint8)
+    image[0], image[1], image[2] = 20 * label, 100, 200
+    image[2, 0, 31] = 7
+    return image
+
+
+def lay_out_cifar10(root: Path, form: str = "bin", *, per_batch: int = 20) -> Path:
+    """Five batches and a test batch of `per_batch` images, labels 0 to 9 in turn."""
+    place = root / f"cifar-10-batches-{form}"
+    place.mkdir(parents=True, exist_ok=True)
+    labels = np.arange(per_batch, dtype=np.uint8) % 10
+    images = np.stack([scene(label).ravel() for label in labels.tolist()])
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        if form == "bin":
+            (place / f"{name}.bin").write_bytes(np.c_[labels, images].tobytes())
+        else:
+            (place / name).write_bytes(
+                python2_pickle({b"data": images, b"labels": labels.tolist()})
+            )
+    return place
+
+
+def python2_pickle(content: dict[bytes, Any]) -> bytes:
+    """What Python 2 and its NumPy wrote: byte strings, and NumPy's modules by their old names."""
+    file = io.BytesIO()
+    _Python2Pickler(file, protocol=2).dump(content)
+    return file.getvalue().replace(b"numpy._core.", b"numpy.core.")
+
+
+class _Python2Pickler(pickle._Pickler):
+    def _save_byte_string(self, text: bytes) -> None:
+        short = len(text) < 256
+        length = struct.pack("<B" if short else "<I", len(text))
+        self.write((pickle.SHORT_BINSTRING if short else pickle.BINSTRING) + length + text)  # type: ignore[attr-defined]
+        self.memoize(text)  # type: ignore[attr-defined]
+
+    dispatch = {**pickle._Pickler.dispatch, bytes: _save_byte_string}  # type: ignore[dict-item]  # noqa: RUF012
+
+
+def lay_out_ham10000(
+    root: Path,
+    *,
+    images: int = 42,
+    shape: tuple[int, int] = (24, 18),
+    folders: Sequence[str] = ("images",),
+    table: str = "HAM10000_metadata.csv",
+    separator: str = ",",
+    folder: str = "HAM10000",
+) -> Path:
+    """Labels in turn, two images to a lesion, spread over the folders in equal runs."""
+    place, names = root / folder, list(HAM10000)
+    place.mkdir(parents=True, exist_ok=True)
+    rows = [
+        (f"HAM_{i // 2:07}", f"ISIC_{24306 + i:07}", names[i // 2 % 7], "histo")
+        for i in range(images)
+    ]
+    header = ("lesion_id", "image_id", "dx", "dx_type")
+    (place / table).write_text("".join(f"{separator.join(row)}\n" for row in (header, *rows)))
+    for i, (_, image, dx, _) in enumerate(rows):
+        where = place / folders[i * len(folders) // images]
+        write_photograph(where / f"{image}.jpg", names.index(dx), shape)
+    return place
+
+
+def lay_out_isic2019(
+    root: Path,
+    *,
+    images: int = 40,
+    shape: tuple[int, int] = (24, 18),
+    metadata: bool = True,
+    folder: str = "ISIC_2019",
+) -> Path:
+    """Labels in turn, two images to a lesion; the last lesion id is left empty."""
+    place, classes = root / folder, len(ISIC2019)
+    place.mkdir(parents=True, exist_ok=True)
+    truth, lesions = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"], ["image,age_approx,lesion_id"]
+    for i in range(images):
+        image, label = f"ISIC_{i:07}{'_downsampled' * (i % 3 == 0)}", i // 2 % classes
+        truth.append(
+            ",".join([image, *("1.0" if k == label else "0.0" for k in range(classes + 1))])
+        )
+        lesions.append(f"{image},55.0,{f'MSK4_{i // 2:07}' if i < images - 1 else ''}")
+        write_photograph(place / "ISIC_2019_Training_Input" / f"{image}.jpg", label, shape)
+    (place / "ISIC_2019_Training_GroundTruth.csv").write_text("\n".join(truth) + "\n")
+    if metadata:
+        (place / "ISIC_2019_Training_Metadata.csv").write_text("\n".join(lesions) + "\n")
+    return place
+
+
+def write_photograph(path: Path, label: int, shape: tuple[int, int] = (24, 18)) -> None:
+    """One colour: red by label, green 100, blue 200; `shape` is width and height."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", shape, (30 * label, 100, 200)).save(path, quality=95)

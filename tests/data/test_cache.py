@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fedraw.data import cache
+from fedraw.data.cache import Draft, Entry
+from fedraw.data.npy_file import write_npy
+from fedraw.errors import BadInput
+
+FACTS = {"reader": 1, "files": [["a.jpg", 3, 99]]}
+
+
+class Squares:
+    """Writes 0, 1, 4, 9 in two pieces, and counts how often."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, draft: Draft) -> dict[str, Any]:
+        self.times += 1
+        draft.write("squares", iter([np.array([0, 1]), np.array([4, 9])]))
+        return {"notes": ["made"], "names": ("a", "b")}
+
+
+def get(write: cache.Writer, facts: dict[str, Any] = FACTS) -> Entry:
+    return cache.entry("squares", facts, write)
+
+
+def test_an_entry_is_written_once(tmp_path: Path) -> None:
+    squares = Squares()
+    first, second = get(squares), get(squares)
+    assert squares.times == 1
+    assert first == second
+    assert second.array("squares").tolist() == [0, 1, 4, 9]
+    assert second.info == {"notes": ["made"], "names": ["a", "b"]}
+    assert ("squares" in second, "circles" in second) == (True, False)
+    assert second.folder.parent == tmp_path / "cache"
+
+
+def test_arrays_are_mapped_and_cannot_be_written() -> None:
+    mapped = get(Squares()).array("squares")
+    assert isinstance(mapped, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 7
+
+
+@pytest.mark.parametrize(
+    "other", [{"reader": 2}, {"files": [["a.jpg", 4, 99]]}, {"files": [["a.jpg", 3, 98]]}]
+)
+def test_other_facts_are_another_entry(other: dict[str, Any]) -> None:
+    squares = Squares()
+    assert get(squares).folder != get(squares, FACTS | other).folder
+    assert squares.times == 2
+
+
+def test_the_order_of_the_facts_does_not_matter() -> None:
+    squares = Squares()
+    get(squares, {"a": 1, "b": 2})
+    get(squares, {"b": 2, "a": 1})
+    assert squares.times == 1
+
+
+def cut(entry: Entry) -> None:
+    with (entry.folder / "squares.npy").open("ab") as file:
+        file.truncate(130)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        lambda entry: (entry.folder / "squares.npy").unlink(),
+        lambda entry: (entry.folder / "meta.json").unlink(),
+        lambda entry: (entry.folder / "meta.json").write_text('{"arrays": {"squ'),
+        lambda entry: (entry.folder / "meta.json").write_text("[]"),
+        lambda entry: (entry.folder / "meta.json").write_bytes(b"\xff\xfe"),
+        lambda entry: (entry.folder / "meta.json").write_text('{"arrays": {}}'),
+    ],
+)
+def test_a_damaged_entry_is_made_anew(damage: Any) -> None:
+    squares = Squares()
+    damage(get(squares))
+    assert get(squares).array("squares").tolist() == [0, 1, 4, 9]
+    get(squares)
+    assert squares.times == 2
+
+
+def test_what_a_failed_writer_left_is_removed(tmp_path: Path) -> None:
+    def fail(draft: Draft) -> dict[str, Any]:
+        def pieces() -> Iterator[cache.Array]:
+            yield np.array([0, 1])
+            raise BadInput("b.jpg does not decode")
+
+        draft.write("squares", pieces())
+        return {}
+
+    with pytest.raises(BadInput, match=r"b\.jpg does not decode"):
+        get(fail)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+    assert get(Squares()).array("squares").tolist() == [0, 1, 4, 9]
+
+
+def test_the_cache_may_be_read_only() -> None:
+    entry = get(Squares())
+    for lock in entry.folder.parent.glob("*.lock"):
+        lock.unlink()
+    get(Squares())
+    assert not list(entry.folder.parent.glob("*.lock"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDRAW_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(BadInput, match=r"file/cache: Not a directory.*set FEDRAW_CACHE to another"):
+        get(Squares())
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/ada")
+    monkeypatch.setenv("FEDRAW_CACHE", "/big/disk")
+    assert cache.cache_folder() == Path("/big/disk")
+    monkeypatch.setenv("FEDRAW_CACHE", "")
+    assert cache.cache_folder() == Path("/var/ada/fedraw")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache.cache_folder() == Path("/home/ada/.cache/fedraw")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.cache_folder() == Path("/home/ada/.cache/fedraw")
+
+
+@given(
+    array=arrays.arrays(
+        st.sampled_from([np.uint8, np.int64, np.float32]),
+        arrays.array_shapes(min_dims=1, max_dims=4, max_side=6),
+    ),
+    cuts=st.lists(st.integers(0, 6), max_size=3).map(sorted),
+)
+def test_pieces_become_the_array(
+    tmp_path_factory: pytest.TempPathFactory, array: cache.Array, cuts: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("npy") / "a.npy"
+    size, sha256 = write_npy(path, np.split(array, cuts))
+    assert np.array_equal(np.load(path), array, equal_nan=array.dtype == np.float32)
+    assert (size, sha256) == (path.stat().st_size, write_npy(path, [array])[1])
+
+
+def test_many_rows_fit_into_the_header(tmp_path: Path) -> None:
+    write_npy(tmp_path / "a.npy", (np.zeros((100_000, 1), np.uint8) for _ in range(11)))
+    assert np.load(tmp_path / "a.npy", mmap_mode="r").shape == (1_100_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "words"),
+    [
+        ([], "not one piece"),
+        ([np.zeros((1, 2)), np.zeros((1, 3))], r"\(1, 3\) float64 after \(2,\)"),
+        ([np.zeros(1), np.zeros(1, np.uint8)], "uint8 after"),
+    ],
+)
+def test_pieces_that_do_not_fit_together_are_refused(
+    tmp_path: Path, chunks: list[cache.Array], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        write_npy(tmp_path / "a.npy", chunks)

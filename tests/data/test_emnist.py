@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data.releases_on_disk import character, idx, lay_out_emnist
+
+from fedraw.data.catalog import load
+from fedraw.data.dataset import Dataset
+from fedraw.errors import BadInput
+
+IMAGES = "emnist-balanced-train-images-idx3-ubyte"
+LABELS = "emnist-balanced-train-labels-idx1-ubyte"
+
+
+def emnist(root: Path) -> Dataset:
+    return load("emnist", root=root, rng=np.random.default_rng(0))
+
+
+def test_images_stand_upright(tmp_path: Path) -> None:
+    lay_out_emnist(tmp_path)
+    data = emnist(tmp_path)
+    assert data.images.shape == (94, 1, 28, 28)
+    assert data.images.dtype == np.uint8
+    assert np.array_equal(data.images[7:8][0, 0], character(7))
+    assert (data.images[:1][0, 0, 1, 2], data.images[:1][0, 0, 2, 1]) == (255, 0)
+
+
+def test_labels_and_the_official_split_are_kept(tmp_path: Path) -> None:
+    lay_out_emnist(tmp_path, train=2, test=1)
+    data = emnist(tmp_path)
+    assert data.label_names == tuple(str(number) for number in range(47))
+    assert data.labels.tolist() == [*range(47), *range(47)]
+    assert data.test_labels.tolist() == [*range(47)]
+
+
+def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
+    lay_out_emnist(tmp_path)
+    assert emnist(tmp_path).notes == (
+        "emnist: 94 train images, official 112,800",
+        "emnist: 47 test images, official 18,800",
+    )
+
+
+@pytest.mark.parametrize("folder", ["EMNIST/raw", "EMNIST/raw/gzip", "gzip", "EMNIST/gzip", "."])
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_files_may_lie_where_tools_put_them(tmp_path: Path, folder: str, packed: bool) -> None:
+    lay_out_emnist(tmp_path, folder=folder, packed=packed, train=1)
+    assert len(emnist(tmp_path).images) == 47
+
+
+def test_a_root_without_emnist_tells_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=f"lacks {IMAGES}.*fedraw data fetch emnist") as caught:
+        emnist(tmp_path)
+    assert str(tmp_path / "EMNIST" / "raw") in str(caught.value)
+
+
+def test_one_missing_file_is_named_and_no_other(tmp_path: Path) -> None:
+    (lay_out_emnist(tmp_path) / f"{LABELS}.gz").unlink()
+    with pytest.raises(BadInput, match=f"lacks {LABELS}.gz; looked in"):
+        emnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        (IMAGES, np.zeros((94, 28, 27), np.uint8), "holds 94 x 28 x 27 pixels, not n x 28 x 28"),
+        (IMAGES, np.zeros((0, 28, 28), np.uint8), "holds 0 x 28 x 28"),
+        (LABELS, np.zeros(93, np.uint8), f"94 images, and {LABELS} has 93 labels"),
+        (LABELS, np.full(94, 47, np.uint8), "image 0 has label 47, and labels go from 0 to 46"),
+    ],
+)
+def test_impossible_content_is_refused(
+    tmp_path: Path, file: str, content: np.ndarray[tuple[int], np.dtype[np.uint8]], words: str
+) -> None:
+    (lay_out_emnist(tmp_path, packed=False) / file).write_bytes(idx(content))
+    with pytest.raises(BadInput, match=words):
+        emnist(tmp_path)
+    assert not list((tmp_path / "cache").glob("*.part"))
+
+
+def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
+    file = lay_out_emnist(tmp_path) / f"{IMAGES}.gz"
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes())[:-100]))
+    with pytest.raises(BadInput, match=r"has 73,612 bytes, and its header promises 73,712"):
+        emnist(tmp_path)

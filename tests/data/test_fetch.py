@@ -1,0 +1,290 @@
+"""Releases brought to a folder from a server on loopback: the same files, kinds and layout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.data.file_server import FileServer, serving
+from tests.data.small_archives import BATCHES, at, served, tarred, zipped
+
+from fedraw.data.download import Patience
+from fedraw.data.fetch import How, fetch
+from fedraw.data.releases import BY_NAME, Here, Release, Source, here
+from fedraw.errors import BadInput, FedrawError
+
+HASTY = How(patience=Patience(attempts=2, wait=0.01, timeout=5))
+LAYOUT = {
+    "emnist": {
+        f"EMNIST/raw/emnist-balanced-{part}-ubyte.gz"
+        for part in (
+            "train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1",
+        )
+    },
+    "cifar10": {f"cifar-10-batches-bin/{name}" for name in BATCHES},
+    "ham10000": {
+        "HAM10000/HAM10000_metadata.csv",
+        *(f"HAM10000/images/ISIC_{n}.jpg" for n in ("0024306", "0024307", "0029306")),
+    },
+    "isic2019": {
+        "ISIC_2019/ISIC_2019_Training_GroundTruth.csv",
+        "ISIC_2019/ISIC_2019_Training_Metadata.csv",
+        "ISIC_2019/ISIC_2019_Training_Input/ISIC_0000000.jpg",
+    },
+    "resnet18": {"weights/resnet18-f37072fd.pth"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def cifar10(server: FileServer) -> Release:
+    return served("cifar10", server)
+
+
+def files(root: Path) -> set[str]:
+    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
+
+
+def archives(release: Release) -> set[str]:
+    return {f"downloads/{source.file}" for source in release.sources if source.kind != "file"}
+
+
+def only(release: Release, source: Source) -> Release:
+    return replace(release, sources=(source,))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_release_comes_whole_and_only_once(name: str, server: FileServer, tmp_path: Path) -> None:
+    release = served(name, server)
+    root = tmp_path / "not yet there"
+    assert fetch(release, root, how=HASTY) is True
+    assert files(root) == LAYOUT[name] | archives(release)
+    assert here(release, root) is Here.whole
+    assert len(server.asked) == len(release.sources)
+    assert fetch(release, root, how=HASTY) is False
+    assert len(server.asked) == len(release.sources)
+
+
+def test_force_fetches_anew(cifar10: Release, server: FileServer, tmp_path: Path) -> None:
+    fetch(cifar10, tmp_path, how=HASTY)
+    damaged = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
+    damaged.write_bytes(b"")
+    assert fetch(cifar10, tmp_path, how=replace(HASTY, force=True)) is True
+    assert damaged.read_bytes() == b"test_batch.bin"
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_archives_can_be_removed(name: str, server: FileServer, tmp_path: Path) -> None:
+    fetch(served(name, server), tmp_path, how=replace(HASTY, remove_archive=True))
+    assert files(tmp_path) == LAYOUT[name]
+    assert fetch(served(name, server), tmp_path, how=HASTY) is False
+
+
+def test_only_what_is_missing_is_fetched(server: FileServer, tmp_path: Path) -> None:
+    release = served("isic2019", server)
+    fetch(release, tmp_path, how=replace(HASTY, remove_archive=True))
+    (tmp_path / "ISIC_2019" / "ISIC_2019_Training_Metadata.csv").unlink()
+    server.asked.clear()
+    assert fetch(release, tmp_path, how=HASTY) is True
+    assert [asked.path for asked in server.asked] == ["/ISIC_2019_Training_Metadata.csv"]
+    assert files(tmp_path) == LAYOUT["isic2019"]
+
+
+def test_an_archive_put_there_by_hand_is_used(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    (source,) = cifar10.sources
+    (tmp_path / "downloads").mkdir()
+    content = server.files.pop(f"/{source.file}")
+    (tmp_path / "downloads" / source.file).write_bytes(content)
+    said: list[str] = []
+    assert fetch(cifar10, tmp_path, how=replace(HASTY, say=said.append)) is True
+    assert server.asked == []
+    assert said == [f"{tmp_path}/downloads/{source.file} is there and is used"]
+
+
+def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    archive = tmp_path / "downloads" / cifar10.sources[0].file
+    archive.parent.mkdir()
+    archive.write_bytes(b"a page that asks for a password")
+    with pytest.raises(BadInput, match=r"tar\.gz: has sha256:.*, and sha256:.*--force"):
+        fetch(cifar10, tmp_path, how=HASTY)
+    assert archive.exists()
+    assert fetch(cifar10, tmp_path, how=replace(HASTY, force=True)) is True
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_refusal_says_how_to_go_on_by_hand(
+    status: int, server: FileServer, tmp_path: Path
+) -> None:
+    release = served("ham10000", server)
+    server.statuses = [200, status]
+    with pytest.raises(FedrawError) as caught:
+        fetch(release, tmp_path, how=HASTY)
+    message = str(caught.value)
+    assert f"{server.url}/HAM10000_images_part_1.zip answered {status}" in message
+    assert release.homepage in message
+    assert f"put it as HAM10000_images_part_1.zip into {tmp_path / 'downloads'}" in message
+
+
+def test_without_network_the_address_and_the_way_by_hand_are_named(tmp_path: Path) -> None:
+    with serving() as gone:
+        release = served("emnist", gone)
+    with pytest.raises(FedrawError) as caught:
+        fetch(release, tmp_path, how=HASTY)
+    assert f"{gone.url}/emnist-gzip.zip cannot be reached" in str(caught.value)
+    assert f"put it as emnist-gzip.zip into {tmp_path / 'downloads'}" in str(caught.value)
+
+
+def test_a_wrong_checksum_unpacks_nothing(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    server.add(cifar10.sources[0].file, tarred({"cifar-10-batches-bin/test_batch.bin": b"evil"}))
+    with pytest.raises(FedrawError, match="is published; it was removed, so try again"):
+        fetch(cifar10, tmp_path, how=HASTY)
+    assert files(tmp_path) == set()
+
+
+def test_a_hostile_archive_without_checksum_writes_nothing(
+    server: FileServer, tmp_path: Path
+) -> None:
+    release = served("isic2019", server)
+    hostile = at(server, release.sources[2], zipped({"../../ISIC_1.jpg": b"evil"}))
+    with pytest.raises(BadInput, match="leaves the folder"):
+        fetch(only(release, hostile), tmp_path / "root", how=HASTY)
+    assert files(tmp_path) == {"root/downloads/ISIC_2019_Training_Input.zip"}
+
+
+def test_an_archive_with_too_few_images_is_not_the_release(
+    server: FileServer, tmp_path: Path
+) -> None:
+    release = served("isic2019", server)
+    few = replace(release.sources[2], count=2)
+    with pytest.raises(FedrawError, match=r"fewer ISIC_\*\.jpg than isic2019 has"):
+        fetch(only(release, few), tmp_path, how=HASTY)
+
+
+def test_a_disk_too_small_is_seen_before(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    large = replace(cifar10, unpacked=10**18)
+    with pytest.raises(FedrawError, match=r"cifar10 needs .* 1000000000 GB unpacked.*free.*--data"):
+        fetch(large, tmp_path, how=HASTY)
+    assert server.asked == []
+
+
+def test_a_root_that_cannot_be(cifar10: Release, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="Not a directory"):
+        fetch(cifar10, tmp_path / "file" / "root", how=HASTY)
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from fedraw.data.fetch import fetch
+from fedraw.data.releases import *
+def slowly(what, done, total):
+    if what.startswith("unpack") and done == 3:
+        print("three", flush=True)
+        time.sleep(60)
+"""
+
+
+def child(release: Release, root: Path, before: str = "") -> subprocess.Popen[str]:
+    code = f"{before}{CHILD}fetch({release!r}, Path({str(root)!r}), slowly)"
+    return subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True)
+
+
+def test_a_killed_unpacking_never_looks_whole(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    with child(cifar10, tmp_path) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "three\n"
+        killed.kill()
+    assert here(cifar10, tmp_path) is Here.absent
+    assert (tmp_path / "cifar-10-batches-bin.part").is_dir()
+    assert fetch(cifar10, tmp_path, how=HASTY) is True
+    assert files(tmp_path) == LAYOUT["cifar10"] | archives(cifar10)
+    assert len(server.asked) == 1
+
+
+def test_two_at_once_do_not_spoil_each_other(cifar10: Release, tmp_path: Path) -> None:
+    with child(cifar10, tmp_path) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "three\n"
+        with pytest.raises(
+            BadInput, match=r"another 'fedraw data fetch' is at work in .*downloads"
+        ):
+            fetch(cifar10, tmp_path, how=HASTY)
+        first.kill()
+    assert fetch(cifar10, tmp_path, how=HASTY) is True
+
+
+def test_a_disk_that_fills_up_while_downloading(server: FileServer, tmp_path: Path) -> None:
+    release = served("resnet18", server)
+    weights = at(server, release.sources[0], os.urandom(400_000))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
+    with child(only(release, weights), tmp_path, before=limit) as full:
+        _, told = full.communicate(timeout=60)
+    last = told.splitlines()[-1]
+    assert "resnet18-f37072fd.pth.part: File too large after" in last
+    assert "the same command goes on there" in last
+    assert fetch(only(release, weights), tmp_path, how=HASTY) is True
+    assert [asked.status for asked in server.asked] == [200, 206]
+
+
+def test_a_disk_that_fills_up_while_unpacking(
+    cifar10: Release, server: FileServer, tmp_path: Path
+) -> None:
+    batches = {f"cifar-10-batches-bin/{name}": bytes(400_000) for name in BATCHES}
+    large = only(cifar10, at(server, cifar10.sources[0], tarred(batches)))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
+    with child(large, tmp_path, before=limit) as full:
+        _, told = full.communicate(timeout=60)
+    assert "cannot be unpacked to" in told.splitlines()[-1]
+    assert "(File too large); make room" in told.splitlines()[-1]
+    assert files(tmp_path) == archives(large)
+    assert fetch(large, tmp_path, how=HASTY) is True
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_who_stops_it_keeps_what_has_arrived(
+    stop: signal.Signals, server: FileServer, tmp_path: Path
+) -> None:
+    release = served("resnet18", server)
+    weights = at(server, release.sources[0], os.urandom(400_000))
+    server.hang, server.cuts = threading.Event(), [200_000]
+    part = tmp_path / "downloads" / "resnet18-f37072fd.pth.part"
+    with child(only(release, weights), tmp_path) as stopped:
+        _until(lambda: part.exists() and part.stat().st_size > 100_000)
+        stopped.send_signal(stop)
+        stopped.communicate(timeout=60)
+    assert files(tmp_path) == {f"downloads/{part.name}", f"downloads/{part.name}.json"}
+    assert fetch(only(release, weights), tmp_path, how=HASTY) is True
+    assert server.asked[1].status == 206
+
+
+def _until(true: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.data.releases_on_disk import lay_out_ham10000, lay_out_isic2019, write_photograph
+
+from fedraw.data.catalog import load
+from fedraw.data.dataset import Dataset
+from fedraw.errors import BadInput
+
+
+def lesions(name: str, root: Path, **wanted: Any) -> Dataset:
+    return load(name, root=root, rng=np.random.default_rng(0), **({"size": 8} | wanted))
+
+
+def all_labels(data: Dataset) -> list[int]:
+    counts = np.bincount([*data.labels, *data.test_labels], minlength=data.classes)
+    return [int(count) for count in counts]
+
+
+def test_ham10000_is_resized_and_a_fifth_is_held_out(tmp_path: Path) -> None:
+    lay_out_ham10000(tmp_path, images=42)
+    data = lesions("ham10000", tmp_path)
+    assert (data.images.shape, data.test_images.shape) == ((34, 3, 8, 8), (8, 3, 8, 8))
+    assert data.label_names == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+    assert all_labels(data) == [6] * 7
+    # Red is 30 times the label, green 100, blue 200; JPEG is a little off.
+    colours = data.images[:].mean(axis=(2, 3))
+    assert np.abs(colours - np.c_[30 * data.labels, [100] * 34, [200] * 34]).max() < 4
+
+
+def test_isic2019_has_its_own_labels_in_the_archive_s_order(tmp_path: Path) -> None:
+    lay_out_isic2019(tmp_path, images=40)
+    data = lesions("isic2019", tmp_path)
+    assert data.label_names == ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
+    assert all_labels(data) == [6, 6, 6, 6, 4, 4, 4, 4]
+    assert np.abs(data.images[:].mean(axis=(2, 3))[:, 0] - 30 * data.labels).max() < 4
+
+
+def test_sixty_four_pixels_unless_told(tmp_path: Path) -> None:
+    lay_out_ham10000(tmp_path, images=5)
+    assert lesions("ham10000", tmp_path, size=None).input_shape == (3, 64, 64)
+
+
+def test_left_and_right_top_and_bottom_stay(tmp_path: Path) -> None:
+    place = lay_out_ham10000(tmp_path, images=2)
+    for file in (place / "images").iterdir():
+        photo = Image.new("RGB", (60, 40), (255, 0, 0))
+        photo.paste((0, 0, 255), (30, 20, 60, 40))
+        photo.save(file, quality=95)
+    image = lesions("ham10000", tmp_path, size=4).images[:1][0].astype(int)
+    assert np.abs(image[:, 0, 0] - [255, 0, 0]).max() < 6
+    assert np.abs(image[:, 0, 3] - [255, 0, 0]).max() < 6
+    assert np.abs(image[:, 3, 3] - [0, 0, 255]).max() < 6
+
+
+def test_grey_photographs_become_rgb(tmp_path: Path) -> None:
+    place = lay_out_ham10000(tmp_path, images=2)
+    for file in (place / "images").iterdir():
+        Image.new("L", (10, 10), 77).save(file)
+    assert np.abs(lesions("ham10000", tmp_path).images[:].astype(int) - 77).max() < 3
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"folders": ("HAM10000_images_part_1", "HAM10000_images_part_2")},
+        {"folders": (".",)},
+        {"folder": "."},
+        {"table": "HAM10000_metadata"},
+        {"table": "HAM10000_metadata.tab", "separator": "\t"},
+    ],
+)
+def test_other_layouts_of_ham10000_give_the_same(tmp_path: Path, layout: dict[str, Any]) -> None:
+    lay_out_ham10000(tmp_path / "plain")
+    lay_out_ham10000(tmp_path / "other", **layout)
+    plain, other = (lesions("ham10000", tmp_path / root) for root in ("plain", "other"))
+    assert plain.sha256() == other.sha256()
+
+
+def test_isic2019_may_lie_in_the_root_itself(tmp_path: Path) -> None:
+    lay_out_isic2019(tmp_path, folder=".")
+    assert len(lesions("isic2019", tmp_path).images) == 32
+
+
+def test_the_hold_out_differs_by_seed_and_not_by_run(tmp_path: Path) -> None:
+    lay_out_ham10000(tmp_path)
+    first, again, other = (
+        load("ham10000", root=tmp_path, size=8, rng=np.random.default_rng(seed))
+        for seed in (1, 1, 2)
+    )
+    assert first.sha256() == again.sha256()
+    assert first.sha256() != other.sha256()
+
+
+@pytest.mark.parametrize(
+    ("name", "lay_out"), [("ham10000", lay_out_ham10000), ("isic2019", lay_out_isic2019)]
+)
+def test_grouped_keeps_both_images_of_a_lesion_on_one_side(
+    tmp_path: Path, name: str, lay_out: Any
+) -> None:
+    lay_out(tmp_path, images=40)
+    data = lesions(name, tmp_path, holdout="grouped")
+    assert data.test_images.rows is not None
+    held = set((data.test_images.rows // 2).tolist())
+    assert data.images.rows is not None
+    both = held & set((data.images.rows // 2).tolist())
+    # The last two of ISIC-2019 have no common lesion id and may be parted.
+    assert both <= ({19} if name == "isic2019" else set())
+    assert 8 <= len(data.test_labels) <= 9
+
+
+def test_grouped_needs_the_table_of_lesions(tmp_path: Path) -> None:
+    lay_out_isic2019(tmp_path, metadata=False)
+    assert len(lesions("isic2019", tmp_path, holdout="random").images) == 32
+    with pytest.raises(BadInput, match=r"ISIC_2019_Training_Metadata\.csv is not there"):
+        lesions("isic2019", tmp_path, holdout="grouped")
+
+
+def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
+    lay_out_ham10000(tmp_path, images=4)
+    lay_out_isic2019(tmp_path, images=4)
+    assert lesions("ham10000", tmp_path).notes == (
+        "ham10000: 4 images, official 10,015",
+        "ham10000: images of 24x18, official 600x450",
+    )
+    assert lesions("isic2019", tmp_path).notes == (
+        "isic2019: 4 images, official 25,331",
+        "isic2019: images of at most 24x18, official up to 1024x1024",
+    )
+
+
+def test_some_images_of_another_size_are_counted(tmp_path: Path) -> None:
+    photo = lay_out_ham10000(tmp_path, images=3, shape=(600, 450)) / "images" / "ISIC_0024306.jpg"
+    write_photograph(photo, 0, (600, 449))
+    assert "ham10000: 1 image not of the official 600x450" in lesions("ham10000", tmp_path).notes
+
+
+@pytest.mark.parametrize("damage", [b"", b"no image", None])
+def test_an_image_that_does_not_decode_is_named(tmp_path: Path, damage: bytes | None) -> None:
+    photo = lay_out_ham10000(tmp_path) / "images" / "ISIC_0024310.jpg"
+    photo.write_bytes(photo.read_bytes()[:400] if damage is None else damage)
+    with pytest.raises(
+        BadInput, match=r"ISIC_0024310\.jpg: does not decode .*'fedraw data check ham10000'"
+    ):
+        lesions("ham10000", tmp_path)
+    assert not list((tmp_path / "cache").glob("*.part"))
+
+
+def test_an_image_that_is_listed_and_missing_is_named(tmp_path: Path) -> None:
+    place = lay_out_isic2019(tmp_path)
+    (place / "ISIC_2019_Training_Input" / "ISIC_0000004.jpg").unlink()
+    with pytest.raises(BadInput, match=r"lists ISIC_0000004\.jpg, not found in .*_Training_Input"):
+        lesions("isic2019", tmp_path)
+
+
+def test_a_link_to_nothing_is_a_missing_image(tmp_path: Path) -> None:
+    photo = lay_out_ham10000(tmp_path) / "images" / "ISIC_0024310.jpg"
+    photo.unlink()
+    photo.symlink_to(tmp_path / "gone")
+    with pytest.raises(BadInput, match=r"lists ISIC_0024310\.jpg, not found"):
+        lesions("ham10000", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("ham10000", "HAM10000_metadata.csv"), ("isic2019", "ISIC_2019_Training_GroundTruth.csv")],
+)
+def test_a_root_without_the_release_tells_what_was_looked_for(
+    tmp_path: Path, name: str, table: str
+) -> None:
+    with pytest.raises(BadInput, match=f"no {table}.*fedraw data fetch {name}") as caught:
+        lesions(name, tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1025, True, 3.5])
+def test_impossible_sizes_are_refused(tmp_path: Path, size: Any) -> None:
+    with pytest.raises(BadInput, match=f"size = {size!r}; it must be"):
+        lesions("ham10000", tmp_path, size=size)
+
+
+def test_an_unknown_hold_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown holdout 'group'; did you mean 'grouped'"):
+        lesions("ham10000", tmp_path, holdout="group")
+
+
+def test_a_changed_label_or_image_is_seen(tmp_path: Path) -> None:
+    place = lay_out_ham10000(tmp_path, images=14)
+    table, photo = place / "HAM10000_metadata.csv", place / "images" / "ISIC_0024306.jpg"
+    before = lesions("ham10000", tmp_path)
+    table.write_text(table.read_text().replace("bcc", "bkl"))
+    relabelled = lesions("ham10000", tmp_path)
+    assert (all_labels(before)[1:3], all_labels(relabelled)[1:3]) == ([2, 2], [0, 4])
+    os.utime(photo, ns=(0, 0))
+    lesions("ham10000", tmp_path)
+    assert len(list((tmp_path / "cache").glob("*/meta.json"))) == 3

@@ -1,0 +1,70 @@
+"""The facts about the public releases, and how much of one lies in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedraw.data.histograms import HAM10000, ISIC2019
+from fedraw.data.releases import BY_NAME, Here, Source, damage, find, here, missing
+from fedraw.errors import BadInput
+
+HEX = {"md5": 32, "sha256": 64}
+
+
+def test_what_is_published_agrees_with_the_histograms() -> None:
+    assert (find("ham10000").images, find("ham10000").labels) == (10_015, len(HAM10000))
+    assert find("ham10000").images == sum(HAM10000.values())
+    assert (find("isic2019").images, find("isic2019").labels) == (25_331, len(ISIC2019))
+    assert find("isic2019").images == sum(ISIC2019.values())
+    images = [source.count for source in find("ham10000").sources if source.kind == "zip"]
+    assert sum(images) == find("ham10000").images
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_release_says_where_it_is_from_and_how_it_is_verified(name: str) -> None:
+    release = find(name)
+    assert release.licence and release.citation and release.title
+    assert release.homepage.startswith("https://")
+    assert len({source.file for source in release.sources}) == len(release.sources)
+    for source in release.sources:
+        assert source.url.startswith("https://")
+        if source.checksum is not None:
+            algorithm, _, digits = source.checksum.partition(":")
+            assert len(digits) == HEX[algorithm]
+            assert int(digits, 16) > 0
+    unverified = any(source.checksum is None for source in release.sources)
+    assert ("no published checksum" in release.verified_by) == unverified
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+        find("cifar")
+
+
+def test_a_folder_holds_nothing_a_part_or_all(tmp_path: Path) -> None:
+    release = find("emnist")
+    assert here(release, tmp_path) is Here.absent
+    raw = tmp_path / "EMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for n in range(4):
+        assert missing(release, tmp_path) == list(release.sources)
+        (raw / f"emnist-balanced-{n}.gz").touch()
+        assert here(release, tmp_path) is (Here.whole if n == 3 else Here.part)
+
+
+def test_only_what_is_not_there_is_missing(tmp_path: Path) -> None:
+    release = find("ham10000")
+    (tmp_path / "HAM10000").mkdir()
+    (tmp_path / "HAM10000" / "HAM10000_metadata.csv").touch()
+    assert [source.kind for source in missing(release, tmp_path)] == ["zip", "zip"]
+
+
+def test_a_checksum_tells_the_published_file_from_another(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    right = "md5:900150983cd24fb0d6963f7d28e17f72"
+    assert damage(Source("", "a", 3, right, "file", "", "a"), path) is None
+    wrong = damage(Source("", "a", 3, "md5:00", "file", "", "a"), path)
+    assert wrong == f"has {right}, and md5:00 is published"

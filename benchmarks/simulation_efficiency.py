@@ -26,6 +26,7 @@ from torch.nn import functional
 from fedraw.core.randomness import Streams
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.digits import digits
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.event_log import read_log
 from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.scenario import Parts
@@ -71,10 +72,10 @@ def spec_of(case: Case) -> Spec:
     )
 
 
-def timed_run(case: Case, folder: Path, workers: int) -> tuple[float, float]:
+def timed_run(case: Case, folder: Path, crew: Crew) -> tuple[float, float]:
     """Seconds of the whole run, and per update once it is under way."""
     told: list[tuple[int, float]] = []
-    how = How(workers=workers, force=True, progress=lambda e: told.append((e, time.perf_counter())))
+    how = How(crew, force=True, progress=lambda e: told.append((e, time.perf_counter())))
     begun = time.perf_counter()
     run_seed(spec_of(case), 1, folder, Parts(data=case.data()), how)
     whole = time.perf_counter() - begun
@@ -125,11 +126,11 @@ def bare(case: Case, counts: list[int], processes: int) -> float:
 
 
 def measure(case: Case, cores: int, folder: Path) -> None:
-    workers = 0 if cores == 1 else cores
+    crew = Crew() if cores == 1 else Crew("processes", cores)
     counts: list[int] = []
     whole, steady, plain = [], [], []
     for _ in range(case.repeats):
-        seconds, each = timed_run(case, folder, workers)
+        seconds, each = timed_run(case, folder, crew)
         counts = counts or sample_counts(folder)
         whole.append(seconds)
         steady.append(each * len(counts))

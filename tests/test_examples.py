@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedraw.experiments.crew import executor_of
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
 
@@ -20,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 def test_example_specs_are_ready_to_run(spec: Path) -> None:
     read = Spec.from_toml(spec)
     scenario = Scenario.of(read, read.run.seeds[0])
-    with scenario.executor() as executor:
+    with executor_of(scenario) as executor:
         assert scenario.simulation(executor).step().event == 1
 
 

@@ -21,7 +21,9 @@ from fedraw.errors import (
     WorkerDied,
 )
 from fedraw.experiments.compare import Row, Stat, compare
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, Result, run
+from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.loop import Simulation, Step
 from fedraw.strategies.ca2fl import CA2FL
@@ -39,6 +41,7 @@ __all__ = [
     "CA2FL",
     "Arrived",
     "BadInput",
+    "Crew",
     "Dataset",
     "Declared",
     "FedAsync",
@@ -65,6 +68,7 @@ __all__ = [
     "Step",
     "Strategy",
     "Update",
+    "Where",
     "WorkerDied",
     "compare",
     "from_arrays",

@@ -14,6 +14,7 @@ import pytest
 
 from fedraw.errors import BadInput
 from fedraw.experiments.cells import Cell, run_cells
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, run, run_seed
 from fedraw.experiments.spec import Spec
 
@@ -49,7 +50,7 @@ def same(one: Path, two: Path) -> bool:
 def test_the_log_is_the_same_for_any_number_of_workers(name: str, tmp_path: Path) -> None:
     run_seed(spec(name), 1, tmp_path / "inline")
     for workers in (1, 3):
-        run_seed(spec(name), 1, tmp_path / str(workers), how=How(workers=workers))
+        run_seed(spec(name), 1, tmp_path / str(workers), how=How(Crew("processes", workers)))
         assert same(tmp_path / "inline", tmp_path / str(workers))
 
 
@@ -87,7 +88,7 @@ def test_a_model_that_cannot_travel_is_named() -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="define models at the top level of a module"):
-        run(spec(), model=model, how=How(workers=1))
+        run(spec(), model=model, how=How(Crew("processes", 1)))
 
 
 def children(pid: int) -> list[int]:

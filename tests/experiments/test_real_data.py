@@ -19,6 +19,7 @@ from tests.data.releases_on_disk import (
 import fedraw
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import as_json, compare
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, Result, run_seed
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where
@@ -100,7 +101,7 @@ def test_worker_processes_read_the_mapped_images_and_write_the_same_log(
 ) -> None:
     spec = example("emnist")
     run_one(spec, root, tmp_path / "inline")
-    run_one(spec, root, tmp_path / "processes", workers=2)
+    run_one(spec, root, tmp_path / "processes", crew=Crew("processes", 2))
     for file in ("events.jsonl", "model.safetensors"):
         assert (tmp_path / "inline" / file).read_bytes() == (
             tmp_path / "processes" / file

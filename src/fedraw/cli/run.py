@@ -14,6 +14,7 @@ from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
+from fedraw.experiments.crew import Crew, executor_of
 from fedraw.experiments.run import How, Result
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where, prepare
@@ -70,11 +71,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         return
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
-    workers = (jobs or cores()) if executor is ExecutorName.processes else 0
+    crew = Crew(executor.value, jobs or cores())
     with console.task_progress() as progress:
         prepare(spec, Where(data, progress))
     with console.cell_progress(cells) as progress:
-        how = How(workers=workers, where=Where(data), resume=resume, force=force)
+        how = How(crew, Where(data), resume=resume, force=force)
         results = run_cells(cells, how, jobs, progress)
     rows = compare(results)
     if json_:
@@ -120,7 +121,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 def _describe(spec: Spec, cells: list[Cell], data: Path | None, as_document: bool) -> None:
     with console.task_progress() as progress:  # loads the data, draws clients, builds the model
         scenario = Scenario.of(spec, cells[0].seed, where=Where(data, progress))
-    with scenario.executor() as executor:
+    with executor_of(scenario) as executor:
         scenario.simulation(executor)  # reads the trace, starts the strategy
     facts = {
         "clients": len(scenario.clients.table),

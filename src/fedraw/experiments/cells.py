@@ -47,7 +47,7 @@ def run_cells(
         refuse_existing(cell.folder, how)
     jobs = min(jobs or cores(), len(cells))
     # With workers of their own, runs go one after the other.
-    if jobs == 1 or how.workers:
+    if jobs == 1 or how.crew.has_workers:
         return _one_by_one(cells, how, progress)
     return _side_by_side(cells, how, jobs, progress)
 

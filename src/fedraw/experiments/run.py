@@ -17,6 +17,7 @@ from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.checkpoint import Checkpoints, can_be_saved
 from fedraw.experiments.clients import Partition
+from fedraw.experiments.crew import Crew, executor_of
 from fedraw.experiments.event_log import (
     EventLog,
     Record,
@@ -59,7 +60,7 @@ class Result:
 class How:
     """How to run, which never changes what comes out."""
 
-    workers: int = 0  # processes that train; 0: this one
+    crew: Crew = field(default_factory=Crew)  # who trains
     where: Where = field(default_factory=Where)  # the data root
     resume: bool = False
     force: bool = False
@@ -116,7 +117,7 @@ def run_seed(
             summary, model = RunFolder(folder).read_results(layout)
             return Result(summary["name"], seed, summary, model, folder)
     started = time.perf_counter()
-    with scenario.executor(how.workers) as executor:
+    with executor_of(scenario, how.crew) as executor:
         simulation = scenario.simulation(executor)  # refuses the impossible before files are made
         with _recording(folder, scenario, simulation, how) as recorder:
             summary = _simulate(scenario, simulation, recorder, how).as_dict()

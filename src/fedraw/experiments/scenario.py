@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +15,13 @@ from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
-from fedraw.experiments.local_data import LocalData, shared
 from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec, settings_of
-from fedraw.experiments.training import Network, Recipe, local_training, make_network
+from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
-from fedraw.simulation.executor import Executor, Inline, no_training
+from fedraw.simulation.executor import Executor
 from fedraw.simulation.loop import Simulation
-from fedraw.simulation.processes import Processes
-from fedraw.strategies.strategy import Request, Strategy
+from fedraw.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from fedraw.learning.local_sgd import Trainer
@@ -117,22 +113,6 @@ class Scenario:
             receivers=streams.generator("receivers"),
             layout=None if self.trainer is None else self.trainer.layout,
         )
-
-    @contextmanager
-    def executor(self, workers: int = 0) -> Iterator[Executor]:
-        """Who trains: this process, or so many others."""
-        if self.trainer is None:
-            yield Inline(no_training(self.clients.table.totals()))
-        elif not workers:
-            yield Inline(local_training(self.trainer, *self._training(LocalData.of(self.clients))))
-        else:
-            with shared(LocalData.of(self.clients)) as data:
-                recipe = Recipe(self.spec, self.parts.model, *self._training(data))
-                with closing(Processes(recipe, self.initial.size, workers)) as processes:
-                    yield processes
-
-    def _training(self, data: LocalData) -> tuple[LocalData, Streams, Request]:
-        return data, Streams(self.seed), self.strategy.request
 
 
 def refuse_no_images(dataset: Dataset) -> None:

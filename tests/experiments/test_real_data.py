@@ -91,6 +91,13 @@ def test_examples_of_large_networks_are_ready_to_run(name: str, root: Path) -> N
     assert scenario.clients.dataset.input_shape == (3, 32, 32)
 
 
+def test_another_model_takes_over_neither_stem_nor_weights() -> None:
+    changed = example("ham10000", training__model="cnn").training
+    assert (changed.model, changed.weights, changed.batch) == ("cnn", None, 4)
+    assert example("cifar10", training__model="resnet18").training.stem == "cifar"
+    assert example("cifar10", training__model="cnn").training.stem is None
+
+
 def test_every_example_is_tried_above() -> None:
     tried = {"emnist", "ham10000-features", "cifar10", "ham10000", "isic2019"}
     assert {path.stem for path in EXAMPLES.glob("*.toml")} == tried

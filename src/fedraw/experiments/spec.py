@@ -82,7 +82,8 @@ class Spec:
         """From a file, with `changes` such as {"strategy.buffer": 5} made first.
 
         Paths in the file are relative to it, paths in changes to the working directory. A change of
-        `strategy.name` keeps those of the file's other [strategy] keys that the new one has too.
+        `strategy.name` keeps those of the file's other [strategy] keys that the new one has too; a
+        change of `training.model` leaves out the file's `stem` and `weights`.
         """
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -150,6 +151,7 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 
 def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    _forget_other_model(tables, changes.get("training.model"))
     new_name = changes.get("strategy.name")
     if isinstance(tables.get("strategy"), dict) and isinstance(new_name, str):
         known = {f.name for f in fields(BY_NAME[new_name])} if new_name in BY_NAME else set()
@@ -161,6 +163,13 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
             raise BadInput(f"--set {key}: [{section}] is no table in this file")
         is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
+
+
+def _forget_other_model(tables: dict[str, Any], new: object) -> None:
+    """The stem and the weights are the file's model's: another one has neither."""
+    training = tables.get("training")
+    if new is not None and isinstance(training, dict) and new != training.get("model"):
+        tables["training"] = {k: v for k, v in training.items() if k not in ("stem", "weights")}
 
 
 def _is_path(value: object) -> bool:

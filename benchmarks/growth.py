@@ -1,0 +1,115 @@
+"""How time and memory grow with the number of clients and with the size of the model.
+
+Each row is a process of its own: FedRAW, K = 10, all clients in flight, one epoch on 10 samples of
+64 features each. `event` is the time of an arrival once the run is under way, training included;
+`set-up` is what comes before it. Memory is what the process grew by between its first and its last
+arrival, for each client in flight: models that clients started from, and their updates.
+Run: make bench
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+from benchmarks.machine import headline
+from torch import nn
+
+from fedraw.data.dataset import Dataset, from_arrays
+from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.scenario import Parts
+from fedraw.experiments.spec import Spec
+
+EVENTS = 2_000
+CLIENTS = (30, 300, 3_000, 10_000)
+HIDDEN = (64, 512, 4_096, 32_768)
+
+
+class Mlp:
+    """One hidden layer of this width."""
+
+    def __init__(self, hidden: int) -> None:
+        self.hidden = hidden
+        self.__name__ = f"mlp-{hidden}"
+
+    def __call__(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        inputs = int(np.prod(input_shape))
+        return nn.Sequential(
+            nn.Linear(inputs, self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)
+        )
+
+
+def data(clients: int) -> Dataset:
+    rng = np.random.default_rng(0)
+    samples = 10 * clients
+    return from_arrays(
+        rng.random((samples, 64), np.float32),
+        np.arange(samples) % 10,
+        test_images=rng.random((100, 64), np.float32),
+        test_labels=np.arange(100) % 10,
+    )
+
+
+def megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def one(clients: int, hidden: int) -> None:
+    """Prints one measurement; the process then ends, and with it what it holds."""
+    spec = Spec.read(
+        {
+            "partition": {"kind": "iid", "clients": clients, "local_test": 0},
+            "speeds": {"kind": "uniform"},
+            "training": {"epochs": 1},
+            "run": {"events": EVENTS, "seeds": [1], "evaluate_every": EVENTS},
+        }
+    )
+    told: list[tuple[int, float, float]] = []
+    progress = How(progress=lambda event: told.append((event, time.perf_counter(), megabytes())))
+    begun = time.perf_counter()
+    run_seed(spec, 1, None, Parts(data=data(clients), model=Mlp(hidden)), progress)
+    (first, start, before), (last, end, after) = told[0], told[-2]
+    each = (end - start) / (last - first)
+    set_up = start - begun - first * each
+    print(json.dumps({"each": each, "set_up": set_up, "grown": after - before}))
+
+
+def measured(clients: int, hidden: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.growth", str(clients), str(hidden)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def show(clients: int, hidden: int, first: float | None) -> float:
+    found = measured(clients, hidden)
+    parameters = (64 + 1) * hidden + (hidden + 1) * 10
+    ratio = "" if first is None else f"x{found['each'] / first:.2f}"
+    per_client = 1024 * found["grown"] / clients
+    print(
+        f"{clients:>8,} {parameters:>11,} {1e3 * found['each']:>9.2f} ms {ratio:>7}"
+        f" {found['set_up']:>7.2f} s {per_client:>10.0f} kB {per_client * 256 / parameters:>7.1f}"
+    )
+    return found["each"]
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        one(int(sys.argv[1]), int(sys.argv[2]))
+        return
+    print(headline())
+    print(f"{EVENTS:,} events; the last column is memory per client in models of 4-byte values")
+    print(f"{'clients':>8} {'parameters':>11} {'event':>12} {'':>7} {'set-up':>9} {'a client':>13}")
+    first = show(CLIENTS[0], HIDDEN[0], None)
+    for clients in CLIENTS[1:]:
+        show(clients, HIDDEN[0], first)
+    for hidden in HIDDEN[1:]:
+        show(CLIENTS[0], hidden, first)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What local training costs, written in several ways: seconds as a share of the plain torch loop.
+
+The plain loop is torch.optim.SGD with an index per mini-batch; all others do the same steps on the
+same samples. `trainer` is what fedraw runs for any network, `dense` what it runs for networks of
+linear layers. Each figure is the median of several rounds in which all ways take turns.
+Run: make bench
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import numpy as np
+import torch
+from benchmarks.machine import headline
+from torch import nn
+from torch.nn import functional
+
+from fedraw.learning.local_sgd import LocalSGD, Trainer
+from fedraw.learning.models import build
+from fedraw.learning.vectors import to_vector
+
+Way = Callable[[], None]
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+LR = 0.1
+
+
+class Job:
+    """One client's samples, and how often it trains on them."""
+
+    def __init__(
+        self, model: str, shape: tuple[int, ...], samples: int, batch: int, trainings: int
+    ) -> None:
+        rng = np.random.default_rng(0)
+        self.model, self.shape, self.batch, self.trainings = model, shape, batch, trainings
+        self.images = rng.random((samples, *shape), np.float32)
+        self.labels = rng.integers(0, 10, samples)
+        self.x, self.y = torch.from_numpy(self.images), torch.from_numpy(self.labels)
+
+    def module(self) -> nn.Module:
+        return build(self.model, self.shape, 10, np.random.default_rng(0)).train()
+
+    def indexed(self) -> Batches:
+        """An index per mini-batch."""
+        for _ in range(self.trainings):
+            for rows in torch.split(torch.randperm(len(self.x)), self.batch):
+                yield self.x[rows], self.y[rows]
+
+    def shuffled(self, layout: torch.memory_format | None = None) -> Batches:
+        """One shuffled copy per epoch, and views of it."""
+        for _ in range(self.trainings):
+            order = torch.randperm(len(self.x))
+            x = self.x[order] if layout is None else self.x[order].to(memory_format=layout)
+            yield from zip(x.split(self.batch), self.y[order].split(self.batch), strict=True)
+
+
+def plain(job: Job) -> Way:
+    module = job.module()
+    optimiser = torch.optim.SGD(module.parameters(), LR)
+
+    def run() -> None:
+        for images, labels in job.indexed():
+            optimiser.zero_grad()
+            torch.autograd.backward(functional.cross_entropy(module(images), labels))
+            optimiser.step()
+
+    return run
+
+
+def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
+    """No optimiser: gradients are returned, and one call moves all parameters."""
+    module = job.module()
+    parameters = list(module.parameters())
+
+    def run() -> None:
+        for images, labels in job.shuffled(layout):
+            loss = functional.cross_entropy(module(images), labels)
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                torch._foreach_add_(parameters, gradients, alpha=-LR)
+
+    return run
+
+
+def trainer(job: Job) -> Way:
+    """One flat vector: a step is one operation, whatever the number of layers."""
+    module = job.module()
+    ours, start = Trainer(module, LocalSGD(1, job.batch, LR)), to_vector(module)
+    rng = np.random.default_rng(0)
+
+    def run() -> None:
+        for _ in range(job.trainings):
+            ours.train(start, job.images, job.labels, rng)
+
+    return run
+
+
+def measure(name: str, ways: dict[str, Way], rounds: int) -> None:
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(rounds + 1):
+        for way, run in ways.items():
+            begun = time.perf_counter()
+            run()
+            if turn:  # the first turn warms up
+                seconds[way].append(time.perf_counter() - begun)
+    first = median(next(iter(seconds.values())))
+    print(f"\n{name}")
+    for way, taken in seconds.items():
+        ratios = [t / first for t in taken]
+        print(f"{way:>44} {median(ratios):>6.2f}   ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(headline())
+    digits = Job("mlp", (1, 8, 8), samples=48, batch=16, trainings=400)
+    measure(
+        "digits-MLP, 48 samples in batches of 16",
+        {
+            "torch.optim.SGD": plain(digits),
+            "autograd.grad and _foreach_add_": foreach(digits),
+            "trainer: one flat vector": trainer(digits),
+        },
+        rounds=5,
+    )
+    for batch in (64, 256):
+        images = Job("cnn", (1, 28, 28), samples=512, batch=batch, trainings=1)
+        measure(
+            f"CNN 28x28, 512 samples in batches of {batch}",
+            {
+                "torch.optim.SGD": plain(images),
+                "autograd.grad and _foreach_add_": foreach(images),
+                "the same, channels last": foreach(images, torch.channels_last),
+                "trainer: one flat vector, channels last": trainer(images),
+            },
+            rounds=5,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow check format bench clean
+.PHONY: help install demo browser test test-slow check format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,10 +43,16 @@ format: install ## format and mend what the linter can mend
 
 bench: install ## measure; prints ratios (results with date and machine: benchmarks/README.md)
 	$(BIN)/python -m benchmarks.simulation_efficiency
+	$(BIN)/python -m benchmarks.local_training
+	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.arrivals
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.rarity
 	$(BIN)/python -m benchmarks.checkpoints
+
+bench-peers: install ## the same jobs in other simulators; makes .peers, 6 GB, at the first time
+	@[ -d .peers ] || sh benchmarks/peers/setup.sh
+	$(BIN)/python -m benchmarks.peers
 
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

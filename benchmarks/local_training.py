@@ -2,7 +2,8 @@
 
 The plain loop is torch.optim.SGD with an index per mini-batch; all others do the same steps on the
 same samples. `trainer` is what fedraw runs for any network, `dense` what it runs for networks of
-linear layers. Each figure is the median of several rounds in which all ways take turns.
+linear layers, one client at a time or, with the batched executor, many. Each figure is the median
+of several rounds in which all ways take turns.
 Run: make bench
 """
 
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from fedraw.learning.local_sgd import LocalSGD, Trainer
 from fedraw.learning.models import build
+from fedraw.learning.stacked import Client, Samples, StackedTrainer
 from fedraw.learning.vectors import to_vector
 
 Way = Callable[[], None]
@@ -53,7 +55,8 @@ class Job:
         for _ in range(self.trainings):
             order = torch.randperm(len(self.x))
             x = self.x[order] if layout is None else self.x[order].to(memory_format=layout)
-            yield from zip(x.split(self.batch), self.y[order].split(self.batch), strict=True)
+            y = self.y[order]
+            yield from zip(torch.split(x, self.batch), torch.split(y, self.batch), strict=True)
 
 
 def plain(job: Job) -> Way:
@@ -72,7 +75,7 @@ def plain(job: Job) -> Way:
 def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
     """No optimiser: gradients are returned, and one call moves all parameters."""
     module = job.module()
-    parameters = list(module.parameters())
+    parameters: list[torch.Tensor] = list(module.parameters())
 
     def run() -> None:
         for images, labels in job.shuffled(layout):
@@ -93,6 +96,34 @@ def trainer(job: Job) -> Way:
     def run() -> None:
         for _ in range(job.trainings):
             ours.train(start, job.images, job.labels, rng)
+
+    return run
+
+
+def dense(job: Job) -> Way:
+    """Gradients in closed form, in NumPy: what a framework does around them costs more."""
+    module = job.module()
+    samples = Samples(lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels))
+    ours, start = StackedTrainer(module, LocalSGD(1, job.batch, LR), samples), to_vector(module)
+    rng = np.random.default_rng(0)
+
+    def run() -> None:
+        for _ in range(job.trainings):
+            ours.train([Client(start, slice(0, len(job.labels)), rng)])
+
+    return run
+
+
+def together(job: Job, clients: int) -> Way:
+    """The same for many clients in one call."""
+    module = job.module()
+    samples = Samples(lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels))
+    ours, start = StackedTrainer(module, LocalSGD(1, job.batch, LR), samples), to_vector(module)
+    rng = np.random.default_rng(0)
+
+    def run() -> None:
+        for _ in range(job.trainings // clients):
+            ours.train([Client(start, slice(0, len(job.labels)), rng)] * clients)
 
     return run
 
@@ -122,6 +153,8 @@ def main() -> None:
             "torch.optim.SGD": plain(digits),
             "autograd.grad and _foreach_add_": foreach(digits),
             "trainer: one flat vector": trainer(digits),
+            "dense: closed form": dense(digits),
+            "dense, 8 clients in a call": together(digits, 8),
         },
         rounds=5,
     )

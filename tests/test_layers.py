@@ -34,6 +34,7 @@ ONLY_IN = {
     "PIL": {"data"},
     "pooch": {"data"},
     "requests": {"data"},
+    "ray": {"simulation"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
 }
@@ -71,7 +72,7 @@ WITHOUT = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "sklearn", "matplotlib", "PIL", "pooch"}:
+        if name.split(".")[0] in {"torch", "sklearn", "matplotlib", "PIL", "pooch", "ray"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 """

@@ -11,6 +11,7 @@ import typer
 from fedraw.cli import console
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.demo import conclusion, demo_specs
 from fedraw.experiments.names import row_name
 from fedraw.experiments.run import How
@@ -35,7 +36,7 @@ def demo(
     ]
     begun = time.perf_counter()
     with console.cell_progress(cells) as progress:
-        rows = compare(run_cells(cells, How(force=True), jobs, progress))
+        rows = compare(run_cells(cells, How(Crew("batched"), force=True), jobs, progress))
     page = out / "report.html"
     folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)

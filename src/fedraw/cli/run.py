@@ -15,7 +15,7 @@ from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.crew import Crew, executor_of
-from fedraw.experiments.run import How, Result
+from fedraw.experiments.run import How, Result, refuse_existing
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where, prepare
 from fedraw.experiments.spec import Spec, parse_change
@@ -25,7 +25,9 @@ from fedraw.report.tables import text_table
 
 class ExecutorName(StrEnum):
     inline = "inline"
+    batched = "batched"
     processes = "processes"
+    ray = "ray"
 
 
 def run(  # noqa: PLR0913, PLR0917 - one for each option
@@ -49,8 +51,16 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     executor: Annotated[
         ExecutorName,
-        typer.Option(help="inline: a process runs a seed; processes: all of them train one seed."),
+        typer.Option(
+            help="inline: a process runs a seed; batched: it trains many clients at once, for "
+            "small fully connected models; processes: all of them train one seed; ray: those of a "
+            "cluster do."
+        ),
     ] = ExecutorName.inline,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of a Ray cluster, or auto; by default one is started on this machine."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what was stopped; keep what is done.")
     ] = False,
@@ -67,16 +77,19 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     folder = out or Path("runs") / spec_file.stem
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     if dry_run:
-        _describe(spec, cells, data, json_)
+        _describe(spec, cells, Crew(executor.value), data, json_)
         return
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
-    crew = Crew(executor.value, jobs or cores())
+    crew = _crew(executor, jobs, address)
     with console.task_progress() as progress:
         prepare(spec, Where(data, progress))
     with console.cell_progress(cells) as progress:
         how = How(crew, Where(data), resume=resume, force=force)
-        results = run_cells(cells, how, jobs, progress)
+        for cell in cells:
+            refuse_existing(cell.folder, how)  # before a cluster is started
+        with crew.gathered():
+            results = run_cells(cells, how, jobs, progress)
     rows = compare(results)
     if json_:
         console.print_json(as_json(rows))
@@ -84,6 +97,14 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         console.out.print(text_table(rows))
         console.say(f"written to {folder}")
     _tell_what_went_wrong(results)
+
+
+def _crew(executor: ExecutorName, jobs: int | None, address: str | None) -> Crew:
+    if address is None:
+        return Crew(executor.value, jobs or cores())
+    if executor is not ExecutorName.ray:
+        raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
+    return Crew("ray", jobs or 0, address)
 
 
 def _tell_what_went_wrong(results: Sequence[Result]) -> None:
@@ -118,10 +139,12 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
         raise BadInput(f"--seeds {text!r} is no list of whole numbers, as 42,123,456") from None
 
 
-def _describe(spec: Spec, cells: list[Cell], data: Path | None, as_document: bool) -> None:
+def _describe(
+    spec: Spec, cells: list[Cell], crew: Crew, data: Path | None, as_document: bool
+) -> None:
     with console.task_progress() as progress:  # loads the data, draws clients, builds the model
         scenario = Scenario.of(spec, cells[0].seed, where=Where(data, progress))
-    with executor_of(scenario) as executor:
+    with executor_of(scenario, None if crew.has_workers else crew) as executor:
         scenario.simulation(executor)  # reads the trace, starts the strategy
     facts = {
         "clients": len(scenario.clients.table),

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedraw.core.randomness import Streams
+from fedraw.data.images import Images
 from fedraw.experiments.local_data import LocalData, shared
 from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.training import Recipe, local_training
+from fedraw.experiments.training import Recipe, local_training, stacked_training
+from fedraw.simulation.batched import Batched, slots_for
 from fedraw.simulation.executor import Executor, Inline, no_training
 from fedraw.simulation.processes import Processes
+from fedraw.simulation.ray_cluster import cluster, cpus_of_cluster
+from fedraw.simulation.ray_workers import RayWorkers
 
 
 @dataclass(frozen=True)
 class Crew:
-    """inline: this process, one client after the other; processes: so many of this machine."""
+    """inline: this process, one client after the other; batched: this one, many clients at once;
+    processes: so many of this machine; ray: so many of a cluster.
+    """
 
-    kind: Literal["inline", "processes"] = "inline"
-    workers: int = 1  # unless inline
+    kind: Literal["inline", "batched", "processes", "ray"] = "inline"
+    workers: int = 1  # unless inline or batched; with ray, 0: all CPUs of the cluster
+    address: str | None = None  # of a Ray cluster; None: one that is started for the run
 
     @property
     def has_workers(self) -> bool:
-        return self.kind != "inline"
+        return self.kind not in ("inline", "batched")
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Connected to the cluster, if there is one; runs inside share the connection."""
+        if self.kind != "ray":
+            return nullcontext()
+        return cluster(self.address, self.workers or None)
 
 
 @contextmanager
@@ -35,11 +48,22 @@ def executor_of(scenario: Scenario, crew: Crew | None = None) -> Iterator[Execut
         yield Inline(no_training(scenario.clients.table.totals()))
         return
     data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
-    request = scenario.strategy.request
+    recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.request)
     if crew.kind == "inline":
-        yield Inline(local_training(scenario.trainer, data, streams, request))
-        return
-    with shared(data) as data:
-        recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, request)
-        with closing(Processes(recipe, scenario.initial.size, crew.workers)) as processes:
-            yield processes
+        yield Inline(local_training(scenario.trainer, recipe))
+    elif crew.kind == "batched":
+        yield Batched(stacked_training(scenario.trainer, recipe), slots_for(scenario.initial.size))
+    elif crew.kind == "ray":
+        recipe = replace(recipe, data=_by_content(data))
+        with crew.gathered(), closing(RayWorkers(recipe, crew.workers or cpus_of_cluster())) as ray:
+            yield ray
+    else:
+        with shared(data) as seen_by_all:
+            recipe = replace(recipe, data=seen_by_all)
+            with closing(Processes(recipe, scenario.initial.size, crew.workers)) as processes:
+                yield processes
+
+
+def _by_content(data: LocalData) -> LocalData:
+    """With the images themselves: other machines have no file of this one."""
+    return replace(data, images_in=Images(data.images[:]))

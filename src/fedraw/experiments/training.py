@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Vector
-from fedraw.errors import MissingExtra
+from fedraw.core.types import Ints, Vector
+from fedraw.data.images import Images, Pixels
+from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.local_data import LocalData
 from fedraw.experiments.source import weights_file
 from fedraw.experiments.spec import Spec
+from fedraw.simulation.batched import TrainTogether
 from fedraw.simulation.executor import Job, Train, Trained
 from fedraw.strategies.strategy import Request
 
 if TYPE_CHECKING:
+    from fedraw.learning.inputs import Scale
     from fedraw.learning.local_sgd import Trainer
     from fedraw.learning.models import ModelFactory, Module
+    from fedraw.learning.stacked import StackedTrainer
     from fedraw.learning.weights import Loaded
 
 
@@ -65,16 +72,20 @@ def _module(
 
 
 def _trainer(spec: Spec, module: Module) -> Trainer:
-    from fedraw.learning.inputs import SCALES
     from fedraw.learning.local_sgd import LocalSGD, Trainer
 
     wanted = spec.training
     settings = LocalSGD(
         wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay
     )
+    return Trainer(module, settings, device=wanted.device, scale=_scale(spec))
+
+
+def _scale(spec: Spec) -> Scale | None:
+    from fedraw.learning.inputs import SCALES
+
     # Features were computed from normalised pixels; they are not normalised themselves.
-    scale = SCALES[spec.data.normalise] if spec.features is None else None
-    return Trainer(module, settings, device=wanted.device, scale=scale)
+    return SCALES[spec.data.normalise] if spec.features is None else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +102,20 @@ class Recipe:
         shape, classes = self.data.images.shape[1:], self.data.classes
         # Weights come with every job, so none are read here.
         trainer = _trainer(self.spec, _module(self.spec, self.model, shape, classes, self.streams))
-        return local_training(trainer, self.data, self.streams, self.request)
+        return local_training(trainer, self)
 
 
-def local_training(trainer: Trainer, data: LocalData, streams: Streams, request: Request) -> Train:
+def local_training(trainer: Trainer, recipe: Recipe) -> Train:
     """Local SGD on a client's own samples, and the loss before it if the strategy asks for it."""
+    try:
+        together = stacked_training(trainer, recipe)
+    except BadInput:  # not a network of linear layers, or not on the cpu
+        return _any_training(trainer, recipe)
+    return lambda job: together([job])[0]
+
+
+def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
+    data, streams, request = recipe.data, recipe.streams, recipe.request
 
     def train(job: Job) -> Trained:
         images, labels = data.of_client(job.position)
@@ -105,3 +125,49 @@ def local_training(trainer: Trainer, data: LocalData, streams: Streams, request:
         return Trained(vector, len(labels), loss)
 
     return train
+
+
+def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
+    """The same for many clients in one call, with the same bits, for networks of linear layers."""
+    from fedraw.learning.stacked import Client
+
+    data, streams, request = recipe.data, recipe.streams, recipe.request
+    start = data.start.tolist()
+    stacked = _stacked_trainer(trainer, recipe)
+
+    def client(job: Job) -> Client:
+        rng = streams.generator("batches", job.position, job.training)
+        return Client(job.model, slice(start[job.position], start[job.position + 1]), rng)
+
+    def loss(job: Job) -> float | None:
+        return trainer.mean_loss(job.model, *data.of_client(job.position)) if request.loss else None
+
+    def train(jobs: Sequence[Job]) -> list[Trained]:
+        vectors = stacked.train([client(job) for job in jobs], request.proximal)
+        counts = [start[job.position + 1] - start[job.position] for job in jobs]
+        return list(map(Trained, vectors, counts, map(loss, jobs)))
+
+    return train
+
+
+def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
+    from fedraw.learning.stacked import Samples, StackedTrainer
+
+    spec, data = recipe.spec, recipe.data
+    if spec.training.device != "cpu":
+        raise BadInput(
+            f"training.device = {spec.training.device!r}, and the batched executor trains on the "
+            "cpu; use --executor inline"
+        )
+    shape = data.images.shape[1:]
+    module = _module(spec, recipe.model, shape, data.classes, recipe.streams)
+    samples = Samples(_reader(data.images), data.labels, shape, int(np.diff(data.start).max()))
+    return StackedTrainer(module, trainer.settings, samples, _scale(spec))
+
+
+def _reader(images: Images) -> Callable[[Ints], Pixels]:
+    if images.in_a_file:
+        return images.take
+    # One copy in the clients' order: rows of a selection would be looked up at every step.
+    pixels = images[:]
+    return lambda rows: pixels.take(rows, 0)

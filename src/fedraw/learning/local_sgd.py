@@ -131,6 +131,20 @@ class Trainer:
             yield from zip(shuffled, torch.split(targets, self.settings.batch), strict=True)
 
     def _descend(self, batches: Iterator[Batch], proximal: float) -> None:
+        if proximal or self.settings.momentum or self.settings.weight_decay:
+            self._descend_with_terms(batches, proximal)
+            return
+        module, parameters, lr = self._model.module, self._model.trainable, self.settings.lr
+        for images, labels in batches:
+            loss = functional.cross_entropy(module(images), labels)
+            gradients = torch.autograd.grad(
+                loss, parameters, allow_unused=True, materialize_grads=True
+            )
+            with torch.no_grad():
+                torch._foreach_add_(parameters, gradients, alpha=-lr)
+
+    def _descend_with_terms(self, batches: Iterator[Batch], proximal: float) -> None:
+        """All of it on one flat gradient, to which the terms are added."""
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
         momentum, decay, lr = self.settings.momentum, self.settings.weight_decay, self.settings.lr
         start = x.clone() if proximal else x

@@ -68,6 +68,7 @@ class FlatModule:
             tensor[1].data = view
         for tensor, view in zip(trainable, self._views(self.grad), strict=False):
             tensor[1].grad = view
+        self.trainable = [tensor for _, tensor in trainable]
 
     @property
     def parameters(self) -> torch.Tensor:

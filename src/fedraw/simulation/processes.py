@@ -6,7 +6,6 @@ event log is the same byte for byte as with the inline executor, for any number 
 
 from __future__ import annotations
 
-import heapq
 import pickle
 from collections.abc import Callable
 from multiprocessing import connection
@@ -17,16 +16,18 @@ import numpy as np
 from fedraw.core.types import ClientId, Vector
 from fedraw.errors import BadInput, WorkerDied
 from fedraw.simulation.executor import Job, Train, Trained
+from fedraw.simulation.schedule import Schedule
 from fedraw.simulation.shared import SharedArray
 from fedraw.simulation.workers import CONTEXT, end_with_parent, leave_interrupts_to_parent
 
-# Jobs that may be trained, or wait trained, per worker: enough that none idles, few in memory.
-AHEAD = 4
+# Jobs that a worker holds: while the server takes in one result, it trains the next.
+DEPTH = 2
 
 
 class Order(NamedTuple):
-    """What a worker is told: train this client from the vector in its slot, and put it back."""
+    """What a worker is told: train this client from the vector in a slot, and put it back."""
 
+    slot: int
     client: ClientId
     position: int
     training: int
@@ -37,28 +38,24 @@ class Processes:
     """Trains in `workers` processes, those first that are due first."""
 
     def __init__(self, make_train: Callable[[], Train], size: int, workers: int) -> None:
-        if workers < 1:
-            raise BadInput(f"{workers} workers cannot train; use at least 1")
-        self._slots = SharedArray((workers, size), np.float32)
-        self._waiting: list[tuple[float, int, Job]] = []
-        self._turn = 0
-        self._done: dict[ClientId, Trained] = {}
+        self._schedule = Schedule(workers)
+        self._slots = SharedArray((DEPTH * workers, size), np.float32)  # slot % workers: whose
         self._busy: dict[int, ClientId] = {}
         self._workers: list[Any] = []
         self._pipes: list[Any] = []
-        for slot in range(workers):
-            self._start_worker(make_train, slot)
+        for _ in range(workers):
+            self._start_worker(make_train)
 
     def submit(self, job: Job) -> None:
-        heapq.heappush(self._waiting, (job.due, self._turn, job))
-        self._turn += 1
+        self._schedule.add(job)
         self._assign()
 
     def collect(self, client: ClientId) -> Trained:
-        while client not in self._done:
+        done = self._schedule.done
+        while client not in done:
             self._assign(urgent=client)
             self._receive()
-        result = self._done.pop(client)
+        result = done.pop(client)
         self._assign()
         return result
 
@@ -71,9 +68,9 @@ class Processes:
             pipe.close()
         self._slots.close()
 
-    def _start_worker(self, make_train: Callable[[], Train], slot: int) -> None:
+    def _start_worker(self, make_train: Callable[[], Train]) -> None:
         here, there = CONTEXT.Pipe()
-        worker = CONTEXT.Process(target=_work, args=(make_train, self._slots, slot, there))
+        worker = CONTEXT.Process(target=_work, args=(make_train, self._slots, there))
         try:
             worker.start()
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
@@ -87,64 +84,67 @@ class Processes:
         self._pipes.append(here)
 
     def _assign(self, urgent: ClientId | None = None) -> None:
-        """Give idle workers what is due next; an urgent job goes before all bounds."""
-        idle = [slot for slot in range(len(self._workers)) if slot not in self._busy]
-        for slot in idle:
-            full = len(self._done) + len(self._busy) >= AHEAD * len(self._workers)
-            next_is_urgent = bool(self._waiting) and self._waiting[0][2].client == urgent
-            if not self._waiting or (full and not next_is_urgent):
+        """Fill free slots with what is due next; an urgent job goes before all bounds."""
+        # In this order every worker has a first job before one has a second.
+        free = [slot for slot in range(len(self._slots.array)) if slot not in self._busy]
+        for slot in free:
+            place = self._schedule.next(len(self._busy), urgent)
+            if place is None:
                 return
-            _, _, job = heapq.heappop(self._waiting)
+            job = place.job
             self._slots.array[slot] = job.model
             self._busy[slot] = job.client
-            self._send(slot, Order(job.client, job.position, job.training, job.due))
+            self._send(Order(slot, job.client, job.position, job.training, job.due))
 
-    def _send(self, slot: int, order: Order) -> None:
+    def _send(self, order: Order) -> None:
+        worker = order.slot % len(self._workers)
         try:
-            self._pipes[slot].send(order)
+            self._pipes[worker].send(order)
         except (BrokenPipeError, ConnectionResetError):
-            self._died(slot)
+            self._died(worker)
 
     def _receive(self) -> None:
         """Wait for at least one result."""
-        ready = connection.wait([self._pipes[slot] for slot in self._busy])
-        for slot in [slot for slot in self._busy if self._pipes[slot] in ready]:
+        busy = {slot % len(self._workers) for slot in self._busy}
+        ready = connection.wait([self._pipes[worker] for worker in busy])
+        for worker in [worker for worker in busy if self._pipes[worker] in ready]:
             try:
-                outcome = self._pipes[slot].recv()
+                outcome = self._pipes[worker].recv()
             except (EOFError, ConnectionResetError):
-                self._died(slot)
+                self._died(worker)
             if isinstance(outcome, BaseException):
                 raise outcome
-            examples, loss, odd = outcome
+            slot, examples, loss, odd = outcome
             vector: Vector = np.array(self._slots.array[slot]) if odd is None else odd
-            self._done[self._busy.pop(slot)] = Trained(vector, examples, loss)
+            self._schedule.done[self._busy.pop(slot)] = Trained(vector, examples, loss)
 
-    def _died(self, slot: int) -> NoReturn:
-        worker = self._workers[slot]
+    def _died(self, number: int) -> NoReturn:
+        worker = self._workers[number]
         worker.join(1)
+        first = next((c for s, c in self._busy.items() if s % len(self._workers) == number), None)
         raise WorkerDied(
-            f"worker {slot} died (exit code {worker.exitcode}) while it trained client "
-            f"{self._busy.get(slot)!r}; was it killed, or out of memory?"
+            f"worker {number} died (exit code {worker.exitcode}) while it trained client "
+            f"{first!r}; was it killed, or out of memory?"
         )
 
 
-def _work(make_train: Callable[[], Train], slots: SharedArray, slot: int, pipe: Any) -> None:
+def _work(make_train: Callable[[], Train], slots: SharedArray, pipe: Any) -> None:
     end_with_parent()
     leave_interrupts_to_parent()
     train = make_train()
-    own = slots.array[slot]
     while True:
         try:
             order: Order = pipe.recv()
         except EOFError:
             return
+        own = slots.array[order.slot]
         try:
-            model = own.copy()
-            trained = train(Job(order.client, order.position, order.training, model, order.due))
+            trained = train(Job(order.client, order.position, order.training, own, order.due))
             # A vector of another length does not fit; the server shall see and refuse it.
             fits = trained.vector.shape == own.shape
             if fits:
                 own[:] = trained.vector
-            pipe.send((trained.examples, trained.loss, None if fits else trained.vector))
+            odd = None if fits else trained.vector
+            pipe.send((order.slot, trained.examples, trained.loss, odd))
         except Exception as problem:  # told to the parent, whose run it ends
             pipe.send(problem)

@@ -1,0 +1,156 @@
+"""The same two jobs in other simulators, in fedraw and in a bare loop, in turn, in one run.
+
+`sh benchmarks/peers/setup.sh` makes the peers' environments; who has none is listed as absent.
+Every measurement is a process of its own. Its line of JSON goes to .peers/results.jsonl, from which
+`--again` makes the tables without measuring. Run: make bench-peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.machine import headline
+from benchmarks.peers.job import ROOT
+from benchmarks.peers.prepare import prepare
+from benchmarks.peers.result import read
+from benchmarks.peers.table import Round, between_markers, tables
+
+PEERS = ROOT / ".peers"
+RESULTS = PEERS / "results.jsonl"
+PAGE = ROOT / "benchmarks" / "README.md"
+START = str(Path(__file__).with_name("start.py"))
+UPDATES = {"digits": 2_000, "cnn": 300}
+PATIENCE = 1_800  # seconds
+
+
+class Run(NamedTuple):
+    peer: str
+    job: str
+    cores: int = 1
+    variant: str = ""
+    updates: int = 0  # 0: as many as the job has
+    once: bool = False  # too slow to repeat
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.peer, self.variant, self.job, f"x{self.cores}")))
+
+
+def runs() -> list[Run]:
+    digits = [
+        *(Run("bare", "digits", 1, variant) for variant in ("optim", "foreach")),
+        *(Run("fedraw", "digits", 1, variant) for variant in ("inline", "batched")),
+        *(Run("flower", "digits", 1, variant) for variant in ("sync", "async")),
+        *(Run(peer, "digits") for peer in ("pfl", "flsim")),
+        Run("appfl", "digits", 1, "gc-off"),
+        Run("appfl", "digits", 1, "shipped", updates=30, once=True),
+    ]
+    cnn = []
+    for cores in (1, 2):
+        kinds = ("inline", "batched") if cores == 1 else ("processes",)
+        cnn += [
+            *(Run("bare", "cnn", cores, v) for v in ("optim", "foreach", "channels-last")),
+            *(Run("fedraw", "cnn", cores, variant) for variant in kinds),
+            *(Run("flower", "cnn", cores, variant) for variant in ("sync", "async")),
+            *(Run(peer, "cnn", cores) for peer in ("pfl", "flsim")),
+            Run("appfl", "cnn", cores, "gc-off"),
+        ]
+    return digits + cnn
+
+
+def python_of(peer: str) -> Path | None:
+    """The interpreter of the peer's own environment; ours for what needs no other."""
+    if peer in ("bare", "fedraw"):
+        return Path(sys.executable)
+    python = PEERS / peer / "bin" / "python"
+    return python if python.exists() else None
+
+
+def measure(run: Run, share: float) -> str:
+    """The line of JSON; SystemExit with the reason where there is none."""
+    python = python_of(run.peer)
+    if python is None:
+        raise SystemExit("not set up: sh benchmarks/peers/setup.sh " + run.peer)
+    updates = run.updates or max(60, int(UPDATES[run.job] * share) // 20 * 20)
+    asked = ["--job", run.job, "--updates", str(updates), "--cores", str(run.cores)]
+    asked += ["--variant", run.variant] if run.variant else []
+    command = [str(python), START, f"run_{run.peer}", *asked]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"not done after {PATIENCE} s") from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
+    if not lines:
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        raise SystemExit(f"exit code {done.returncode}: {last}")
+    return lines[-1]
+
+
+def measure_all(rounds: int, share: float, wanted: list[Run]) -> Iterator[dict[str, object]]:
+    """In turn, so that whatever else the machine does falls on all alike."""
+    absent: set[Run] = set()
+    for number in range(rounds):
+        for run in wanted:
+            if run in absent or (run.once and number):
+                continue
+            try:
+                line = measure(run, share)
+            except SystemExit as reason:
+                absent.add(run)
+                print(f"  {run}: {reason}", file=sys.stderr)
+                yield {"absent": str(run), "why": str(reason)}
+                continue
+            m = read(line)
+            print(
+                f"  round {number + 1}, {run}: {m.steps} steps in {m.seconds:.2f} s",
+                file=sys.stderr,
+            )
+            yield {"round": number, "line": json.loads(line)}
+
+
+def shown(head: str, records: list[dict[str, object]]) -> str:
+    measured = [
+        Round(int(str(r["round"])), read(json.dumps(r["line"]))) for r in records if "line" in r
+    ]
+    versions: dict[str, str] = {}
+    for _, m in measured:
+        versions |= {k: v for k, v in m.versions.items() if k not in ("python", "fedraw")}
+    absent = [f"Absent: {r['absent']} ({r['why']})" for r in records if "absent" in r]
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return "\n\n".join(filter(None, (f"{head}; {packages}.", tables(measured), "\n".join(absent))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of the updates, for a trial")
+    parser.add_argument("--only", default="", help="peers, with commas; bare comes with them")
+    parser.add_argument("--job", choices=tuple(UPDATES))
+    parser.add_argument("--again", action="store_true", help="tables of the last run")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
+    given = parser.parse_args()
+    if not given.again:
+        only = {"bare", *given.only.split(",")} if given.only else set()
+        wanted = [r for r in runs() if not only or r.peer in only]
+        wanted = [r for r in wanted if given.job in (None, r.job)]
+        prepare()
+        records: list[dict[str, object]] = [{"head": headline().replace("__main__", "peers")}]
+        for record in measure_all(given.rounds, given.share, wanted):
+            records.append(record)
+            RESULTS.write_text("".join(json.dumps(r) + "\n" for r in records))
+    head, *rest = map(json.loads, RESULTS.read_text().splitlines())
+    text = shown(head["head"], rest)
+    print(text)
+    if given.write:
+        PAGE.write_text(between_markers(PAGE.read_text(), "peers", text))
+
+
+if __name__ == "__main__":
+    main()

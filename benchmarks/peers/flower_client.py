@@ -1,0 +1,34 @@
+"""Flower's client: in a module of its own, so that its actors import it once and keep the data."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from benchmarks.peers import job as jobs
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@cache
+def ready(name: str) -> tuple[jobs.Job, torch.nn.Module]:
+    torch.set_num_threads(1)
+    job = jobs.load(name)
+    return job, job.model().train()
+
+
+@app.train()  # type: ignore[untyped-decorator]
+def train(message: Message, context: Context) -> Message:
+    job, module = ready(message.content["config"]["job"])
+    client = context.node_config["partition-id"]
+    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    steps = jobs.train(job, module, client)
+    measured = {"num-examples": len(job.clients[client][1]), "steps": steps}
+    content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord(measured)}
+    return Message(content=RecordDict(content), reply_to=message)
+
+
+def application() -> ClientApp:
+    return app

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes one environment for each peer in .peers/NAME: `sh benchmarks/peers/setup.sh [NAME...]`.
+# pip's own configuration says where packages come from; torch is pinned to fedraw's, so that all
+# run the same kernels and pip takes the CPU build where the index has one.
+set -eu
+cd "$(dirname "$0")/../.."
+PYTHON=${PYTHON:-python3}
+
+packages() {
+  case $1 in
+    flsim) echo "flsim==0.1.0" ;;
+    appfl) echo "appfl==1.12.0" ;;
+    flower) echo "flwr[simulation]==1.41.0" ;;
+    pfl) echo "pfl[pytorch]==0.6.0" ;;
+    *) echo "unknown peer $1; there are flsim, appfl, flower and pfl" >&2; exit 2 ;;
+  esac
+}
+
+mkdir -p .peers
+grep '^torch==' constraints.txt > .peers/constraints.txt
+for name in ${*:-flsim appfl flower pfl}; do
+  wanted=$(packages "$name")
+  begun=$(date +%s)
+  rm -rf ".peers/$name"
+  "$PYTHON" -m venv ".peers/$name"
+  if ".peers/$name/bin/pip" install --quiet --disable-pip-version-check \
+      --constraint .peers/constraints.txt torch numpy "$wanted" > ".peers/$name.log" 2>&1; then
+    echo "$name: $wanted, $(($(date +%s) - begun)) s, $(du -sm ".peers/$name" | cut -f1) MB"
+  else
+    echo "$name: pip could not install $wanted; see .peers/$name.log"
+    rm -rf ".peers/$name"
+  fi
+done

@@ -1,0 +1,125 @@
+"""A Ray cluster for one command: started on this machine, or one that is there already."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from fedraw.errors import BadInput, MissingExtra
+
+# A started cluster may be slow, a dead one must not keep anybody waiting.
+ANSWERS_WITHIN = 20.0
+REMEDY = "use host:port of a `ray start --head` that runs, or leave --address out"
+LOCAL_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # If this process is killed, Ray's agents look for their server so long before they end.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+
+
+def import_ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "ray", "ray") from None
+    return ray
+
+
+@contextmanager
+def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+    """Be connected to the cluster at `address`, or to a new one of this machine alone.
+
+    If this process is connected already, to whatever, it stays so, and no other is started.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    with _signals_kept(), tempfile.TemporaryDirectory(**_short_path()) as folder:
+        try:
+            _start(ray, cpus, folder) if address is None else _connect(ray, address)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def cpus_of_cluster() -> int:
+    """All CPUs of all nodes, whoever uses them now."""
+    return int(import_ray().cluster_resources().get("CPU", 0))
+
+
+def _start(ray: Any, cpus: int | None, folder: str) -> None:
+    before = {name: os.environ.get(name) for name in LOCAL_SETTINGS}
+    os.environ.update({n: v for n, v in LOCAL_SETTINGS.items() if before[n] is None})
+    try:
+        # "local": RAY_ADDRESS may be set. A folder of its own: Ray would keep its logs forever,
+        # and clusters that the user has started shall still be the ones found as "auto".
+        _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+def _connect(ray: Any, address: str) -> None:
+    _require_answer(address)
+    try:
+        _init(ray, address=address)
+    except (ConnectionError, RuntimeError, ValueError) as problem:
+        _refuse(address, str(problem))
+
+
+def _init(ray: Any, **settings: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a tip about GPUs
+        ray.init(log_to_driver=False, logging_level="error", **settings)
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself tries for minutes, and may end this process; so another one asks first."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+        except (OSError, OverflowError) as problem:
+            _refuse(address, str(problem))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWERS_WITHIN, check=False
+        )
+    except subprocess.TimeoutExpired:
+        _refuse(address, f"no answer within {ANSWERS_WITHIN:g} s")
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines()
+        _refuse(address, lines[-1] if lines else "Ray gave no reason")
+
+
+def _refuse(address: str, reason: str) -> NoReturn:
+    raise BadInput(f"no Ray cluster at --address {address!r} ({reason}); {REMEDY}") from None
+
+
+def _short_path() -> dict[str, Any]:
+    # Ray puts sockets there, whose paths must be short; TMPDIR often is not.
+    where = "/tmp" if os.path.isdir("/tmp") else None  # noqa: PTH112
+    return {"prefix": "fedraw-ray-", "dir": where, "ignore_cleanup_errors": True}
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray handles SIGTERM its own way while it is connected, and leaves it at that."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,108 @@
+"""Runs whose clients train together: the same bytes as if they trained one by one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraw.errors import BadInput, Interrupted
+from fedraw.experiments.crew import Crew
+from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.spec import Spec
+from fedraw.experiments.toml import to_toml
+from fedraw.strategies.catalog import BY_NAME
+
+FILES = ("events.jsonl", "summary.json", "model.safetensors")
+BATCHED = Crew("batched")
+
+
+def spec(name: str = "fedfa", training: dict[str, Any] | None = None, events: int = 60) -> Spec:
+    return Spec.read(
+        {
+            "partition": {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6},
+            "strategy": {"name": name},
+            "training": training or {"epochs": 2},
+            "run": {"events": events, "evaluate_every": 100, "seeds": [1]},
+        }
+    )
+
+
+def stopped_at(event: int, wanted: Spec, folder: Path, crew: Crew) -> None:
+    asked = iter(range(10**9))
+    how = How(crew, stop=lambda: next(asked) + 1 >= event)
+    with pytest.raises(Interrupted):
+        run_seed(wanted, 1, folder, how=how)
+
+
+def same(one: Path, two: Path) -> bool:
+    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_strategy_comes_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+    run_seed(spec(name), 1, tmp_path / "inline")
+    run_seed(spec(name), 1, tmp_path / "batched", how=How(BATCHED))
+    assert same(tmp_path / "inline", tmp_path / "batched")
+
+
+def test_a_run_goes_on_with_another_executor(tmp_path: Path) -> None:
+    run_seed(spec(), 1, tmp_path / "whole")
+    stopped_at(20, spec(), tmp_path / "cut", BATCHED)
+    run_seed(spec(), 1, tmp_path / "cut", how=How(Crew("processes", 1), resume=True))
+    assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", ["fedraw", "qfedavg"])
+def test_a_run_is_repeatable_also_when_it_was_interrupted(name: str, tmp_path: Path) -> None:
+    run_seed(spec(name), 1, tmp_path / "whole", how=How(BATCHED))
+    for event in (1, 14, 15, 43):  # the groups that train together are others after each
+        folder = tmp_path / str(event)
+        stopped_at(event, spec(name), folder, BATCHED)
+        run_seed(spec(name), 1, folder, how=How(BATCHED, resume=True))
+        assert same(tmp_path / "whole", folder)
+
+
+def test_bytes_and_a_large_batch() -> None:
+    rng = np.random.default_rng(0)
+    data = rng.integers(256, size=(400, 3, 4, 4), dtype=np.uint8), np.arange(400) % 10
+    wanted = spec("fedfa", {"epochs": 2, "batch": 1000, "momentum": 0.9, "lr": 0.01})
+    (inline,) = run(wanted, data=data)
+    (batched,) = run(wanted, data=data, how=How(BATCHED))
+    assert np.array_equal(inline.model, batched.model)
+
+
+def test_a_model_it_does_not_know_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"layer '0', Conv2d.*use --executor inline"):
+        run_seed(spec(training={"model": "cnn"}), 1, tmp_path / "run", how=How(BATCHED))
+    assert not (tmp_path / "run").exists()
+
+
+def fedraw(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedraw", "run", "spec.toml", "--out", "out", *options]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(to_toml(spec("fedraw").tables()))
+    done = fedraw(tmp_path, "--executor", "batched", "--seeds", "1,2", "--jobs", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["seeds"] == [1, 2]
+    run_seed(spec("fedraw"), 1, tmp_path / "here", how=How(BATCHED))
+    assert same(tmp_path / "here", tmp_path / "out" / "seed-1")
+
+
+def test_a_dry_run_finds_what_it_cannot_train(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(to_toml(spec().tables()))
+    model = ("--set", "training.model=cnn")
+    refused = fedraw(tmp_path, "--executor", "batched", "--dry-run", *model)
+    assert refused.returncode == 2
+    assert "Conv2d" in refused.stderr

@@ -1,0 +1,321 @@
+"""A cluster: the same bytes, whoever of it dies, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
+from fedraw.experiments.crew import Crew
+from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.spec import Spec
+from fedraw.simulation import ray_workers
+from fedraw.simulation.ray_cluster import cluster, cpus_of_cluster
+
+if TYPE_CHECKING:
+    from fedraw.learning.models import ModelFactory
+
+pytest.importorskip("ray")
+# Ray leaves the files and processes of its servers to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning"),
+]
+
+FILES = ("events.jsonl", "summary.json", "model.safetensors")
+RAY = Crew("ray", 2)
+SPEC = """
+[partition]
+clients = 10
+rare_labels = [9]
+clients_per_common_label = 6
+[strategy]
+name = "{name}"
+[training]
+epochs = 3
+[run]
+events = {events}
+evaluate_every = 100
+seeds = [1]
+"""
+
+
+@pytest.fixture(scope="module")
+def two_cpus() -> Iterator[None]:
+    with cluster(cpus=2):
+        yield
+
+
+def spec(name: str = "fedraw", events: int = 60) -> Spec:
+    return Spec.read(tomllib.loads(SPEC.format(name=name, events=events)))
+
+
+def same(one: Path, two: Path) -> bool:
+    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
+
+
+def children(pid: int) -> list[int]:
+    """All processes below this one."""
+    found = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is looked at
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, task.read_text().split()):
+                found += [child, *children(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def workers() -> list[int]:
+    def is_worker(pid: int) -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return b"ray::TrainingWorker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return False
+
+    return [pid for pid in children(os.getpid()) if is_worker(pid)]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("name", "sent_along"), [("fedraw", 0), ("qfedavg", 65536)])
+def test_the_log_is_the_same_on_a_cluster(
+    name: str, sent_along: int, two_cpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_workers, "SENT_ALONG", sent_along)  # 0: models are put in the store
+    run_seed(spec(name), 1, tmp_path / "inline")
+    run_seed(spec(name), 1, tmp_path / "ray", how=How(RAY))
+    assert same(tmp_path / "inline", tmp_path / "ray")
+    wait_until(lambda: not workers(), 20)
+
+
+def test_zero_workers_are_all_cpus_and_a_connection_is_left_as_it_was(two_cpus: None) -> None:
+    import ray
+
+    counts = []
+    how = How(Crew("ray", 0), progress=lambda event: counts.append(len(workers())))
+    run_seed(spec(), 1, how=how)
+    assert max(counts) == cpus_of_cluster() == 2
+    assert ray.is_initialized()
+
+
+def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None:
+    killed = []
+
+    def kill_one(event: int) -> None:
+        if event in (20, 60):
+            killed.append(workers()[0])
+            os.kill(killed[-1], signal.SIGKILL)
+
+    run_seed(spec(events=100), 1, tmp_path / "inline")
+    run_seed(spec(events=100), 1, tmp_path / "ray", how=How(RAY, progress=kill_one))
+    assert len(set(killed)) == 2
+    assert same(tmp_path / "inline", tmp_path / "ray")
+
+
+def test_a_run_goes_on_where_it_was_stopped(two_cpus: None, tmp_path: Path) -> None:
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 31
+
+    run_seed(spec(), 1, tmp_path / "inline")
+    with pytest.raises(Interrupted, match="event 31 of 60"):
+        run_seed(spec(), 1, tmp_path / "ray", how=How(RAY, stop=stop))
+    run_seed(spec(), 1, tmp_path / "ray", how=How(RAY, resume=True))
+    assert same(tmp_path / "inline", tmp_path / "ray")
+
+
+def failing_model(fail: Callable[[], None]) -> ModelFactory:
+    """One that fails in training; it is made here, so Ray sends it whole, not as a name."""
+    from torch import Tensor, nn
+
+    class Failing(nn.Module):
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, classes)
+
+        def forward(self, images: Tensor) -> Tensor:
+            if self.training:
+                fail()
+            scores: Tensor = self.linear(images.flatten(1))
+            return scores
+
+    return lambda shape, classes: Failing(classes)
+
+
+def test_a_mistake_in_a_model_ends_the_run_and_is_not_repeated(
+    two_cpus: None, tmp_path: Path
+) -> None:
+    tries = tmp_path / "tries"
+
+    def fail() -> None:
+        with tries.open("a") as file:
+            file.write("x")
+        raise ZeroDivisionError("my own mistake")
+
+    with pytest.raises(ZeroDivisionError, match="my own mistake"):
+        run(spec(), model=failing_model(fail), how=How(Crew("ray", 1)))
+    assert len(tries.read_text()) <= 2  # this one, and the one that was sent along
+
+
+def test_a_model_that_kills_its_workers_is_given_up(two_cpus: None) -> None:
+    here = os.getpid()
+
+    def fail() -> None:
+        assert os.getpid() != here
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerDied, match=r"4 workers died over client .* out of memory\?"):
+        run(spec(), model=failing_model(fail), how=How(Crew("ray", 1)))
+
+
+def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
+    import threading
+
+    from torch import nn
+
+    lock = threading.Lock()
+
+    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
+        with lock:
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    with pytest.raises(BadInput, match="the ray executor cannot send this to a worker"):
+        run(spec(), model=model, how=How(RAY))
+
+
+def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(MissingExtra, match=r"this needs ray: pip install 'fedraw\[ray\]'"),
+        cluster(),
+    ):
+        pass
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    (folder / "spec.toml").write_text(SPEC.format(name="fedraw", events=100))
+    # Tests that run in the background of a shell inherit an ignored SIGINT.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "import fedraw.cli.main as m; m.main()"
+    command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "cut", "--executor", "ray"]
+    return subprocess.Popen(
+        [*command, *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    return errors
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(tmp_path: Path) -> None:
+    options = ("--seeds", "1,2", "--jobs", "2")
+    process = start(tmp_path, *options)
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size > 10_000)
+    below = children(process.pid)
+    assert len(below) > 4
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of them get it
+    assert "continue with --resume" in finish(process, 130)
+    assert not any(alive(pid) for pid in below)
+    errors = finish(start(tmp_path, *options, "--resume"))
+    assert "ray" not in errors.lower().replace("fedraw", "")
+    for seed in (1, 2):
+        run_seed(spec(events=100), seed, tmp_path / f"inline-{seed}")
+        assert same(tmp_path / f"inline-{seed}", tmp_path / "cut" / f"seed-{seed}")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.slow
+def test_nothing_of_a_cluster_outlives_its_command(sent: signal.Signals, tmp_path: Path) -> None:
+    process = start(tmp_path, "--jobs", "2")
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size > 10_000)
+    below = children(process.pid)
+    process.send_signal(sent)
+    finish(process, -9 if sent is signal.SIGKILL else 130)
+    # Two agents of Ray look for their dead server for a while.
+    wait_until(lambda: not any(alive(pid) for pid in below), 40)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_an_address_where_nobody_is_gets_a_message(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    errors = finish(start(tmp_path, "--address", address), 2)
+    assert f"no Ray cluster at --address '{address}'" in errors
+    assert "Connection refused" in errors
+    process = start(tmp_path, "--address", address, "--executor", "processes")
+    assert "add --executor ray" in finish(process, 2)
+
+
+@pytest.mark.slow
+def test_something_else_at_the_address_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        errors = finish(start(tmp_path, "--address", address), 2)
+    assert "no answer within 20 s" in errors
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[str]:
+    """A cluster that somebody else has started."""
+    port = free_port()
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += [f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
+    command += ["--disable-usage-stats"]
+    # Not `ray stop`, which stops every Ray of this user.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"--block" in line:
+                break
+        yield f"127.0.0.1:{port}"
+        below = children(process.pid)
+        process.terminate()
+        process.stdout.read()
+    wait_until(lambda: not any(alive(pid) for pid in below), 90)
+
+
+@pytest.mark.slow
+def test_a_running_cluster_is_used_and_goes_on_running(head: str, tmp_path: Path) -> None:
+    finish(start(tmp_path, "--address", head))
+    finish(start(tmp_path, "--address", head, "--jobs", "1", "--force"))
+    run_seed(spec(events=100), 1, tmp_path / "inline")
+    assert same(tmp_path / "inline", tmp_path / "cut" / "seed-1")

@@ -176,10 +176,15 @@ def main() -> None:
     print(headline())
     heads = f"{'':>12} {'':>10} {'cores':>6} {'updates':>8} {'plain':>9} {'best':>8} {'run':>8}"
     print(f"{heads} {'/ plain':>8} {'steady':>6} {'/ best':>8} {'steady':>6}")
-    inline, batched, processes = Crew(), Crew("batched"), Crew("processes", 2)
+    inline, batched, processes, ray = (
+        Crew(),
+        Crew("batched"),
+        Crew("processes", 2),
+        Crew("ray", 2),
+    )
     with tempfile.TemporaryDirectory() as folder:
         for case, crews in zip(
-            CASES, ((inline, batched, processes), (inline, processes)), strict=True
+            CASES, ((inline, batched, processes, ray), (inline, processes, ray)), strict=True
         ):
             for crew in crews:
                 measure(case, crew, Path(folder))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import library
 
 
 def allow_dataclass_defaults() -> None:
@@ -36,12 +37,12 @@ def declare_nms() -> None:
 
     Importing it fails for want of the declarations of two that nothing here calls.
     """
-    declared: Any = torch.library.Library
-    library = declared("torchvision", "FRAGMENT")
+    declared: Any = library.Library
+    fragment = declared("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(library)
+            fragment.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(fragment)
 
 
 _KEPT: list[Any] = []  # a library takes its declarations with it when it goes

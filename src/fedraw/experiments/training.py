@@ -151,6 +151,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
 
 
 def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
+    from fedraw.learning.dense import dense_layers
     from fedraw.learning.stacked import Samples, StackedTrainer
 
     spec, data = recipe.spec, recipe.data
@@ -160,9 +161,9 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
             "cpu; use --executor inline"
         )
     shape = data.images.shape[1:]
-    module = _module(spec, recipe.model, shape, data.classes, recipe.streams)
+    dense_layers(trainer.module, trainer.layout, shape)  # refuses others before data are copied
     samples = Samples(_reader(data.images), data.labels, shape, int(np.diff(data.start).max()))
-    return StackedTrainer(module, trainer.settings, samples, _scale(spec))
+    return StackedTrainer(trainer.module, trainer.settings, samples, _scale(spec))
 
 
 def _reader(images: Images) -> Callable[[Ints], Pixels]:

@@ -78,6 +78,11 @@ class Trainer:
         raise TypeError("a Trainer cannot be pickled; make one in the process that uses it")
 
     @property
+    def module(self) -> nn.Module:
+        """To look at; its values are those of whatever was trained last."""
+        return self._model.module
+
+    @property
     def layout(self) -> Layout:
         return self._model.layout
 

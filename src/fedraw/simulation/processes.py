@@ -51,13 +51,7 @@ class Processes:
         self._assign()
 
     def collect(self, client: ClientId) -> Trained:
-        done = self._schedule.done
-        while client not in done:
-            self._assign(urgent=client)
-            self._receive()
-        result = done.pop(client)
-        self._assign()
-        return result
+        return self._schedule.collect(client, self._assign, self._receive)
 
     def close(self) -> None:
         for worker in self._workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fedraw.core.types import ClientId
@@ -49,6 +50,20 @@ class Schedule:
     def put_back(self, place: Place) -> None:
         """What was lost on its way stands where it stood."""
         heapq.heappush(self._waiting, place)
+
+    def collect(
+        self,
+        client: ClientId,
+        assign: Callable[[ClientId | None], None],
+        receive: Callable[[], None],
+    ) -> Trained:
+        """The client's result, for which `assign` hands out jobs and `receive` awaits answers."""
+        while client not in self.done:
+            assign(client)
+            receive()
+        result = self.done.pop(client)
+        assign(None)
+        return result
 
     def next(self, busy: int, urgent: ClientId | None = None) -> Place | None:
         """What is due next, while `busy` others train; an urgent job goes before all bounds."""

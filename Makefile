@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sim,data,report,ray,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sim,data,report,ray,audit,dev]'
 	@touch $@
 
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
@@ -24,10 +24,17 @@ demo: install ## silent rarity failure and its cure on embedded data: a table an
 test: install browser ## run all tests but the slow ones
 	$(BIN)/pytest -q
 
-# Page tests skip where there is no Chromium; in CI they must run, so it is installed.
+# Page tests skip where there is no Chromium; in CI they must run, so it is installed. Those of
+# accessibility need axe-core besides, which npm fetches; offline they skip as well.
+AXE := axe-core@4.14.0
 browser:
 	@if [ -n "$$CI" ] && ! command -v chromium >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
+	@if [ -n "$$CI" ] && ! command -v npm >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends npm >/dev/null; fi
+	@if [ -d $(VENV) ] && [ ! -s $(VENV)/axe.min.js ] && command -v npm >/dev/null; then \
+	  cd $(VENV) && npm pack --silent --fetch-retries=0 $(AXE) >/dev/null 2>&1 && \
+	  tar -xzOf axe-core-*.tgz package/axe.min.js > axe.min.js; rm -f axe-core-*.tgz; true; fi
 
 test-slow: install ## run the tests marked slow
 	$(BIN)/pytest -q -m slow
@@ -49,6 +56,7 @@ bench: install ## measure; prints ratios (results with date and machine: benchma
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.rarity
 	$(BIN)/python -m benchmarks.checkpoints
+	$(BIN)/python -m benchmarks.audit
 
 bench-peers: install ## the same jobs in other simulators; makes .peers, 6 GB, at the first time
 	@[ -d .peers ] || sh benchmarks/peers/setup.sh

@@ -18,14 +18,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A layer imports itself and what stands here.
 MAY_IMPORT = {
     "core": {"errors"},
+    "analysis": {"errors", "core"},
+    "records": {"errors", "core"},
     "strategies": {"errors", "core"},
     "simulation": {"errors", "core", "strategies"},
     "learning": {"errors", "core"},
     "data": {"errors", "core"},
     "metrics": {"errors", "core"},
     "experiments": {"errors", "core", "strategies", "simulation", "learning", "data", "metrics"},
-    "report": {"errors", "core", "metrics", "experiments"},
-    "cli": {"errors", "data", "experiments", "report"},
+    "report": {"errors", "core", "analysis", "metrics", "experiments"},
+    "cli": {"errors", "analysis", "records", "data", "experiments", "report"},
 }
 ONLY_IN = {
     "torch": {"learning"},
@@ -34,6 +36,7 @@ ONLY_IN = {
     "PIL": {"data"},
     "pooch": {"data"},
     "requests": {"data"},
+    "pyarrow": {"records"},
     "ray": {"simulation"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
@@ -72,7 +75,9 @@ WITHOUT = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "sklearn", "matplotlib", "PIL", "pooch", "ray"}:
+        if name.split(".")[0] in {
+            "torch", "sklearn", "matplotlib", "PIL", "pooch", "ray", "pyarrow"
+        }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 """
@@ -99,3 +104,13 @@ def test_a_missing_extra_is_named_with_its_remedy(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "this needs scikit-learn: pip install 'fedraw[sim]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_audit_needs_no_extra_at_all(tmp_path: Path) -> None:
+    labels, page = tmp_path / "labels.csv", tmp_path / "page.html"
+    labels.write_text("client,label,count\na,x,3\nb,x,2\nb,y,1\nc,x,4\n")
+    command = ["fedraw", "audit", str(labels), "--out", str(page)]
+    done = in_a_bare_install(f"sys.argv = {command!r}; import fedraw.cli.main as m; m.main()")
+    assert done.returncode == 0, done.stderr
+    assert "Recommendation" in done.stdout
+    assert page.exists()

@@ -68,11 +68,15 @@ class LabelTable:
             return f"client {clients[row[i]]!r}, label {labels[column[i]]!r}"
 
         count = whole_counts(counts, entry)
-        order = np.lexsort((column, row))
-        row, column, count = row[order], column[order], count[order]
-        _refuse_repeats(row, column, clients, labels)
+        key = row * len(labels) + column
+        if np.any(key[1:] <= key[:-1]):  # files are often sorted already
+            order = np.argsort(key, kind="stable")
+            key, count = key[order], count[order]
+            _refuse_repeats(key, clients, labels)
         held = count > 0
-        row, column, count = row[held], column[held], count[held]
+        if not held.all():
+            key, count = key[held], count[held]
+        row, column = np.divmod(key, max(len(labels), 1))
         totals = np.bincount(row, weights=count, minlength=len(clients))
         _refuse_empty_rows(totals, clients)
         _refuse_unheld_labels(column, labels)
@@ -140,14 +144,12 @@ def _number(value: Any, entry: Callable[[int], str], i: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _refuse_repeats(
-    row: Ints, column: Ints, clients: Sequence[ClientId], labels: Sequence[Label]
-) -> None:
-    repeats = (row[1:] == row[:-1]) & (column[1:] == column[:-1])
+def _refuse_repeats(key: Ints, clients: Sequence[ClientId], labels: Sequence[Label]) -> None:
+    repeats = key[1:] == key[:-1]
     if repeats.any():
-        i = int(np.argmax(repeats))
+        row, column = divmod(int(key[int(np.argmax(repeats))]), len(labels))
         raise BadInput(
-            f"client {clients[row[i]]!r} reports label {labels[column[i]]!r} twice; add the counts"
+            f"client {clients[row]!r} reports label {labels[column]!r} twice; add the counts"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 Purpose = Literal[
-    "holdout", "partition", "speeds", "arrivals", "initial model", "batches", "receivers"
+    "holdout", "partition", "speeds", "arrivals", "initial model", "batches", "receivers", "images"
 ]
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

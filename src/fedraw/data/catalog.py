@@ -15,6 +15,7 @@ from fedraw.data.histograms import labels_only
 from fedraw.data.npz import load_npz
 from fedraw.data.progress import Progress
 from fedraw.data.public import BATCHES, LESIONS, PUBLIC, load_batches, load_lesions
+from fedraw.data.reduce import smaller
 from fedraw.data.root import data_root
 from fedraw.errors import BadInput, nearest
 
@@ -45,8 +46,8 @@ def load(
 ) -> Dataset:
     """A dataset by name; `rng` draws the test set where none is published.
 
-    The public data sets are read from the data `root` (default: FEDRAW_DATA). `size` and `holdout`
-    are for those that are photographs without a test set.
+    The public data sets are read from the data `root` (default: FEDRAW_DATA). `size` is
+    pixels a side, `holdout` for photographs without a test set.
 
     >>> load("digits", rng=np.random.default_rng(0)).classes
     10
@@ -55,17 +56,21 @@ def load(
         raise BadInput(f"unknown dataset {name!r}; {nearest(name, BY_NAME)}")
     wanted = _Wanted(name, path, root, size, holdout, rng, progress)
     _refuse_useless(wanted)
-    return BY_NAME[name](wanted)
+    dataset = BY_NAME[name](wanted)
+    if size is None or name in LESIONS:  # photographs are decoded at their size
+        return dataset
+    return smaller(dataset, size)
 
 
 def _refuse_useless(wanted: _Wanted) -> None:
     """What has no effect is a misunderstanding."""
-    for key, value in (("size", wanted.size), ("holdout", wanted.holdout)):
-        if value is not None and wanted.name not in LESIONS:
-            raise BadInput(
-                f"dataset {wanted.name!r} takes no {key}, got {value!r}; leave it out (it is for "
-                f"{' and '.join(LESIONS)})"
-            )
+    if wanted.holdout is not None and wanted.name not in LESIONS:
+        raise BadInput(
+            f"dataset {wanted.name!r} takes no holdout, got {wanted.holdout!r}; leave it out (it "
+            f"is for {' and '.join(LESIONS)})"
+        )
+    if wanted.size is not None and wanted.name in HISTOGRAMS:
+        raise BadInput(f"dataset {wanted.name!r} has labels only, no size; leave size out")
     if wanted.path is not None and wanted.name != "npz":
         remedy = "give --data, the data root" if wanted.name in PUBLIC else "did you mean 'npz'?"
         raise BadInput(f"dataset {wanted.name!r} has no path, got {str(wanted.path)!r}; {remedy}")

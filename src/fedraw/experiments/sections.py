@@ -32,7 +32,9 @@ def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) 
 class DataSpec:
     name: str = "digits"
     path: str | None = None
-    size: int | None = None  # pixels a side, where images come in any size
+    size: int | None = None  # pixels a side
+    per_label: int | None = None  # at most so many training images of each label
+    test_per_label: int | None = None
     holdout: Literal["random", "grouped"] | None = None  # where no test set is published
     normalise: Literal["none", "imagenet"] = "none"
 

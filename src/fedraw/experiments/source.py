@@ -11,6 +11,7 @@ from fedraw.core.randomness import Streams
 from fedraw.data import catalog
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.progress import Progress
+from fedraw.data.reduce import fewer
 from fedraw.data.root import data_root
 from fedraw.errors import BadInput
 from fedraw.experiments.features import with_features
@@ -37,6 +38,9 @@ def load_dataset(
 ) -> Dataset:
     """What the spec names, or the user's own; as features if the spec wants them."""
     dataset = _load(spec, data, streams, where)
+    limits = spec.data.per_label, spec.data.test_per_label
+    if limits != (None, None):
+        dataset = fewer(dataset, *limits, streams.generator("images"))
     if spec.features is None or spec.training.kind == "none":
         return dataset
     return with_features(

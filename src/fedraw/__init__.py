@@ -6,6 +6,7 @@
 array([0.5 , 0.75])
 """
 
+from fedraw.analysis.audit import Audit, audit
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.rarity import rarity_scores
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CA2FL",
     "Arrived",
+    "Audit",
     "BadInput",
     "Crew",
     "Dataset",
@@ -70,6 +72,7 @@ __all__ = [
     "Update",
     "Where",
     "WorkerDied",
+    "audit",
     "compare",
     "from_arrays",
     "rarity_scores",

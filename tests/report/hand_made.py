@@ -33,32 +33,47 @@ def records(
     *,
     rare: str = RARE,
     finished: bool = True,
+    data: str | None = None,
+    events_wanted: int = 2,
+    labels_beside: int = 0,
     **strategy: Any,
 ) -> list[Record]:
-    """`accuracies` are GlobalAcc and AvgRare, one pair an evaluation; none is training-free."""
-    start = {
+    """`accuracies` are GlobalAcc and AvgRare, one pair an evaluation; none is training-free.
+
+    The last model of a finished run takes 3 of 4 test samples of the rare label for the common one.
+    """
+    beside = [f"label {n}" for n in range(labels_beside)]
+    start: Record = {
         "kind": "start",
         "format": FORMAT,
         "name": name,
         "seed": seed,
-        "labels": [COMMON, rare],
+        "events": events_wanted,
+        "labels": [COMMON, rare, *beside],
         "rare_labels": [rare],
         "spec": spec(name, seed, **strategy),
     }
+    if data is not None:
+        start["data"] = {"train": 6, "test": 8, "sha256": data}
     joined = [
         {"kind": "joined", "client": "a", "counts": {COMMON: 3}},
         {"kind": "joined", "client": "b", "counts": {COMMON: 1, rare: 2}},
     ]
     arrivals = [_arrival(1, "a"), _arrival(2, "b")]
-    evaluations = [
+    evaluations: list[Record] = [
         {
             "kind": "evaluation",
             "event": event,
             "metrics": {"GlobalAcc": everywhere, "AvgRare": scarce},
-            "recall": {COMMON: 100.0, rare: scarce},
+            "recall": {COMMON: 100.0, rare: scarce, **dict.fromkeys(beside, 90.0)},
         }
         for event, (everywhere, scarce) in enumerate(accuracies, start=1)
     ]
+    if finished and evaluations:
+        size = len(start["labels"])
+        confusion = [[4 * (own == other) for other in range(size)] for own in range(size)]
+        confusion[1][:2] = [3, 1]
+        evaluations[-1]["confusion"] = confusion
     return [start, *joined, *arrivals, *evaluations, *([{"kind": "end"}] if finished else [])]
 
 

@@ -1,45 +1,43 @@
-"""The page in a real browser: it opens without a complaint and shows its numbers."""
+"""The page in a real browser: no complaint, it sorts, and its numbers can be copied."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-import re
-import shutil
-import subprocess
-from html import unescape
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.image import imread
+from tests.browser import Tab, started
 from tests.report.hand_made import write_run
 
+from fedraw.experiments.demo import demo_specs
+from fedraw.experiments.names import row_name
+from fedraw.experiments.run import run
 from fedraw.report.page import write_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--enable-logging=stderr",
-    "--v=0",
+NASTY = "</style><script>console.error('executed')</script>" + "long" * 40
+ROWS = "[...document.querySelectorAll('#comparison tbody th')].map(head => head.textContent)"
+HEAD = (
+    "[...document.querySelectorAll('#comparison [data-column]')]"
+    ".find(head => head.textContent == 'AvgRare')"
 )
-DARK = "--blink-settings=preferredColorScheme=0"
-NASTY = "<script>console.error('executed')</script>" + "long" * 40
+COPY = "document.querySelector('[data-copies=recall-csv]')"
+AXE = (
+    os.environ.get("AXE_CORE", ""),
+    "node_modules/axe-core/axe.min.js",
+    ".venv/axe.min.js",
+)
 
 
-def browser() -> str:
-    for name in BROWSERS:
-        if found := shutil.which(name):
-            return found
-    reason = f"no browser: none of {', '.join(BROWSERS)} is installed"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with started(tmp_path_factory.mktemp("profile")) as browser:
+        yield Tab(browser)
 
 
 @pytest.fixture(scope="module")
@@ -48,54 +46,217 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (42, 7):
         write_run(folder, "fedraw", seed, rare=NASTY)
         write_run(folder, "fedfa", seed, [(60.0, 0.0), (80.0, 0.0)], rare=NASTY)
+        write_run(folder, "fedbuff", seed, [(60.0, 5.0)], rare=NASTY)
+    write_run(folder, "ca2fl", 42, [(70.0, None)], rare=NASTY, finished=False)
     write_report([folder], folder / "report.html", title=NASTY, lead="By hand.")
     return folder / "report.html"
 
 
-def opened(page: Path, profile: Path, *options: str) -> str:
-    """What the browser prints on standard output; a message on its console is a failure."""
-    own = f"--user-data-dir={profile}"
-    command = [browser(), *QUIET, own, *options, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
-    assert "CONSOLE" not in done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More methods and labels than a narrow screen has room for."""
+    folder = tmp_path_factory.mktemp("large")
+    for number in range(9):
+        write_run(folder, f"method-with-a-long-name-{number}", 1, labels_beside=45)
+    write_report([folder], folder / "report.html")
+    return folder / "report.html"
 
 
-def test_the_browser_shows_every_table_and_the_figure(page: Path, tmp_path: Path) -> None:
-    dom = opened(page, tmp_path, "--dump-dom")
-    cells = [unescape(re.sub("<[^>]+>", "", c)) for c in re.findall(r"<td.*?</td>", dom)]
-    assert "★ 90.0 ± 0.0" in cells
-    assert "0.50 × 16.7 % against 33.3 %" in cells
-    assert dom.count("<table") == 3
-    assert "Rare labels (AvgRare, %)</text>" in dom
-    assert "<script>" not in dom
-    assert "&lt;script&gt;" in dom
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every method of the demo on digits, in short."""
+    folder = tmp_path_factory.mktemp("real")
+    for spec in demo_specs([1, 2]):
+        short = replace(spec, run=replace(spec.run, events=60, evaluate_every=20))
+        run(short, out=folder / row_name(spec.strategy))
+    write_report([folder], folder / "report.html")
+    return folder / "report.html"
+
+
+def test_a_page_of_real_runs_opens_sorts_and_copies(tab: Tab, real: Path) -> None:
+    tab.open(real)
+    assert tab.complaints == []
+    assert tab.requests == [real.as_uri()]
+    assert tab.evaluate("document.querySelectorAll('figure svg').length") == 5
+    assert len(tab.evaluate(ROWS)) == 9
+    tab.evaluate(f"{HEAD}.querySelector('button').click()")
+    column = tab.evaluate(f"Number({HEAD}.dataset.column)")
+    shown = tab.evaluate(
+        "[...document.querySelectorAll('#comparison tbody tr')]"
+        f".map(row => row.cells[{column}].textContent)"
+    )
+    values = [float(text.removeprefix("★ ").split(" ")[0]) for text in shown]
+    assert values == sorted(values, reverse=True)
+    tab.allow("clipboard-read", "granted")
+    tab.allow("clipboard-write", "granted")
+    assert copied(tab) == "Copied."
+    head, *rows = csv.reader(io.StringIO(tab.evaluate("navigator.clipboard.readText()")))
+    assert len(head) == 2 + 9
+    assert [row[:2] for row in rows[:3]] == [["8", "rare"], ["9", "rare"], ["0", ""]]
+    cells = "[...document.querySelectorAll('#recall tbody td')].map(c => Number(c.textContent))"
+    numbers = [round(float(value), 1) for row in rows for value in row[2:]]
+    assert tab.evaluate(cells) == pytest.approx(numbers, abs=0.06)
+    assert real.stat().st_size < 3_000_000
+
+
+def test_it_opens_without_a_complaint_and_asks_for_nothing(tab: Tab, page: Path) -> None:
+    tab.open(page)
+    assert tab.complaints == []
+    assert tab.requests == [page.as_uri()]
+    assert tab.evaluate("document.scripts.length") == 1
+    assert tab.evaluate("document.querySelector('h1').textContent") == NASTY
+    assert tab.evaluate("document.querySelectorAll('figure svg').length") == 5
+
+
+def test_what_a_page_is_not_allowed_is_seen(tab: Tab, page: Path, tmp_path: Path) -> None:
+    """Or the test above would prove nothing."""
+    bad = page.read_text().replace("</body>", "<script>1</script><img src='http://a.test/'></body>")
+    (tmp_path / "bad.html").write_text(bad)
+    tab.open(tmp_path / "bad.html")
+    assert len(tab.complaints) == 2
+
+
+def test_a_click_on_a_head_sorts_and_says_so(tab: Tab, page: Path) -> None:
+    tab.open(page)
+    assert tab.evaluate(ROWS) == ["ca2fl interrupted", "fedbuff", "fedfa", "fedraw"]
+    tab.evaluate(f"{HEAD}.querySelector('button').click()")
+    assert tab.evaluate(ROWS) == ["fedraw", "fedbuff", "fedfa", "ca2fl interrupted"]
+    assert tab.evaluate(f"{HEAD}.getAttribute('aria-sort')") == "descending"
+    tab.evaluate(f"{HEAD}.querySelector('button').click()")
+    rising = ["fedfa", "fedbuff", "fedraw", "ca2fl interrupted"]
+    assert tab.evaluate(ROWS) == rising, "undefined stays last"
+    sorts = "[...document.querySelectorAll('#comparison [aria-sort]')].map(h => h.ariaSort)"
+    assert sorted(set(tab.evaluate(sorts))) == ["ascending", "none"]
+
+
+def test_the_keyboard_reaches_everything_and_sorts(tab: Tab, page: Path) -> None:
+    tab.open(page)
+    reached = []
+    for _ in range(400):
+        tab.press("Tab")
+        reached.append(
+            tab.evaluate(
+                "(e => [e.tagName, e.className, e.closest('table')?.id ?? '',"
+                " e.textContent.slice(0, 9)])(document.activeElement)"
+            )
+        )
+        if reached[-1] == ["BUTTON", "sort", "comparison", "AvgRare"]:
+            tab.press("Enter")
+        if reached[-1][0] == "BODY":
+            break
+    tags = {entry[0] for entry in reached}
+    assert {"A", "BUTTON", "SUMMARY", "DIV"} <= tags, "links, buttons, folds, boxes that scroll"
+    copies = [entry for entry in reached if entry[1] == "copy"]
+    assert len(copies) == 8, "those beside what is not folded"
+    assert tab.evaluate(ROWS)[0] == "fedraw"
+
+
+def copied(tab: Tab) -> str:
+    """What the button beside the recall says after a click."""
+    tab.evaluate(f"{COPY}.click()")
+    tab.evaluate("new Promise(done => setTimeout(done, 100))")
+    return str(tab.evaluate(f"{COPY}.nextElementSibling.textContent"))
+
+
+@pytest.mark.parametrize("setting", ["granted", "denied"])
+def test_numbers_can_be_copied(tab: Tab, page: Path, setting: str) -> None:
+    tab.open(page)
+    tab.allow("clipboard-read", "granted")
+    tab.allow("clipboard-write", "granted")
+    tab.evaluate("navigator.clipboard.writeText('something else')")
+    tab.allow("clipboard-write", setting)
+    assert copied(tab) == "Copied."
+    rows = list(csv.reader(io.StringIO(tab.evaluate("navigator.clipboard.readText()"))))
+    assert rows[0] == ["label", "rare", "ca2fl", "fedbuff", "fedfa", "fedraw"]
+    assert rows[1] == [NASTY, "rare", "", "5.0", "0.0", "50.0"]
+    shown = tab.evaluate(
+        "[...document.querySelectorAll('#recall tbody tr:first-child td')].map(c => c.textContent)"
+    )
+    assert shown == ["–", "5.0", "0.0", "50.0"], "the table itself"
+
+
+@pytest.mark.parametrize("without", ["clipboard: undefined", "clipboard: {}"])
+def test_where_nothing_can_be_copied_the_numbers_are_selected(
+    tab: Tab, page: Path, without: str
+) -> None:
+    tab.open(page)
+    value = without.removeprefix("clipboard: ")
+    tab.evaluate(f"Object.defineProperty(navigator, 'clipboard', {{ value: {value} }}); 0")
+    tab.evaluate("document.execCommand = () => false; 0")
+    assert copied(tab) == "Selected: copy it with Ctrl+C or Cmd+C."
+    assert tab.evaluate("document.activeElement.id") == "recall-csv"
+    assert tab.evaluate("document.activeElement.value == getSelection().toString()")
+
+
+def test_without_scripts_everything_is_there(tab: Tab, page: Path) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.open(page)
+        assert tab.evaluate("document.querySelectorAll('button:not([hidden])').length") == 0
+        assert tab.evaluate(ROWS) == ["ca2fl interrupted", "fedbuff", "fedfa", "fedraw"]
+        assert "fedraw" in tab.evaluate("document.getElementById('recall-csv').value")
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("width", [360, 1280, 1920])
+@pytest.mark.parametrize("which", ["page", "large"])
+def test_only_boxes_scroll_sideways(
+    tab: Tab, which: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    tab.open(request.getfixturevalue(which), width=width)
+    tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_large_heat_map_keeps_its_labels_in_sight(tab: Tab, large: Path) -> None:
+    tab.open(large, width=360)
+    box = "document.querySelector('#recall').closest('.box')"
+    assert tab.evaluate(f"{box}.scrollWidth > {box}.clientWidth")
+    assert tab.evaluate(f"{box}.scrollHeight > {box}.clientHeight")
+    tab.evaluate(f"{box}.scrollTo(300, 600)")
+    where = "getBoundingClientRect()"
+    assert 0 <= tab.evaluate(f"document.querySelector('#recall tbody th').{where}.left") < 40
+    head = tab.evaluate(f"document.querySelector('#recall thead th').{where}.top")
+    assert 0 <= head - tab.evaluate(f"{box}.{where}.top") < 3
+    text = "getComputedStyle(document.querySelector('#recall td')).fontSize"
+    assert float(tab.evaluate(text).removesuffix("px")) >= 12
 
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_can_be_seen(page: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    shot = tmp_path / "shot.png"
-    options = [f"--window-size={width},900", f"--screenshot={shot}", *([DARK] if dark else [])]
-    opened(page, tmp_path / "profile", *options)
-    image = imread(shot)[..., :3]
+def test_it_can_be_seen(tab: Tab, page: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    tab.open(page, width=width, dark=dark)
+    tab.screenshot(tmp_path / "shot.png")
+    image = imread(tmp_path / "shot.png")[..., :3]
     assert image.shape == (900, width, 3)
     ground = image[2, 2]
     assert (ground.mean() < 0.2) == dark
     assert 0.02 < (abs(image - ground).max(axis=2) > 0.3).mean() < 0.5, "there is text on it"
 
 
-def test_a_narrow_page_does_not_scroll_sideways(page: Path, tmp_path: Path) -> None:
-    # The page forbids scripts; a copy without that rule stands in a frame and measures itself.
-    script = "parent.postMessage(document.documentElement.scrollWidth + ' px', '*')"
-    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text(encoding="utf-8"))
-    copy = text.replace("</body>", f"<script>{script}</script></body>")
-    (tmp_path / "copy.html").write_text(copy, encoding="utf-8")
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        "<script>onmessage = event => { document.title = event.data }</script>"
-        '<iframe src="copy.html" style="width: 360px; border: 0"></iframe>',
-        encoding="utf-8",
-    )
-    dom = opened(frame, tmp_path / "profile", "--virtual-time-budget=2000", "--dump-dom")
-    assert "<title>360 px</title>" in dom
+def axe() -> str:
+    root = Path(__file__).parents[2]
+    for place in filter(None, AXE):
+        if (root / place).is_file():
+            return (root / place).read_text(encoding="utf-8")
+    reason = "no axe-core: 'make browser' fetches it with npm, or AXE_CORE names axe.min.js"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_no_serious_problem(tab: Tab, page: Path, width: int, dark: bool) -> None:
+    script = axe()
+    tab.open(page, width=width, dark=dark)
+    tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    tab.evaluate(f"{script}; 0")
+    found: list[dict[str, Any]] = tab.evaluate("axe.run().then(result => result.violations)")
+    serious = [
+        (problem["id"], [node["html"][:200] for node in problem["nodes"][:3]])
+        for problem in found
+        if problem["impact"] in ("serious", "critical")
+    ]
+    assert serious == []

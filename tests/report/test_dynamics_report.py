@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from fedraw.experiments.compare import Stat
-from fedraw.experiments.dynamics import Artefact, Figure, Finding
+from fedraw.experiments.dynamics import Artefact, Finding
+from fedraw.experiments.reproduction.figure import Figure
 from fedraw.report.dynamics import markdown, verdict
 
 TABLE = Artefact("Table IV", "rare clients slow", "Why it is so. " * 12, ())

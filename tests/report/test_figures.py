@@ -9,7 +9,7 @@ import pytest
 
 from fedraw.errors import MissingExtra
 from fedraw.experiments.event_log import Record
-from fedraw.report.figures import PANELS, learning_curves
+from fedraw.report.figures import MOST_POINTS, PANELS, curve_of, learning_curves
 from fedraw.report.looks import COLOURS, OWN_COLOUR, looks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -87,6 +87,13 @@ def test_names_are_shown_as_they_are() -> None:
     shown = texts(svg)
     assert {"_hidden", "$x^2$", "<script>", "漢字", "a b c"} <= set(shown)
     assert "n" * 35 + "…" in shown
+
+
+def test_a_line_has_few_points_however_often_was_evaluated() -> None:
+    often = evaluations(*[(50.0, float(n % 100)) for n in range(1000)])
+    curve = curve_of([often], "AvgRare")
+    assert len(curve.event) <= MOST_POINTS
+    assert curve.event[-1] == 100_000, "the last one stays"
 
 
 def test_without_rare_labels_there_is_one_panel() -> None:

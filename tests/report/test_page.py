@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.report.hand_made import RARE, write_run
+from tests.report.hand_made import COMMON, RARE, write_run
 
 from fedraw.errors import BadInput
 from fedraw.report.page import write_report
 
-NASTY = "<script>alert(1)</script>" + "long" * 50
+NASTY = "</style></textarea><script>alert(1)</script>" + "long" * 50
 
 
 class Outline(HTMLParser):
@@ -70,15 +75,21 @@ def test_the_caption_says_what_the_numbers_are(two_methods: str) -> None:
 
 def test_spec_machine_and_date_are_given(two_methods: str) -> None:
     assert "seeds = [7, 42]" in two_methods
-    assert "Run on 2031-02-03; z80, 1 core, Python 3.11.1." in two_methods
+    assert "Run on 2031-02-03; z80, 1 core, Python 3.11.1. Page by fedraw" in two_methods
     assert "digits · 2 clients · 2 events · 2 methods · 2 seeds · rare: scarce" in two_methods
 
 
 def test_it_needs_nothing_from_outside(two_methods: str) -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in two_methods
-    for reference in ("http://", "https://", "src=", "url(", "@import", "<script", "javascript:"):
+    for reference in ("http://", "https://", "src=", "url(", "@import", "javascript:", "eval("):
         assert reference not in two_methods, reference
     assert set(re.findall(r'href="([^#][^"]*)"', two_methods)) == {"data:,"}
+
+
+def test_only_the_page_s_own_script_may_run(two_methods: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", two_methods, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in two_methods, "page.html needs this digest"
 
 
 def test_it_can_be_read_without_seeing_it(two_methods: str) -> None:
@@ -86,11 +97,64 @@ def test_it_can_be_read_without_seeing_it(two_methods: str) -> None:
     assert ("html", {"lang": "en"}) in outline.tags
     assert any(attrs.get("name") == "viewport" for _, attrs in outline.tags)
     headings = [tag for tag, _ in outline.tags if re.fullmatch(r"h\d", tag)]
-    assert headings == ["h1"] + ["h2"] * 5
-    assert outline.count("table") == outline.count("caption") == 3
+    assert headings == ["h1"] + ["h2"] * 11
+    assert outline.count("table") == outline.count("caption") == 10
     assert all("scope" in attrs for tag, attrs in outline.tags if tag == "th")
     names = [attrs["id"] for _, attrs in outline.tags if "id" in attrs]
     assert len(names) == len(set(names))
+    links = [str(attrs["href"]) for tag, attrs in outline.tags if tag == "a"]
+    assert len(links) == 11
+    assert {link.removeprefix("#") for link in links} <= set(names)
+
+
+def numbers(page: str, identity: str) -> list[list[str]]:
+    """What the button beside a table or figure copies."""
+    found = re.search(f'<textarea id="{identity}-csv"[^>]*>(.*?)</textarea>', page, re.DOTALL)
+    assert found is not None
+    return list(csv.reader(io.StringIO(unescape(found[1]))))
+
+
+def test_every_table_can_be_taken_along_as_csv(two_methods: str) -> None:
+    head, fedfa, fedraw = numbers(two_methods, "comparison")
+    assert dict(zip(head, fedraw, strict=True))["AvgRare_mean"] == "60.0"
+    assert [fedfa[0], fedraw[0]] == ["fedfa", "fedraw"]
+    recall = [["label", "rare", "fedfa", "fedraw"]]
+    assert numbers(two_methods, "recall")[:1] == recall
+    assert numbers(two_methods, "recall")[1] == [RARE, "rare", "0.0", "60.0"]
+    assert ["fedraw", RARE, COMMON, "75.0"] in numbers(two_methods, "mistaken")
+    assert numbers(two_methods, "confusion-0")[2] == [RARE, "6", "2"], "two seeds together"
+    assert ["AvgRare", "fedraw", "2.0", "60.0", "50.0", "70.0"] in numbers(
+        two_methods, "curve-points"
+    )
+
+
+def test_what_clients_weigh_against_what_they_hold(two_methods: str) -> None:
+    # b weighs 1/4 and holds 3 of 6 samples; a weighs 3/4 and holds the others.
+    rows = numbers(two_methods, "clients")
+    assert ["fedraw", "rare clients", "0.25", "0.5", "0.5"] in rows
+    assert ["fedraw", "other clients", "0.75", "0.5", "1.5"] in rows
+    assert "Influence of 1 rare client of 2" in two_methods
+
+
+def test_the_course_of_each_seed(two_methods: str) -> None:
+    rows = numbers(two_methods, "course")
+    assert rows[1] == ["fedfa", "7", "0.5", "1.0", "100.0", "1.0", "75.0", "25.0"]
+    assert len(rows) == 1 + 4 * 2
+
+
+def test_staleness_of_rare_and_other_clients(two_methods: str) -> None:
+    rows = numbers(two_methods, "stale")
+    assert rows[1] == ["fedfa", "common", *["4"] * 6, "4.0", "2"]
+    assert rows[2] == ["fedfa", "rare", *["8"] * 6, "8.0", "2"]
+
+
+def test_without_a_lead_it_says_who_keeps_the_rare_labels(tmp_path: Path) -> None:
+    write_run(tmp_path, "fedraw", 42)
+    assert "fedraw reaches 90.0 % on all labels and 50.0 % on the rare ones." in written(tmp_path)
+    write_run(tmp_path, "fedfa", 42, [(80.0, 0.0)])
+    page = written(tmp_path)
+    assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
+    assert "1 recognises less than half of them, while reaching 80.0 % on all labels." in page
 
 
 def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
@@ -102,7 +166,8 @@ def test_nothing_that_was_given_is_executed(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, rare=NASTY, note="</code><b>$title")
     page = written(tmp_path, title=NASTY, lead=NASTY)
     outline = Outline(page)
-    assert outline.count("script") == outline.count("b") == 0
+    assert outline.count("script") == 1, "the page's own"
+    assert outline.count("b") == 0
     assert any(NASTY in cell for cell in outline.cells), "but it is shown"
     assert "&lt;/code&gt;&lt;b&gt;$title" in page
 
@@ -112,11 +177,12 @@ def test_a_training_free_run_has_dynamics_and_no_figure(tmp_path: Path) -> None:
     write_run(tmp_path, "fedfa", 42, [])
     page = written(tmp_path)
     outline = Outline(page)
-    assert outline.count("svg") == outline.count("figure") == 0
+    labels = [attrs["aria-label"] for tag, attrs in outline.tags if tag == "svg"]
+    assert [str(label).split(" ")[0] for label in labels] == ["Rare", "Weight", "Staleness"]
     assert "last model" not in page
     assert "BufPres" in outline.cells
     assert "GlobalAcc" not in outline.cells
-    assert outline.count("table") == 2
+    assert outline.count("table") == 6
 
 
 def test_rows_of_one_method_are_told_apart_as_in_a_comparison(tmp_path: Path) -> None:
@@ -135,11 +201,15 @@ def test_an_unusable_timing_is_passed_over(tmp_path: Path, timing: str | None) -
     assert "</footer>" in written(tmp_path)
 
 
-def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path, "fedraw", 42, finished=False)
-    with pytest.raises(BadInput, match="seed-42 is not finished"):
-        write_report([tmp_path], tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
+def test_a_run_that_is_not_finished_is_shown_and_marked(tmp_path: Path) -> None:
+    write_run(tmp_path, "fedraw", 42, finished=False, events_wanted=9)
+    write_run(tmp_path, "fedfa", 42)
+    page = written(tmp_path)
+    assert "fedraw, seed 42: interrupted at event 2 of 9." in page
+    cells = Outline(page).cells
+    assert "fedraw interrupted" in cells
+    assert "fedfa" in cells
+    assert "50.0" in cells, "what it had reached"
 
 
 def test_without_runs_there_is_no_page(tmp_path: Path) -> None:
@@ -152,3 +222,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot write .*fedraw: Is a directory"):
         write_report([tmp_path], tmp_path / "fedraw")
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_run_that_had_hardly_begun_is_shown_too(tmp_path: Path) -> None:
+    log = write_run(tmp_path, "fedraw", 42, finished=False) / "seed-42/events.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))  # nothing arrived yet
+    page = written(tmp_path)
+    assert "interrupted at event 0 of 2" in page
+    assert Outline(page).count("svg") == 0

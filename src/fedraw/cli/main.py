@@ -12,10 +12,12 @@ import typer
 
 import fedraw
 from fedraw.cli import console
+from fedraw.cli.audit import audit
 from fedraw.cli.compare import compare
 from fedraw.cli.data import data
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
+from fedraw.cli.report import report
 from fedraw.cli.reproduce import reproduce
 from fedraw.cli.run import run
 from fedraw.cli.watch import watch
@@ -27,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, run, compare, watch, reproduce, new):
+for command in (demo, run, compare, audit, report, watch, reproduce, new):
     app.command()(command)
 app.add_typer(data)
 

@@ -20,6 +20,7 @@ from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where, prepare
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
+from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
 
 
@@ -96,7 +97,16 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     else:
         console.out.print(text_table(rows))
         console.say(f"written to {folder}")
+    _write_page(cells, folder / "report.html", spec_file.stem)
     _tell_what_went_wrong(results)
+
+
+def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
+    """The runs are done and stay so, whatever becomes of their page."""
+    try:
+        write_report([cell.folder for cell in cells if cell.folder], page, title=title)
+    except BadInput as problem:
+        console.say(f"no {page.name}: {problem}")
 
 
 def _crew(executor: ExecutorName, jobs: int | None, address: str | None) -> Crew:

@@ -75,8 +75,13 @@ def compare(runs: Iterable[Result | Path | str]) -> list[Row]:
 
 def group_runs(runs: Iterable[Result | Path | str]) -> list[Group]:
     """The rows of a comparison with what lies behind them; each log is read once."""
+    return grouped(_read(runs))
+
+
+def grouped(seeds: Iterable[Run]) -> list[Group]:
+    """Seeds of one spec together, named so that no two groups have one name."""
     by_spec: dict[str, list[Run]] = {}
-    for run in _read(runs):
+    for run in seeds:
         by_spec.setdefault(identity(run.content), []).append(run)
     if not by_spec:
         raise BadInput("there are no runs; name a folder that 'fedraw run' has written")

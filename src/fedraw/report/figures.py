@@ -1,18 +1,17 @@
-"""Learning curves as SVG text: sharp at every size, and drawn without a display."""
+"""Lines over the events of a run: what the model can do, who is in the buffer, what they weigh."""
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedraw.errors import MissingExtra
 from fedraw.experiments.event_log import Record
-from fedraw.report.looks import INK, SETTINGS, Look, looks
+from fedraw.report.course import Course, Point, share_of
+from fedraw.report.drawing import Drawing, legend, stroke, svg_of
+from fedraw.report.looks import INK, Look, looks
+from fedraw.report.material import Material
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 PANELS = {"GlobalAcc": "All labels (GlobalAcc, %)", "AvgRare": "Rare labels (AvgRare, %)"}
 TITLE = "Accuracy on all labels and on the rare labels, over the events of the run"
 
-LONGEST_NAME = 36
+Evaluations = Sequence[Sequence[Record]]  # those of each seed
+MOST_POINTS = 120  # of a line
 
 
 class Curve(NamedTuple):
@@ -32,32 +32,78 @@ class Curve(NamedTuple):
     low: list[float]
     high: list[float]
 
+    def add(self, event: float, values: Sequence[float]) -> None:
+        self.event.append(event)
+        self.mean.append(fmean(values))
+        self.low.append(min(values))
+        self.high.append(max(values))
 
-def learning_curves(groups: Mapping[str, Sequence[Sequence[Record]]]) -> str:
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    curves: Mapping[str, Curve]
+    top: float | None = 100.0  # of the axis; None leaves it to the values
+    mark: float | None = None  # a level worth comparing with
+    end: float = 1.0  # of the run, in events
+
+
+def learning_curves(groups: Mapping[str, Evaluations]) -> str:
     """An SVG of two panels, one line per group; empty where nothing was evaluated.
 
     `groups` gives, for each name, the "evaluation" records of each of its seeds.
     """
-    curves = {
-        metric: {name: curve for name in groups if (curve := curve_of(groups[name], metric)).event}
+    drawing = accuracy(groups)
+    return "" if drawing is None else svg_of(drawing)
+
+
+def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
+    curves = accuracy_curves(groups)
+    end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
+    panels = [Panel(PANELS[metric], curves[metric], end=end) for metric in PANELS]
+    return _drawing("curves", TITLE, panels, list(groups))
+
+
+def accuracy_curves(groups: Mapping[str, Evaluations]) -> dict[str, dict[str, Curve]]:
+    """For each metric, the lines of those groups in which it was measured."""
+    return {
+        metric: {
+            name: curve
+            for name, seeds in groups.items()
+            if (curve := curve_of(seeds, metric)).event
+        }
         for metric in PANELS
     }
-    panels = {metric: named for metric, named in curves.items() if named}
-    if not panels:
-        return ""
-    try:
-        import matplotlib.style
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
-    styles = dict(zip(groups, looks(list(groups)), strict=True))
-    # "default" first: what a user set for other figures must not change this one.
-    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
-        # The reader's font draws the text; that ours lacks a glyph is of no matter.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        return _accessible(_svg(_drawn(panels, styles)))
 
 
-def curve_of(seeds: Sequence[Sequence[Record]], metric: str) -> Curve:
+def occupancy(material: Material) -> Drawing | None:
+    """Who is in the buffer when it is aggregated."""
+    panels = [
+        _course_panel(material, "Aggregations with a rare client in the buffer (%)", _presence),
+        _course_panel(material, "Rare clients in the buffer", _rare_clients, top=None),
+    ]
+    title = "Rare clients in the buffer, over the events of the run"
+    return _drawing("buffer", title, panels, material.names)
+
+
+def weights(material: Material) -> Drawing | None:
+    fair = [
+        share
+        for courses in material.courses.values()
+        for course in courses
+        if course.rare and (share := share_of(course.rare, course.samples)) is not None
+    ]
+    mark = fmean(fair) if fair else None
+    dotted = " · dotted: their samples" if fair else ""
+    panels = [
+        _course_panel(material, f"Rare clients together (%){dotted}", _rare_weight, mark=mark),
+        _course_panel(material, "The client that weighs most (%)", _largest),
+    ]
+    title = "Weight in the aggregations, over the events of the run"
+    return _drawing("weights", title, panels, material.names)
+
+
+def curve_of(seeds: Evaluations, metric: str) -> Curve:
     """The evaluations that all seeds have, one after the other.
 
     >>> def at(event, value): return {"event": event, "metrics": {"AvgRare": value}}
@@ -65,88 +111,104 @@ def curve_of(seeds: Sequence[Sequence[Record]], metric: str) -> Curve:
     Curve(event=[10.0, 21.0], mean=[10.0, 60.0], low=[0.0, 50.0], high=[20.0, 70.0])
     """
     curve = Curve([], [], [], [])
-    for together in zip(*seeds, strict=False):
+    for together in _thinned(list(zip(*seeds, strict=False))):
         values = [evaluation["metrics"].get(metric) for evaluation in together]
-        if None in values:
-            continue
-        # Synchronous methods end a round that is under way, so that the last events may differ.
-        curve.event.append(fmean(evaluation["event"] for evaluation in together))
-        curve.mean.append(fmean(values))
-        curve.low.append(min(values))
-        curve.high.append(max(values))
+        if None not in values:
+            # Synchronous methods end a round that is under way: the last events may differ.
+            curve.add(fmean(evaluation["event"] for evaluation in together), values)
     return curve
 
 
-def _drawn(panels: Mapping[str, Mapping[str, Curve]], styles: Mapping[str, Look]) -> Figure:
+def _thinned(steps: list[tuple[Record, ...]]) -> list[tuple[Record, ...]]:
+    """Every n-th, counted from the last one, which always stays."""
+    every = -(-len(steps) // MOST_POINTS) or 1
+    return steps[::-1][::every][::-1]
+
+
+def course_curve(courses: Sequence[Course], value: Callable[[Point], float | None]) -> Curve:
+    """Bin by bin, over the seeds that aggregated in it."""
+    curve = Curve([], [], [], [])
+    for together in zip(*(course.points() for course in courses), strict=False):
+        values = [known for point in together if (known := value(point)) is not None]
+        if values:
+            curve.add(together[0].event, values)
+    return curve
+
+
+def _presence(point: Point) -> float | None:
+    return point.presence
+
+
+def _rare_clients(point: Point) -> float | None:
+    return point.rare_clients
+
+
+def _largest(point: Point) -> float | None:
+    return point.largest
+
+
+def _rare_weight(point: Point) -> float | None:
+    return point.rare_weight
+
+
+def _course_panel(
+    material: Material,
+    title: str,
+    value: Callable[[Point], float | None],
+    *,
+    top: float | None = 100.0,
+    mark: float | None = None,
+) -> Panel:
+    curves = {name: course_curve(courses, value) for name, courses in material.courses.items()}
+    every = [course for courses in material.courses.values() for course in courses]
+    end = max((points[-1].end for course in every if (points := course.points())), default=1.0)
+    return Panel(title, {n: c for n, c in curves.items() if c.event}, top, mark, end)
+
+
+def _drawing(
+    name: str, title: str, panels: Sequence[Panel], names: Sequence[str]
+) -> Drawing | None:
+    shown = [panel for panel in panels if panel.curves]
+    if not shown:
+        return None
+    styles = dict(zip(names, looks(names), strict=True))
+    return Drawing(name, title, lambda: _drawn(shown, styles))
+
+
+def _drawn(panels: Sequence[Panel], styles: Mapping[str, Look]) -> Figure:
     from matplotlib.figure import Figure
 
     across = 5 if max(map(len, styles)) <= 20 else 2
     figure = Figure(figsize=(9.6, 3.6 + 0.22 * -(-len(styles) // across)), layout="constrained")
-    figure.patch.set_visible(False)
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    for ax, (metric, curves) in zip(axes, panels.items(), strict=True):
-        ax.set_title(PANELS[metric])
-        for name, curve in curves.items():
+    alike = len({panel.top for panel in panels}) == 1
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=alike, squeeze=False)[0]
+    for ax, panel in zip(axes, panels, strict=True):
+        ax.set_title(panel.title)
+        for name, curve in panel.curves.items():
             _draw(ax, curve, styles[name])
-        _tidy(ax, last=max(curve.event[-1] for curve in curves.values()))
-    _legend(figure, styles, across)
+        _tidy(ax, panel)
+    legend(figure, styles, across)
     return figure
-
-
-def _legend(figure: Figure, styles: Mapping[str, Look], across: int) -> None:
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], **_stroke(look)) for look in styles.values()]
-    plain = ["-"] * len(lines)  # a label that starts with "_" would be left out
-    look = {"ncols": across, "handlelength": 3.6, "frameon": False}
-    legend = figure.legend(lines, plain, loc="outside lower center", **look)
-    for text, name in zip(legend.get_texts(), styles, strict=True):
-        text.set_parse_math(False)
-        text.set_text(_short(name))
-        text.set_fontweight("bold" if styles[name].strong else "normal")
 
 
 def _draw(ax: Axes, curve: Curve, look: Look) -> None:
     # Unclipped: a marker at 100 stays whole, and the SVG needs no reference to a clipping path.
     every = max(1, len(curve.event) // 7)
-    ax.plot(curve.event, curve.mean, **_stroke(look), markevery=every, clip_on=False)
+    ax.plot(curve.event, curve.mean, **stroke(look), markevery=every, clip_on=False)
     band = ax.fill_between(curve.event, curve.low, curve.high, color=look.colour, linewidth=0)
     band.set(alpha=0.2 if look.strong else 0.07, clip_on=False, zorder=1)
 
 
-def _stroke(look: Look) -> dict[str, Any]:
-    weight = (2.6, 5, 4) if look.strong else (1.3, 4, 3)
-    style = {"color": look.colour, "linestyle": look.dash, "marker": look.marker}
-    return style | dict(zip(("linewidth", "markersize", "zorder"), weight, strict=True))
-
-
-def _tidy(ax: Axes, last: float) -> None:
-    ax.set(xlabel="events", xlim=(0, max(last, 1)), ylim=(0, 100), yticks=range(0, 101, 20))
+def _tidy(ax: Axes, panel: Panel) -> None:
+    ax.set(xlabel="events", xlim=(0, max(panel.end, 1)))
+    if panel.top is None:
+        ax.set_ylim(0, 1.05 * max(1.0, *(max(curve.high) for curve in panel.curves.values())))
+    else:
+        ax.set(ylim=(0, panel.top), yticks=range(0, 101, 20))
+    if panel.mark is not None:
+        dots: dict[str, Any] = {"linewidth": 1.4, "linestyle": (0, (1, 2)), "zorder": 2}
+        ax.plot([0, panel.end], [panel.mark] * 2, color=INK, clip_on=False, **dots)
     ax.locator_params(axis="x", integer=True)
     ax.grid(axis="y", clip_on=False)
     ax.patch.set_visible(False)
     ax.tick_params(length=0, labelleft=True)
-
-
-def _short(name: str) -> str:
-    printable = "".join(c if c.isprintable() else " " for c in name)
-    return printable if len(printable) <= LONGEST_NAME else printable[: LONGEST_NAME - 1] + "…"
-
-
-def _svg(figure: Figure) -> str:
-    text = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing, bbox_inches="tight", pad_inches=0.05)
-    return text.getvalue()
-
-
-def _accessible(svg: str) -> str:
-    """Sized by what surrounds it, drawn in its text colour, with a title for who cannot see it."""
-    size = re.search(r'viewBox="[^"]+"', svg)
-    body = svg[svg.index("</defs>") + len("</defs>") :]
-    root = (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'{size[0] if size else ""} role="img" aria-label="{escape(TITLE)}" '
-        f'style="stroke-linejoin: round; stroke-linecap: butt">\n <title>{escape(TITLE)}</title>'
-    )
-    return root + body.replace(INK, "currentColor").replace("'DejaVu Sans', ", "")

@@ -2,57 +2,109 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import Group, group_runs, notes_of
+from fedraw.experiments.compare import Group, notes_of
 from fedraw.experiments.summary import METRICS
 from fedraw.experiments.toml import to_toml
-from fedraw.report import page_tables
-from fedraw.report.cells import grid, seeds_of
-from fedraw.report.figures import learning_curves
+from fedraw.report import page_confusion, page_tables, page_weights
+from fedraw.report.all_figures import drawings
+from fedraw.report.cells import grid
+from fedraw.report.drawing import Drawing, on_white, svg_of
+from fedraw.report.figures import PANELS, accuracy_curves, learning_curves
 from fedraw.report.glossary import MEANING
-from fedraw.report.markup import details, section, text
+from fedraw.report.markup import copyable, csv_text, details, note, section, text
+from fedraw.report.material import Material, read_material
+from fedraw.report.page_words import cautions_of, facts_of, lead_of
+from fedraw.report.provenance import machines, provenance
+
+BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
 
 
 def write_report(runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "") -> None:
     """Write the page of all runs at or below these folders, from their event logs alone."""
-    _write(out, render(group_runs(runs), title=title, lead=lead))
+    write_page(out, render(read_material(runs), title=title, lead=lead))
 
 
-def _write(out: Path, content: str) -> None:
+def write_page(out: Path, content: str) -> None:
+    """All of it or nothing; folders that are missing are made."""
     draft = out.with_name(f"{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(content, encoding="utf-8")
         draft.replace(out)
     except OSError as problem:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
         raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
 
 
 def write_figure(runs: Sequence[Path], out: Path) -> None:
     """Write the learning curves as an SVG of their own, on a light ground."""
-    groups = group_runs(runs)
+    groups = read_material(runs).groups
     svg = learning_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
-    _write(out, svg.replace(' style="', ' style="background: #fff; color: #222; ', 1))
+    write_page(out, on_white(svg))
 
 
-def render(groups: Sequence[Group], *, title: str, lead: str) -> str:
+def render(material: Material, *, title: str, lead: str = "") -> str:
+    """The page; without a lead of its own it says who keeps the rare labels."""
+    groups = material.groups
+    figures = drawings(material)
+    parts = {
+        "At a glance": _glance(figures),
+        "Comparison": _comparison(groups),
+        "Over the run": _curves(groups, figures),
+        "Recall": _recall(groups),
+        "Mistakes": _mistakes(groups),
+        "Influence": _influence(material),
+        "Buffer": _buffer(material, figures),
+        "Weights": _weights(material, figures),
+        "Staleness": _staleness(material, figures),
+        "Specs": _specs(groups),
+        "Runs": section("provenance", "Where the numbers come from", provenance(material)),
+    }
+    shown = {name: part for name, part in parts.items() if part}
+    words = lead or lead_of(groups)
     template = files("fedraw.report").joinpath("page.html").read_text(encoding="utf-8")
-    parts = [_comparison(groups), _curves(groups), _recall(groups), _influence(groups)]
     return Template(template).substitute(
         title=text(title),
-        lead=f'<p class="lead">{text(lead)}</p>' if lead else "",
-        facts=text(_facts(groups)),
-        sections="\n".join(part for part in [*parts, _specs(groups)] if part),
-        footer=f"<p>{text(_provenance(groups))}</p>",
+        lead=f'<p class="lead">{text(words)}</p>' if words else "",
+        facts=text(facts_of(groups)),
+        sections="\n".join([_cautions(material), _contents(shown), *shown.values()]),
+        footer=f"<p>{text(machines(material))}</p>",
     )
+
+
+def _cautions(material: Material) -> str:
+    items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(material))
+    return f'<ul class="cautions">{items}</ul>' if items else ""
+
+
+def _contents(shown: Mapping[str, str]) -> str:
+    """Links to the sections, by the names of their headings."""
+
+    def link(name: str, part: str) -> str:
+        identity = part.split('id="', 1)[1].split('"', 1)[0]
+        return f'<li><a href="#{identity}">{text(name)}</a></li>'
+
+    links = "".join(link(name, part) for name, part in shown.items())
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def _glance(figures: Mapping[str, Drawing]) -> str:
+    if "gap" not in figures:
+        return ""
+    words = (
+        "A long line is a silent failure: accuracy on all labels looks fine while the rare ones are"
+        " lost. Marks: mean over the seeds; shades: from the lowest seed to the highest."
+    )
+    title = "All labels, and the rare ones"
+    return section("glance", title, _figure(figures["gap"], words))
 
 
 def _comparison(groups: Sequence[Group]) -> str:
@@ -60,21 +112,23 @@ def _comparison(groups: Sequence[Group]) -> str:
     shown = [column.metric for column in grid(rows, METRICS)]
     terms = "".join(f"<dt>{m}</dt><dd>{text(MEANING[m])}</dd>" for m in shown)
     legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if shown else ""
-    notes = "".join(f'<p class="note">{text(note)}</p>' for note in notes_of(rows))
-    return section("compared", "Comparison", page_tables.comparison(rows), notes, legend)
+    notes = "".join(map(note, notes_of(rows)))
+    return section("compared", "Comparison", page_tables.comparison(groups), notes, legend)
 
 
-def _curves(groups: Sequence[Group]) -> str:
-    svg = learning_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
-    if not svg:
+def _curves(groups: Sequence[Group], figures: Mapping[str, Drawing]) -> str:
+    if "curves" not in figures:
         return ""
-    # Inside HTML the namespace goes without saying, and the page names no address at all.
-    inline = svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
-    inline = inline.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
-    words = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
-    box = f'<div class="box" role="region" tabindex="0" aria-label="Learning curves">{inline}</div>'
-    figure = f"<figure>\n{box}\n<figcaption>{words}</figcaption>\n</figure>"
-    return section("curves", "Over the run", figure)
+    curves = accuracy_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
+    rows = [
+        [metric, name, *point]
+        for metric in PANELS
+        for name, curve in curves[metric].items()
+        for point in zip(*curve, strict=True)
+    ]
+    csv = csv_text(["metric", "name", "event", "mean", "lowest", "highest"], rows)
+    figure = _figure(figures["curves"], BANDS)
+    return section("curves", "Over the run", figure, copyable("curve-points", csv))
 
 
 def _recall(groups: Sequence[Group]) -> str:
@@ -82,68 +136,86 @@ def _recall(groups: Sequence[Group]) -> str:
     return section("labels", "Recall of each label", table) if table else ""
 
 
-def _influence(groups: Sequence[Group]) -> str:
-    table = page_tables.influence(groups)
-    return section("shares", "What the rare labels weigh", table) if table else ""
+def _mistakes(groups: Sequence[Group]) -> str:
+    matrices = page_confusion.confusions(groups)
+    if not matrices:
+        return ""
+    rare = page_confusion.taken_for(matrices, groups)
+    title = "What the rare labels are taken for" if rare else "What labels are taken for"
+    return section("mistakes", title, rare, page_confusion.whole(matrices, groups))
+
+
+def _influence(material: Material) -> str:
+    clients = page_weights.client_influence(material)
+    if not clients:
+        return ""
+    rare = page_weights.label_influence(material.groups)
+    every = page_weights.every_label_influence(material.groups)
+    folded = details("Every label", "influence over fair share", every) if every else ""
+    title = "What rare clients and labels weigh"
+    return section("shares", title, clients, rare, folded)
+
+
+def _buffer(material: Material, figures: Mapping[str, Drawing]) -> str:
+    if "buffer" not in figures:
+        return ""
+    words = f"Who is in the buffer when it is aggregated. {BANDS}"
+    figure = _figure(figures["buffer"], words)
+    return section("buffer", "Rare clients in the buffer", figure, _course(material))
+
+
+def _weights(material: Material, figures: Mapping[str, Drawing]) -> str:
+    if "weights" not in figures:
+        return ""
+    words = f"A client with several slots weighs what they weigh together. {BANDS}"
+    return section("weights", "Weights over the run", _figure(figures["weights"], words))
+
+
+def _staleness(material: Material, figures: Mapping[str, Drawing]) -> str:
+    if "staleness" not in figures:
+        return ""
+    words = (
+        "Mark: median. Thick: the middle half. Thin: from 5 to 95 %. Methods that hand the model"
+        " back at once meet the same arrivals, so that their rows are alike."
+    )
+    figure = _figure(figures["staleness"], words)
+    table = details("All numbers", "", page_tables.staleness(material))
+    return section("staleness", "How stale updates are", figure, table)
+
+
+def _course(material: Material) -> str:
+    """The binned series of the buffer and of the weights, each seed for itself."""
+    rows = [
+        [group.name, run.start.get("seed"), *point]
+        for group in material.groups
+        for run, course in zip(group.runs, material.courses[group.name], strict=True)
+        for point in course.points()
+    ]
+    head = ["name", "seed", "middle", "last_event", "presence_percent", "rare_clients"]
+    return copyable("course", csv_text([*head, "largest_percent", "rare_percent"], rows))
+
+
+def _figure(drawing: Drawing, words: str) -> str:
+    # Inside HTML the namespace goes without saying, and the page names no address at all.
+    inline = svg_of(drawing).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
+    inline = inline.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
+    kind = "wide" if drawing.wide else "single"
+    box = (
+        f'<div class="box {kind}" role="region" tabindex="0" aria-label="{text(drawing.title)}">'
+        f"{inline}</div>"
+    )
+    return f"<figure>\n{box}\n<figcaption>{text(words)}</figcaption>\n</figure>"
 
 
 def _specs(groups: Sequence[Group]) -> str:
     blocks = [
-        details(g.name, _seeds(g), f"<pre><code>{text(to_toml(g.spec))}</code></pre>")
+        details(g.name, _seeds(g), f'<pre tabindex="0"><code>{text(to_toml(g.spec))}</code></pre>')
         for g in groups
     ]
     words = "As the logs record them; 'fedraw run' takes such a file."
-    return section("specs", "Specs", f'<p class="note">{text(words)}</p>', *blocks)
+    return section("specs", "Specs", note(words), *blocks)
 
 
 def _seeds(group: Group) -> str:
     seeds = group.row.seeds
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-
-
-def _facts(groups: Sequence[Group]) -> str:
-    """What all runs have in common, as far as they do."""
-    specs = [group.spec for group in groups]
-    rows = [group.row for group in groups]
-    rare = page_tables.rare_labels(groups)
-    methods = "1 method" if len(groups) == 1 else f"{len(groups)} methods"
-    parts = [
-        *_shared([spec.get("data", {}).get("name") for spec in specs], "{}"),
-        *_shared([spec.get("partition", {}).get("clients") for spec in specs], "{} clients"),
-        *_shared([spec["run"].get("events") for spec in specs], "{} events"),
-        methods,
-        seeds_of(rows),
-        f"rare: {', '.join(rare)}" if rare else "no rare labels",
-    ]
-    return " · ".join(parts)
-
-
-def _shared(values: Sequence[Any], form: str) -> list[str]:
-    same = values[0] is not None and all(value == values[0] for value in values)
-    return [form.format(values[0])] if same else []
-
-
-def _provenance(groups: Sequence[Group]) -> str:
-    """Date and machine, from the timing that lies beside a log; it may be missing."""
-    timings = [timing for g in groups for run in g.runs if (timing := _timing(run.folder))]
-    dates = sorted(str(t["date"])[:10] for t in timings if "date" in t)
-    days = " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
-    machines = dict.fromkeys(_machine(timing) for timing in timings)
-    made = f"Run on {days}" if days else "Written by fedraw from event logs"
-    return "; ".join([made, *machines]) + "."
-
-
-def _machine(timing: Mapping[str, Any]) -> str:
-    cores = timing.get("cores", "?")
-    words = "1 core" if cores == 1 else f"{cores} cores"
-    return f"{timing.get('machine', '?')}, {words}, Python {timing.get('python', '?')}"
-
-
-def _timing(folder: Path | None) -> dict[str, Any]:
-    if folder is None:
-        return {}
-    try:
-        content = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -1,11 +1,12 @@
-"""The three tables of the page: the comparison, recall by label, label influence."""
+"""Tables of the page: all metrics, recall by label, staleness."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedraw.experiments.compare import Group, Row, Run, Stat
+from fedraw.report import tables
 from fedraw.report.cells import (
     HIGHER_IS_BETTER,
     UNDEFINED,
@@ -16,7 +17,18 @@ from fedraw.report.cells import (
     number,
     seeds_of,
 )
-from fedraw.report.markup import cell, column_head, row_head, table, text
+from fedraw.report.course import QUANTILES, Spread
+from fedraw.report.interval_figures import spreads
+from fedraw.report.markup import (
+    cell,
+    column_head,
+    csv_text,
+    row_head,
+    sortable,
+    table,
+    text,
+)
+from fedraw.report.material import Material, interruption
 
 FAMILIES = {
     "Global model": ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "RareF2"),
@@ -31,60 +43,81 @@ FAMILIES = {
 }
 
 
-def comparison(rows: Sequence[Row]) -> str:
+def comparison(groups: Sequence[Group]) -> str:
+    rows = [group.row for group in groups]
     columns = grid(rows)
     firsts = _firsts(columns)
     lines = [
-        row_head(row.name)
+        row_head(group.name, "interrupted" if any(map(interruption, group.runs)) else "", "warn")
         + "".join(_compared(c.cells[position], c.metric in firsts) for c in columns)
-        for position, row in enumerate(rows)
+        for position, group in enumerate(groups)
     ]
-    return table("comparison", _comparison_caption(rows, columns), _head(columns), lines)
+    caption = _comparison_caption(rows, columns)
+    return table("comparison", caption, _head(columns), lines, csv=tables.csv(rows))
 
 
 def recall(groups: Sequence[Group]) -> str:
-    """Labels down, methods across; empty if nothing was evaluated."""
+    """Labels down, the rare ones first, methods across; empty if nothing was evaluated."""
     rare = rare_labels(groups)
-    labels = [label for label in _labels(groups) if any(_recall(g, label) for g in groups)]
-    if not labels:
+    means = recall_means(groups)
+    if not means:
         return ""
-    lines = []
-    for label in labels:
-        means = [_recall(group, label) for group in groups]
-        cells = [_heated(None if stat is None else stat.mean) for stat in means]
-        lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
+    lines = [
+        row_head(label, "rare" if label in rare else "") + "".join(map(_heated, row))
+        for label, row in means.items()
+    ]
     caption = (
         "Recall of the last model, in percent, mean over the seeds."
         " The stronger the colour, the more of that label is missed."
     )
-    return table("recall", caption, _names_head("Label", [g.name for g in groups]), lines)
+    names = [group.name for group in groups]
+    numbers = [[label, "rare" if label in rare else "", *row] for label, row in means.items()]
+    csv = csv_text(["label", "rare", *names], numbers)
+    head = names_head("Label", names, "narrow")
+    return table("recall", caption, head, lines, csv=csv, kind="tall")
 
 
-def influence(groups: Sequence[Group]) -> str:
-    """Methods down, rare labels across; empty if there are none, or nothing was aggregated."""
-    pairs = {label: [_influence(group, label) for group in groups] for label in rare_labels(groups)}
-    rare = [label for label, column in pairs.items() if any(column)]
-    if not rare:
-        return ""
-    ratios = [pair[0] / pair[1] for column in pairs.values() for pair in column if pair]
-    widest = max(2.0, *ratios)
+def recall_means(groups: Sequence[Group]) -> dict[str, list[float | None]]:
+    """Recall of each label that was measured, the rare ones first; one value for each group."""
+    order = dict.fromkeys([*rare_labels(groups), *labels(groups)])
+    means = {label: [mean_of(_recall(group, label)) for group in groups] for label in order}
+    return {label: row for label, row in means.items() if any(v is not None for v in row)}
+
+
+def staleness(material: Material) -> str:
+    """The figure's numbers."""
+    names = ("5 %", "25 %", "median", "75 %", "95 %", "most")
+    rows = list(_stale_rows(spreads(material)))
+    heads = ["Method", "Clients", *names, "mean", "updates"]
+    head = "".join(
+        column_head(name, "corner" if not n else "left" if n == 1 else "", column=n)
+        for n, name in enumerate(heads)
+    )
     lines = [
-        row_head(group.name) + "".join(_weighed(pairs[label][position], widest) for label in rare)
-        for position, group in enumerate(groups)
+        row_head(name)
+        + cell(kind, kind="left")
+        + "".join(cell(str(value)) for value in spread.values)
+        + cell(f"{spread.mean:.1f}")
+        + cell(str(spread.updates))
+        for name, kind, spread in rows
     ]
     caption = (
-        "Label influence, how much of the model a label speaks for, as a multiple of the label's"
-        " share of all samples. The mark is that fair share, 1 ×; short of it, the label has less"
-        " say than samples. Below, both shares. Mean over the seeds."
+        "Staleness in events: how many updates of others arrived between a client's start and its"
+        " own arrival. A quarter of the updates is at or below the 25 % column. All seeds together."
     )
-    return table("influence", caption, _names_head("Method", rare, "weight"), lines)
+    columns = [f"q{100 * q:.0f}" for q in QUANTILES]
+    numbers = [
+        [name, kind, *spread.values, spread.mean, spread.updates] for name, kind, spread in rows
+    ]
+    csv = csv_text(["name", "clients", *columns, "mean", "updates"], numbers)
+    return table("stale", caption, f"<tr>{head}</tr>", lines, csv=csv)
 
 
 def rare_labels(groups: Sequence[Group]) -> list[str]:
     return _union(groups, "rare_labels")
 
 
-def _labels(groups: Sequence[Group]) -> list[str]:
+def labels(groups: Sequence[Group]) -> list[str]:
     return _union(groups, "labels")
 
 
@@ -113,8 +146,12 @@ def _head(columns: Sequence[Column]) -> str:
         for name, span in spans.items()
         if span
     )
-    names = "".join(column_head(m, "first" if m in firsts else "") for m in present)
-    return f'<tr><th scope="col" rowspan="2" class="corner">Method</th>{top}</tr>\n<tr>{names}</tr>'
+    names = "".join(
+        column_head(metric, "first" if metric in firsts else "", column=n)
+        for n, metric in enumerate(present, start=1)
+    )
+    corner = f'<th scope="col" rowspan="2" class="corner"{sortable(0)}>Method</th>'
+    return f"<tr>{corner}{top}</tr>\n<tr>{names}</tr>"
 
 
 def _firsts(columns: Sequence[Column]) -> set[str]:
@@ -130,13 +167,19 @@ def _compared(value: Cell, first: bool) -> str:
     return cell(words, f"± {value.sd}" if value.sd else "", kind=kind)
 
 
-def _names_head(corner: str, names: Sequence[str], kind: str = "") -> str:
-    heads = "".join(column_head(name, f"name {kind}") for name in names)
-    return f"<tr>{column_head(corner, 'corner')}{heads}</tr>"
+def names_head(corner: str, names: Sequence[str], kind: str = "") -> str:
+    heads = "".join(
+        column_head(name, f"name {kind}", column=n) for n, name in enumerate(names, start=1)
+    )
+    return f"<tr>{column_head(corner, 'corner', column=0)}{heads}</tr>"
 
 
 def _recall(group: Group, label: str) -> Stat | None:
-    return _stat(group, lambda run: run.content["recall"].get(label))
+    return stat_over(group, lambda run: run.content["recall"].get(label))
+
+
+def mean_of(stat: Stat | None) -> float | None:
+    return None if stat is None else stat.mean
 
 
 def _heated(mean: float | None) -> str:
@@ -145,28 +188,16 @@ def _heated(mean: float | None) -> str:
     return cell(number("", mean), kind="heat", style=f"--recall: {mean:.0f}")
 
 
-def _influence(group: Group, label: str) -> tuple[float, float] | None:
-    """Label influence and fair share, each the mean over the seeds."""
-
-    def part(key: str) -> Stat | None:
-        return _stat(group, lambda run: run.content["label_influence"].get(label, {}).get(key))
-
-    own, fair = part("influence"), part("fair_share")
-    if own is None or fair is None or own.mean is None or not fair.mean:
-        return None
-    return own.mean, fair.mean
+def _stale_rows(
+    spread: Mapping[str, tuple[Spread | None, Spread | None]],
+) -> Iterator[tuple[str, str, Spread]]:
+    for name, (common, rare) in spread.items():
+        if common is not None:
+            yield name, "common", common
+        if rare is not None:
+            yield name, "rare", rare
 
 
-def _weighed(pair: tuple[float, float] | None, widest: float) -> str:
-    if pair is None:
-        return cell(UNDEFINED)
-    own, fair = pair
-    ratio = own / fair
-    bar = f"--part: {100 * ratio / widest:.1f}%; --fair: {100 / widest:.1f}%"
-    words = f"{100 * own:.1f} % against {100 * fair:.1f} %"
-    return cell(f"{ratio:.2f} ×", words, kind="weight", style=bar)
-
-
-def _stat(group: Group, value: Callable[[Run], Any]) -> Stat | None:
+def stat_over(group: Group, value: Callable[[Run], Any]) -> Stat | None:
     values = [value(run) for run in group.runs]
     return None if all(v is None for v in values) else Stat.of(values)

@@ -1,0 +1,165 @@
+"""What the calibration runs say: which predictor, which thresholds, and how far to trust them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from benchmarks.machine import headline
+from scipy.optimize import least_squares
+from scipy.stats import spearmanr
+
+from fedraw.analysis.verdict import THRESHOLDS, verdict
+from fedraw.core.types import Floats
+
+FAMILIES = {
+    "averaging models": ("fedfa", "fedraw", "fedraw-dedup-only", "fedraw-weight-only"),
+    "adding updates": ("fedbuff", "ca2fl"),
+}
+PREDICTORS: dict[str, Callable[[Mapping[str, Any]], float]] = {
+    "label influence, multiple of fair": lambda r: r["share"],
+    "influence of all holders": lambda r: r["holders_influence"],
+    "chance that a holder is in the buffer": lambda r: r["presence"],
+    "mean presence of a holder": lambda r: r["holders_presence"],
+    "share of arrivals from holders": lambda r: r["arrival_share"],
+    "coverage": lambda r: r["coverage"],
+}
+EDGES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, np.inf)
+
+
+def report(records: Sequence[Mapping[str, Any]]) -> str:
+    """The calibration in Markdown."""
+    rows = [row for record in records for row in _rare_labels(record)]
+    parts = [
+        f"`{headline()}`: {len(records)} runs, {len(rows)} rare labels.\n",
+        _predictors(rows),
+        _bins(rows),
+        _fits(rows),
+        _verdicts(rows),
+    ]
+    return "\n".join(parts)
+
+
+def _rare_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    before = record["beforehand"]
+    rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
+    columns = ("holders_influence", "presence", "holders_presence", "arrival_share", "coverage")
+    return [
+        {
+            "number": record["number"],
+            "method": record["method"],
+            "buffer": before["buffer"],
+            "recall": record["recall"][label] / 100,
+            "share": before["label_influence"][i] / before["fair"][i],
+            **{name: before[name][i] for name in columns},
+        }
+        for i, label in enumerate(before["labels"])
+        if label in rare
+    ]
+
+
+def _of(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["method"] in methods]
+
+
+def _predictors(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| known beforehand | averaging models | adding updates |", "|---|---:|---:|"]
+    for name, of in PREDICTORS.items():
+        cells = []
+        for methods in FAMILIES.values():
+            own = _of(rows, methods)
+            x, y = np.array([of(r) for r in own]), np.array([r["recall"] for r in own])
+            _, left = _fit(x, y)
+            cells.append(f"{spearmanr(x, y)[0]:.2f}, {1 - left**2 / y.var():.2f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "Rank correlation with recall, and share of its variance explained:\n\n" + _text(lines)
+
+
+def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| multiple of fair | averaging: labels, recall | adding: labels, recall |"]
+    lines.append("|---|---:|---:|")
+    for low, high in itertools.pairwise(EDGES):
+        cells = []
+        for methods in FAMILIES.values():
+            found = [100 * r["recall"] for r in _of(rows, methods) if low <= r["share"] < high]
+            if len(found) < 5:
+                cells.append(f"{len(found)}")
+                continue
+            tenth, half, nine = np.percentile(found, [10, 50, 90])
+            cells.append(f"{len(found)}, {half:.0f} ({tenth:.0f} to {nine:.0f})")
+        name = f"{low:g} to {high:g}" if high < np.inf else f"{low:g} and more"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "Recall in percent: the median (and the 10th to the 90th percentile):\n\n" + _text(lines)
+
+
+def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
+    """recall = 1 / (1 + (half / share)^slope), and the shares at which it is 25, 50 and 75 %."""
+    lines = [
+        "| family | slope | 25 % at | 50 % at | 75 % at | spread |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for family, methods in FAMILIES.items():
+        own = _of(rows, methods)
+        x, y = np.array([r["share"] for r in own]), np.array([r["recall"] for r in own])
+        numbers = np.array([r["number"] for r in own])
+        (a, b), left = _fit(x, y)
+        again = [_thresholds(*_fit(x[i], y[i])[0]) for i in _resampled(numbers)]
+        low, high = np.percentile(again, [2.5, 97.5], axis=0)
+        at = [
+            f"{value:.2f} ({least:.2f} to {most:.2f})"
+            for value, least, most in zip(_thresholds(a, b), low, high, strict=True)
+        ]
+        lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * left:.0f} points |")
+    return "The fit, with 95 % intervals over federations drawn again:\n\n" + _text(lines)
+
+
+def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        "| method | lost | at risk | kept |",
+        "|---|---:|---:|---:|",
+    ]
+    for method in THRESHOLDS:
+        own = _of(rows, [method])
+        cells = []
+        for word in ("lost", "at risk", "kept"):
+            found = np.array([r["recall"] for r in own if verdict(method, r["share"]) == word])
+            if not found.size:
+                cells.append("0")
+                continue
+            right = found < 0.5 if word == "lost" else found >= 0.5
+            cells.append(f"{found.size}, {100 * np.median(found):.0f}, {100 * right.mean():.0f} %")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    words = "labels, their median recall, and how many are below 50 % (lost) or not (the others)"
+    return f"The verdicts against what training came to: {words}:\n\n" + _text(lines)
+
+
+def _fit(x: Floats, y: Floats) -> tuple[Floats, float]:
+    """Logistic in log x by least squares: intercept, slope, and what is left (root mean square)."""
+    logs = np.log(np.maximum(x, 1e-6))
+
+    def residual(t: Floats) -> Floats:
+        return np.asarray(1 / (1 + np.exp(-np.clip(t[0] + t[1] * logs, -50, 50))) - y, np.float64)
+
+    found = least_squares(residual, np.array([1.0, 1.0]))
+    return found.x, float(np.sqrt(np.mean(found.fun**2)))
+
+
+def _thresholds(a: float, b: float) -> Floats:
+    return np.exp((np.array([-np.log(3), 0.0, np.log(3)]) - a) / b)
+
+
+def _resampled(numbers: Floats, times: int = 200) -> list[Floats]:
+    """Labels of federations drawn with replacement: labels of one run are not independent."""
+    rng = np.random.default_rng(0)
+    by_number = {n: np.flatnonzero(numbers == n) for n in np.unique(numbers)}
+    keys = list(by_number)
+    return [
+        np.concatenate([by_number[keys[i]] for i in rng.integers(0, len(keys), len(keys))])
+        for _ in range(times)
+    ]
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(lines) + "\n"

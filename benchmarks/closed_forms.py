@@ -1,0 +1,451 @@
+"""Do the closed forms say what the simulator does? Many random federations, every kind of buffer.
+
+Each federation: 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
+magnitude, rarity from random label counts, and three groups of clients: the holders of rare labels,
+the slowest and the quickest third. Every method runs alone, with its own seed, in the project's
+own loop without training.
+
+How sure a run is of its own means: an update stays in the buffer for T = K / P(miss) arrivals on
+average, and arrivals have no memory, so what happened a few T ago is forgotten. 10 T are dropped,
+the rest is 32 batches of at least 12.5 T each; the standard error is that of the batches' mean
+(Student's t with 31 degrees of freedom: |t| < 2 in 94.6 %, beyond 3 in 0.5 % of all cases).
+The three groups of a run are not independent of each other, nor are its three quantities.
+What enters or leaves the buffer fewer than 50 times in a whole run is too seldom to be measured
+and counts as such. Buffers that turn over too slowly for `--events` are drawn again.
+
+    python -m benchmarks.closed_forms --out runs/closed_forms.md
+
+Finished federations stand in runs/closed_forms.jsonl and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from benchmarks.machine import headline
+
+from fedraw.analysis.capped import capped_influence
+from fedraw.analysis.groups import Groups
+from fedraw.analysis.influence import RULES, Rule, influence
+from fedraw.analysis.presence import Buffer, arrival_shares, group_presence, presence
+from fedraw.analysis.product_form import mean_field_presence
+from fedraw.core.labels import LabelTable
+from fedraw.core.randomness import Streams
+from fedraw.core.rarity import rarity_scores
+from fedraw.core.types import Floats, Ints
+from fedraw.simulation.arrivals import poisson
+from fedraw.simulation.executor import Inline, no_training
+from fedraw.simulation.loop import Simulation
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.strategy import Strategy
+
+RESULTS = Path("runs/closed_forms.jsonl")
+BATCHES = 32
+BATCH_TURNS = 12.5  # length of a batch, in T
+WARM_TURNS = 10
+FEWEST_EVENTS = 20_000
+FEWEST_VISITS = 50
+CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One random federation."""
+
+    table: LabelTable
+    seconds: Floats
+    size: int
+    cap_at: float
+    members: dict[str, Mask]
+    turn: float  # T, in arrivals
+    redrawn: int
+
+
+class Method(NamedTuple):
+    strategy: Strategy[Any]
+    rule: Rule
+
+
+class Means(NamedTuple):
+    """Of the batches of one run: one row each."""
+
+    present: Floats  # clients
+    anyone: Floats  # groups
+    weight: Floats  # groups
+
+
+class Comparison(NamedTuple):
+    quantity: str
+    group: str
+    found: float  # by the simulator
+    closed: float
+    error: float  # standard error of the difference
+
+
+def methods(size: int, cap_at: float) -> dict[str, Method]:
+    capped = Rule("dedup", "rarity", "water-filling", cap_at)
+    return {
+        "fedfa": Method(FedFa(size), RULES["fedfa"]),
+        "fedbuff": Method(FedBuff(size), RULES["fedbuff"]),
+        "fedraw-weight-only": Method(FedRAW(size, dedup=False), RULES["fedraw-weight-only"]),
+        "fedraw-dedup-only": Method(FedRAW(size, weighting="uniform"), RULES["fedraw-dedup-only"]),
+        "fedraw": Method(FedRAW(size), RULES["fedraw"]),
+        "fedraw water-filling": Method(FedRAW(size, cap="water-filling", cap_at=cap_at), capped),
+    }
+
+
+def draw(index: int, most_events: int) -> Case:
+    rng = np.random.default_rng([2026, index])
+    redrawn = 0
+    while True:
+        clients = round(10 ** rng.uniform(1, 3))
+        size = round(math.exp(rng.uniform(math.log(2), math.log(min(100, clients - 1)))))
+        seconds = 10 ** rng.uniform(0, 3, clients)
+        many = round(math.exp(rng.uniform(0, math.log(clients / 4))))
+        rare = np.zeros(clients, np.bool_)
+        rare[rng.choice(clients, many, replace=False)] = True
+        table = _label_counts(rare, rng) if index % 2 else _own_labels(clients, rng)
+        cap_at = min(1.0, math.exp(rng.uniform(math.log(1.05), math.log(5))) / size)
+        shares = arrival_shares(seconds)
+        missed = float((shares * (1 - presence(shares, size, "dedup"))).sum())
+        if BATCHES * BATCH_TURNS * size / missed <= most_events:
+            break
+        redrawn += 1
+    order = np.argsort(seconds)
+    third = max(1, clients // 3)
+    members = {"rare": rare, "slowest third": ~rare, "quickest third": ~rare}
+    for name, part in (("slowest third", order[-third:]), ("quickest third", order[:third])):
+        members[name] = np.isin(np.arange(clients), part)
+    return Case(table, seconds, size, cap_at, members, size / missed, redrawn)
+
+
+def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
+    """Ten common labels, each on a random part of the clients; up to three on rare clients only."""
+    counts: dict[int, dict[str, int]] = {i: {} for i in range(rare.size)}
+    for label in range(10):
+        share = rng.uniform(0.2, 1)
+        for i in np.flatnonzero(rng.random(rare.size) < share):
+            counts[int(i)][f"common {label}"] = int(rng.integers(1, 200))
+    kinds = int(rng.integers(1, 4))
+    for turn, i in enumerate(np.flatnonzero(rare)):
+        counts[int(i)][f"rare {turn % kinds}"] = int(rng.integers(1, 500))
+    for own in counts.values():
+        if not own:
+            own["common 0"] = 1
+    return LabelTable.from_counts(counts)
+
+
+def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
+    """Any score from 1/N to 1: a label that all hold, and one that the client alone holds."""
+    score = clients ** -rng.random(clients)
+    counts = {}
+    for i in range(clients):
+        own = round(1e6 * (score[i] - 1 / clients) / (1 - 1 / clients))
+        counts[i] = {"of all": max(1_000_000 - own, 1), f"of {i}": max(own, 1)}
+    return LabelTable.from_counts(counts)
+
+
+def run(case: Case, method: Method, seed: int, events: int) -> Means:
+    """The method in the project's own loop; a model without parameters costs nothing."""
+    law = poisson(case.seconds, Streams(seed))
+    executor = Inline(no_training(case.table.totals()))
+    simulation = Simulation(method.strategy, np.zeros(0, np.float32), case.table, law, executor)
+    while not simulation.step().aggregated:
+        pass
+    for _ in range(math.ceil(WARM_TURNS * case.turn)):
+        simulation.step()
+    rows = [_batch(case, *_contents(simulation, events // BATCHES)) for _ in range(BATCHES)]
+    present, anyone, weight = (np.array(column) for column in zip(*rows, strict=True))
+    return Means(present, anyone, weight)
+
+
+def _contents(simulation: Simulation, events: int) -> tuple[Ints, Floats]:
+    """Who was in the buffer with which weight, one row for every aggregation."""
+    clients: list[Sequence[Any]] = []
+    weights: list[Sequence[float]] = []
+    for _ in range(events):
+        step = simulation.step()
+        if step.aggregated:
+            clients.append(step.contents.clients)
+            weights.append(step.contents.weights)
+    return np.array(clients, np.int64), np.array(weights, np.float64)
+
+
+def _batch(case: Case, clients: Ints, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    rows, everyone = len(clients), case.seconds.size
+    total = np.bincount(clients.ravel(), weights.ravel(), everyone) / rows
+    ordered = np.sort(clients, axis=1)
+    first = np.ones(ordered.shape, np.bool_)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    present = np.bincount(ordered[first], minlength=everyone) / rows
+    masks = list(case.members.values())
+    anyone = np.array([mask[clients].any(axis=1).mean() for mask in masks])
+    return present, anyone, np.array([total[mask].sum() for mask in masks])
+
+
+def compare(case: Case, name: str, method: Method, seed: int, events: int) -> dict[str, Any]:
+    begun = time.perf_counter()
+    means = run(case, method, seed, events)
+    took = time.perf_counter() - begun
+    shares, buffer = arrival_shares(case.seconds), method.rule.buffer
+    closed = presence(shares, case.size, buffer)
+    often = visits(shares, closed, buffer, case.size, events)
+    clear = often >= FEWEST_VISITS
+    gap = means.present.mean(0) - closed
+    z = gap[clear] / _error(means.present)[clear]
+    told = [
+        comparison
+        for comparison in _by_group(case, method, means, shares, closed, events)
+        if comparison is not None
+    ]
+    return {
+        "method": name,
+        "arrivals a second": round(events / took),
+        "clients": int(clear.sum()),
+        "gap": np.abs(gap[clear]).round(9).tolist(),
+        "z": z.round(3).tolist(),
+        "groups": [comparison._asdict() for comparison in told],
+        "seldom": 3 * len(case.members) - len(told),
+        "seldom clients": int((~clear).sum()),
+    }
+
+
+def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) -> Any:
+    """How often the run sees someone come in who was not there: the rate of arrivals times 1 − P.
+
+    A cleared buffer forgets at once: there it is how often someone is in it, or is not.
+    """
+    if buffer == "blocks":
+        return np.minimum(chance, 1 - chance) * events / size
+    return shares * (1 - chance) * events
+
+
+def _by_group(
+    case: Case, method: Method, means: Means, shares: Floats, chance: Floats, events: int
+) -> Iterator[Comparison | None]:
+    """All comparisons of groups; None where too little happens in the run."""
+    buffer, size = method.rule.buffer, case.size
+    weight, doubt = _group_influence(case, method)
+    for column, (name, mask) in enumerate(case.members.items()):
+        often = float(np.sum(visits(shares[mask], chance[mask], buffer, size, events)))
+        slots = means.present[:, mask].mean(1)
+        anyone = group_presence(shares, mask, size, buffer)
+        several = float(visits(shares[mask].sum(), anyone, buffer, size, events))
+        for quantity, batches, closed, extra, seen in (
+            ("presence, mean of a group", slots, float(chance[mask].mean()), 0.0, often),
+            ("presence of anyone", means.anyone[:, column], anyone, 0.0, several),
+            ("influence", means.weight[:, column], weight[column], doubt[column], often),
+        ):
+            if seen < FEWEST_VISITS:
+                yield None
+                continue
+            error = math.hypot(float(_error(batches)), extra)
+            yield Comparison(quantity, name, float(batches.mean()), closed, error)
+
+
+def _group_influence(case: Case, method: Method) -> tuple[list[float], list[float]]:
+    """Of every group, and the standard error of the closed form itself where it is sampled."""
+    rate, masks = 1 / case.seconds, list(case.members.values())
+    groups = Groups.of(rate, rarity_scores(case.table), np.zeros(rate.size, np.bool_))
+    own = influence(groups, case.size, method.rule)
+    found = [float(own[mask].sum()) for mask in masks]
+    if method.rule.cap == "none":
+        return found, [0.0] * len(masks)
+    rule, again = method.rule, []
+    for seed in range(CAPPED_SEEDS):
+        mean = capped_influence(groups, case.size, rule.buffer, rule.cap, rule.cap_at, seed).mean
+        again.append([float(mean[mask].sum() / mean.sum()) for mask in masks])
+    return found, np.std(again, axis=0, ddof=1).tolist()
+
+
+def _error(batches: Floats) -> Any:
+    """The standard error of the mean of the batches."""
+    return batches.std(axis=0, ddof=1) / math.sqrt(len(batches))
+
+
+def federation(index: int, most_events: int) -> dict[str, Any]:
+    case = draw(index, most_events)
+    events = max(math.ceil(BATCHES * BATCH_TURNS * case.turn), min(FEWEST_EVENTS, most_events))
+    shares = arrival_shares(case.seconds)
+    exact = presence(shares, case.size, "dedup")
+    field = mean_field_presence(np.log(shares), case.size)
+    return {
+        "federation": index,
+        "most events": most_events,
+        "clients": int(shares.size),
+        "buffer": case.size,
+        "turn": case.turn,
+        "events": events,
+        "redrawn": case.redrawn,
+        "mean field": float(np.abs(field - exact).max()),
+        "methods": [
+            compare(case, name, method, 1000 * index + turn, events)
+            for turn, (name, method) in enumerate(methods(case.size, case.cap_at).items())
+        ],
+    }
+
+
+def finished(path: Path, most_events: int) -> dict[int, dict[str, Any]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("}")]
+    return {r["federation"]: r for r in records if r["most events"] == most_events}
+
+
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """A row for each method and quantity."""
+    head = ("method", "quantity", "comparisons", "median gap", "largest gap")
+    tests = ("z below 2", "z above 3", "mean z", "failures (by chance)", "too seldom")
+    lines = [_row((*head, *tests)), "|---|---|" + "--:|" * 8]
+    for name in methods(2, 1.0):
+        runs = [m for record in records for m in record["methods"] if m["method"] == name]
+        gap = np.concatenate([m["gap"] for m in runs])
+        z = np.concatenate([m["z"] for m in runs])
+        seldom = sum(m["seldom clients"] for m in runs)
+        lines.append(_row((name, "presence of a client", *_figures(gap, z), "", f"{seldom:,}")))
+        groups = [Comparison(**comparison) for m in runs for comparison in m["groups"]]
+        for quantity in ("presence, mean of a group", "presence of anyone", "influence"):
+            those = [c for c in groups if c.quantity == quantity]
+            gap = np.array([abs(c.found - c.closed) for c in those])
+            z = np.array([(c.found - c.closed) / max(c.error, 1e-15) for c in those])
+            failed = f"{sum(map(_fails, those))} ({sum(map(_fails_by_chance, those)):.1f})"
+            seldom = 3 * len(runs) - len(those)
+            lines.append(_row((name, quantity, *_figures(gap, z), failed, f"{seldom:,}")))
+    return "\n".join([*lines, "", *_failures(records), *_mean_field(records)])
+
+
+def _fails(c: Comparison) -> bool:
+    """Neither within 5 % nor within two standard errors."""
+    gap = abs(c.found - c.closed)
+    return gap > 0.05 * c.closed and gap > 2 * c.error
+
+
+def _fails_by_chance(c: Comparison) -> float:
+    """The chance that an exact formula fails, too: a run knows its own mean only so well."""
+    t = max(2.0, 0.05 * c.closed / max(c.error, 1e-15))
+    # Student's t as a normal: Cornish and Fisher's first term is enough at 31 degrees of freedom.
+    df = BATCHES - 1
+    return math.erfc(t * (1 - 1 / (4 * df)) / math.sqrt(1 + t * t / (2 * df)) / math.sqrt(2))
+
+
+def _figures(gap: Floats, z: Floats) -> tuple[str, ...]:
+    size = np.abs(z)
+    return (
+        f"{gap.size:,}",
+        f"{100 * np.median(gap):.3f}",
+        f"{100 * gap.max():.2f}",
+        f"{100 * np.mean(size < 2):.1f} %",
+        f"{100 * np.mean(size > 3):.2f} %",
+        f"{z.mean():+.2f} ± {1 / math.sqrt(z.size):.2f}",
+    )
+
+
+def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield "Neither within 5 % nor within two standard errors:"
+    yield ""
+    failed = [
+        (record, m["method"], c)
+        for record in records
+        for m in record["methods"]
+        for c in (Comparison(**comparison) for comparison in m["groups"])
+        if _fails(c)
+    ]
+    for record, name, c in failed:
+        yield (
+            f"- {name}, {record['clients']} clients, K = {record['buffer']}: {c.quantity} of the "
+            f"{c.group}: {100 * c.found:.3f} ± {100 * c.error:.3f} simulated, "
+            f"{100 * c.closed:.3f} in closed form"
+        )
+    if not failed:
+        yield "- none"
+    yield ""
+
+
+def _mean_field(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The largest error of the mean field over all clients, by size of federation and buffer."""
+    bounds = [(2, 4), (5, 9), (10, 29), (30, 100)]
+    yield "Mean field against exact presence, largest error in points (federations):"
+    yield ""
+    yield _row(("clients", *(f"K = {low} to {high}" for low, high in bounds)))
+    yield "|---|" + "--:|" * len(bounds)
+    for low, high in ((10, 29), (30, 99), (100, 299), (300, 1000)):
+        cells = []
+        for least, most in bounds:
+            errors = [
+                record["mean field"]
+                for record in records
+                if low <= record["clients"] <= high and least <= record["buffer"] <= most
+            ]
+            cells.append(f"{100 * max(errors):.2f} ({len(errors)})" if errors else "")
+        yield _row((f"{low} to {high}", *cells))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def work(
+    todo: Sequence[int], most_events: int, jobs: int, keep: Callable[[dict[str, Any]], None]
+) -> None:
+    if jobs == 1:
+        for index in todo:
+            keep(federation(index, most_events))
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for record in pool.map(federation, todo, [most_events] * len(todo)):
+            keep(record)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--federations", type=int, default=200)
+    parser.add_argument("--events", type=int, default=120_000, help="of a run, at most")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="write the tables there, too")
+    given = parser.parse_args()
+    first_line = headline()
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    done = finished(given.results, given.events)
+    begun = time.perf_counter()
+    todo = [index for index in range(given.federations) if index not in done]
+    with given.results.open("a") as file:
+
+        def keep(record: dict[str, Any]) -> None:
+            done[record["federation"]] = record
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+        work(todo, given.events, given.jobs, keep)
+    records = [done[index] for index in range(given.federations)]
+    arrivals = sum(6 * record["events"] for record in records)
+    text = "\n".join(
+        (
+            first_line,
+            f"{len(records)} federations x 6 methods, {arrivals / 1e6:.0f} million arrivals, "
+            f"{sum(r['redrawn'] for r in records)} too slow ones drawn again; "
+            f"{time.perf_counter() - begun:.0f} s for {len(todo)} federations",
+            "",
+            table(records),
+        )
+    )
+    print(text)
+    if given.out:
+        given.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

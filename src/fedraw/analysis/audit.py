@@ -1,0 +1,194 @@
+"""The audit: which labels an asynchronous federation is about to lose, before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.analysis.groups import Groups
+from fedraw.analysis.influence import RULES, Rule, influence
+from fedraw.analysis.inputs import Counts, Times, holders, rare_labels_of, seconds_of, table_of
+from fedraw.analysis.label_influence import LabelShares
+from fedraw.analysis.presence import arrival_shares, group_presence, presence
+from fedraw.analysis.recommendation import Recommendation, recommend
+from fedraw.analysis.uncertainty import Interval, intervals
+from fedraw.analysis.verdict import Verdict, in_words, verdict
+from fedraw.analysis.what_if import Slower, WhatIf, if_slower, what_if
+from fedraw.core.labels import LabelTable
+from fedraw.core.rarity import rarity_scores
+from fedraw.core.types import ClientId, Floats, Ints, Label
+from fedraw.core.weighting import check_cap
+from fedraw.errors import BadInput
+
+METHODS = ("fedfa", "fedbuff", "ca2fl", "fedraw")
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What can be said of a federation beforehand. Arrays follow `clients` or `labels`.
+
+    `label_influence` is a multiple of the fair share: at 1 a label weighs in the global model as
+    its samples weigh among all samples.
+    """
+
+    buffer_size: int
+    cap: float | None  # FedRAW's, by water-filling
+    clients: tuple[ClientId, ...]
+    labels: tuple[Label, ...]
+    rare_labels: tuple[Label, ...]
+    holds_rare: npt.NDArray[np.bool_]  # by client
+    samples: Ints  # by client
+    coverage: Ints  # by label: how many clients hold it
+    fair_share: Floats  # by label: its share of all samples
+    seconds: Floats  # by client
+    times_known: bool
+    holders_slowness: Floats  # by label: how many times as long its holders take as all clients
+    scores: Floats  # by client
+    presence: dict[str, Floats]  # by method and client
+    influence: dict[str, Floats]  # by method and client
+    label_influence: dict[str, Floats]  # by method and label
+    label_interval: dict[str, Interval] | None  # what the uncertainty of the times leaves open
+    rare_presence: dict[str, float | None]  # percent; None: no label is rare
+    verdicts: dict[str, tuple[Verdict, ...]]  # by method and label
+    what_if: tuple[WhatIf, ...]
+    slower: tuple[Slower, ...]
+    recommendation: Recommendation
+
+    def worst_first(self) -> list[int]:
+        """Positions of the labels, the one with the least influence under any method first."""
+        least = np.min([self.label_influence[method] for method in METHODS], axis=0)
+        return [int(i) for i in np.argsort(least, kind="stable")]
+
+    def in_words(self, label: int) -> str:
+        """The verdict on a label (by position): 'lost under FedFa and FedBuff, kept by …'."""
+        return in_words({method: self.verdicts[method][label] for method in METHODS})
+
+    def below(self, share: float, methods: Sequence[str] = METHODS) -> list[tuple[str, Label]]:
+        """The (method, label) pairs with less than this multiple of the fair share."""
+        return [
+            (method, self.labels[i])
+            for method in methods
+            for i in np.flatnonzero(self.label_influence[method] < share)
+        ]
+
+
+def audit(
+    counts: Counts,
+    times: Times | None = None,
+    buffer_size: int = 10,
+    *,
+    cap: float | None = None,
+    rare: Sequence[Label] | None = None,
+    arrivals: Ints | None = None,
+) -> Audit:
+    """Say, from label counts and mean training times alone, which labels will be lost.
+
+    counts: a LabelTable, or one histogram per client. times: seconds by client; without them all
+    are as fast, and `slower` says what happens if the holders of rare labels are not. arrivals: how
+    many arrivals each time was estimated from, for intervals.
+
+    >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
+    >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer_size=5)
+    >>> found.rare_labels, round(found.rare_presence["fedfa"], 1)
+    (('odd',), 12.8)
+    >>> [round(found.label_influence[m][1], 2) for m in ("fedfa", "fedraw")]
+    [0.27, 0.78]
+    """
+    table = table_of(counts)
+    seconds = seconds_of(times, table.clients)
+    _check_size(buffer_size, table)
+    if cap is not None:
+        check_cap("water-filling", cap, buffer_size)
+    rare_labels = rare_labels_of(rare, table)
+    slow = holders(table, rare_labels)
+    scores, shares = rarity_scores(table), arrival_shares(seconds)
+    groups = Groups.of(1 / seconds, scores, slow)
+    labels = LabelShares(table, groups)
+    rules = rules_with(cap)
+    within = {method: _presence(shares, buffer_size, rule) for method, rule in rules.items()}
+    weight = {
+        method: _by_client(groups, within, shares, scores, buffer_size, rule)
+        for method, rule in rules.items()
+    }
+    by_label = {method: labels.of_clients(weight[method]) for method in METHODS}
+    settings = what_if(groups, labels, slow, buffer_size, cap)
+    verdicts = {m: tuple(verdict(m, share) for share in by_label[m]) for m in METHODS}
+    return Audit(
+        buffer_size=buffer_size,
+        cap=cap,
+        clients=table.clients,
+        labels=table.labels,
+        rare_labels=rare_labels,
+        holds_rare=slow,
+        samples=table.totals(),
+        coverage=table.coverage(),
+        fair_share=table.fair_shares(),
+        seconds=seconds,
+        times_known=times is not None,
+        holders_slowness=_slowness(table, seconds),
+        scores=scores,
+        presence=within,
+        influence=weight,
+        label_influence=by_label,
+        label_interval=intervals(groups, labels, buffer_size, rules, arrivals),
+        rare_presence={
+            method: 100 * group_presence(shares, slow, buffer_size, rule.buffer)
+            if rare_labels
+            else None
+            for method, rule in rules.items()
+        },
+        verdicts=verdicts,
+        what_if=settings,
+        slower=if_slower(groups, labels, slow, buffer_size, rules) if rare_labels else (),
+        recommendation=recommend(table.labels, by_label["fedfa"], settings, buffer_size),
+    )
+
+
+def rules_with(cap: float | None) -> dict[str, Rule]:
+    """The methods' rules, FedRAW's with the cap."""
+    rules = {method: RULES[method] for method in METHODS}
+    if cap is not None:
+        rules["fedraw"] = replace(rules["fedraw"], cap="water-filling", cap_at=cap)
+    return rules
+
+
+def _check_size(size: int, table: LabelTable) -> None:
+    if size < 1:
+        raise BadInput(f"a buffer of {size} holds nothing; give a size from 1 on")
+    if size > len(table):
+        raise BadInput(
+            f"a buffer of {size} is larger than the federation: FedRAW keeps one slot per client, "
+            f"so with {len(table)} clients it would never fill; give a size from 1 to {len(table)}"
+        )
+
+
+def _presence(shares: Floats, size: int, rule: Rule) -> Floats:
+    return presence(shares, size, rule.buffer)
+
+
+def _by_client(
+    groups: Groups,
+    within: dict[str, Floats],
+    shares: Floats,
+    scores: Floats,
+    size: int,
+    rule: Rule,
+) -> Floats:
+    """A client's influence: its group's, for its own presence and score."""
+    of_group = influence(groups, size, rule)
+    if groups.many.size == shares.size or rule.weighting == "cached":
+        return of_group[groups.of_client]
+    if rule.weighting == "uniform":
+        return shares
+    group = groups.of_client
+    mean = np.bincount(group, within["fedraw"]) / groups.many
+    own = of_group[group] * (within["fedraw"] / mean[group]) * (scores / groups.score[group])
+    return np.asarray(own / own.sum(), np.float64)
+
+
+def _slowness(table: LabelTable, seconds: Floats) -> Floats:
+    held = np.bincount(table.column, seconds[table.row_of_entry()], len(table.labels))
+    return np.asarray(held / table.coverage() / seconds.mean(), np.float64)

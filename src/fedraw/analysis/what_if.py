@@ -1,0 +1,102 @@
+"""What would become of the worst label with another buffer, method or cap, or slower holders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.analysis.groups import Groups
+from fedraw.analysis.influence import RULES, Rule, influence
+from fedraw.analysis.label_influence import LabelShares
+from fedraw.analysis.presence import group_presence
+from fedraw.core.types import Floats
+
+SIZES = (3, 5, 10, 20, 50)
+CAP = 0.3  # the paper's, which no honest client of its federations reaches
+RATIOS = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """One setting, and what it does to the labels."""
+
+    method: str
+    buffer_size: int
+    cap: float | None
+    label_influence: Floats  # multiples of the fair share
+    rare_presence: float | None  # percent
+
+    @property
+    def worst(self) -> int:
+        """The position of the label with the least influence."""
+        return int(np.argmin(self.label_influence))
+
+
+@dataclass(frozen=True, eq=False)
+class Slower:
+    """Holders of rare labels this many times as slow as now."""
+
+    ratio: float
+    label_influence: dict[str, Floats]
+    rare_presence: dict[str, float]
+
+
+def sizes_for(clients: int, own: int) -> list[int]:
+    return sorted({size for size in (*SIZES, own) if size <= clients})
+
+
+def what_if(
+    groups: Groups,
+    labels: LabelShares,
+    slow: npt.NDArray[np.bool_],
+    size: int,
+    cap: float | None,
+) -> tuple[WhatIf, ...]:
+    """The grid: every method and ablation, several buffers, FedRAW with and without a cap."""
+    caps = sorted({CAP, CAP if cap is None else cap})
+    rules = [
+        *((method, None, rule) for method, rule in RULES.items()),
+        *(("fedraw", c, replace(RULES["fedraw"], cap="water-filling", cap_at=c)) for c in caps),
+    ]
+    group = groups.members(slow)
+    return tuple(
+        WhatIf(
+            method,
+            k,
+            at,
+            labels.of_groups(influence(groups, k, rule)),
+            _percent(groups, group, k, rule) if slow.any() else None,
+        )
+        for k in sizes_for(int(groups.many.sum()), size)
+        for method, at, rule in rules
+        if at is None or at >= 1 / k
+    )
+
+
+def if_slower(
+    groups: Groups,
+    labels: LabelShares,
+    slow: npt.NDArray[np.bool_],
+    size: int,
+    rules: Mapping[str, Rule],
+) -> tuple[Slower, ...]:
+    """The methods, with the holders of rare labels slower and slower."""
+    group = groups.members(slow)
+    found = []
+    for ratio in RATIOS:
+        changed = replace(groups, rate=np.where(group, groups.rate / ratio, groups.rate))
+        found.append(
+            Slower(
+                ratio,
+                {m: labels.of_groups(influence(changed, size, r)) for m, r in rules.items()},
+                {m: _percent(changed, group, size, r) for m, r in rules.items()},
+            )
+        )
+    return tuple(found)
+
+
+def _percent(groups: Groups, group: npt.NDArray[np.bool_], size: int, rule: Rule) -> float:
+    return 100 * group_presence(groups.shares, group, size, rule.buffer, groups.many)

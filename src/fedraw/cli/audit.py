@@ -1,0 +1,121 @@
+"""fedraw audit: which labels will be lost, before training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.analysis.audit import METHODS, Audit
+from fedraw.analysis.audit import audit as examine
+from fedraw.analysis.verdict import SHOWN
+from fedraw.cli import console
+from fedraw.errors import BadInput, nearest
+from fedraw.records.labels import read_label_counts
+from fedraw.records.times import Times, read_times
+from fedraw.report.audit_json import audit_json
+from fedraw.report.audit_page import write_audit_page
+from fedraw.report.audit_text import audit_text
+
+BUFFER = 10
+
+
+def audit(  # noqa: PLR0913, PLR0917 - one for each option
+    labels: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LABELS.csv", help="Label counts: client,label,count, or a column per label."
+        ),
+    ],
+    times: Annotated[
+        Path | None, typer.Option(help="client,seconds, or a log of arrivals: client,timestamp.")
+    ] = None,
+    buffer: Annotated[
+        int | None, typer.Option(help=f"Buffer size K; by default {BUFFER}.", show_default=False)
+    ] = None,
+    cap: Annotated[
+        float | None, typer.Option(help="Cap on FedRAW's weights, by water-filling.")
+    ] = None,
+    rare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Rare labels, A,B; by default those of at most half the median coverage."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a page to send around.")] = None,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(help="Exit with 1 if a label has less than this multiple of its fair share."),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help=f"What --fail-below looks at: {', '.join(METHODS)}; by default all."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which labels a federation is about to lose, from label counts and speeds alone."""
+    judged = _methods(method, fail_below)
+    read = read_label_counts(labels)
+    table, notes = read.table, list(read.notes)
+    known = None if times is None else read_times(times, list(map(str, table.clients)))
+    notes += [] if known is None else known.notes
+    if buffer is None and len(table) < BUFFER:
+        buffer = len(table)
+        notes.append(f"a buffer of {BUFFER} never fills with {buffer} clients: K={buffer} is used")
+    found = examine(
+        table,
+        None if known is None else known.seconds,
+        BUFFER if buffer is None else buffer,
+        cap=cap,
+        rare=None if rare is None else _names(rare, table.labels),
+        arrivals=None if known is None else known.arrivals,
+    )
+    source = _source(times, known)
+    if out is not None:
+        write_audit_page(found, out, title=f"Audit of {labels.name}", source=source, notes=notes)
+        console.say(f"page: {out}")
+    if json_:
+        sys.stdout.writelines(audit_json(found, source, notes))
+    else:
+        for part in audit_text(found, source, notes):
+            console.out.print(part)
+    if fail_below is not None:
+        _judge(found, fail_below, judged)
+
+
+def _methods(method: str | None, fail_below: float | None) -> Sequence[str]:
+    if method is None:
+        return METHODS
+    if method not in METHODS:
+        raise BadInput(f"--method {method!r}: {nearest(method, METHODS)}")
+    if fail_below is None:
+        raise BadInput("--method says what --fail-below looks at; give --fail-below too")
+    return (method,)
+
+
+def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:
+    """--rare A,B or --rare A --rare B; a label with a comma in its name is given on its own."""
+    known = {str(label) for label in labels}
+    names = [[word] if word in known else word.split(",") for word in given]
+    return [name.strip() for part in names for name in part if name.strip()]
+
+
+def _source(path: Path | None, known: Times | None) -> str:
+    if path is None or known is None:
+        return "no times given: all clients equally fast"
+    if known.arrivals is None:
+        return f"times from {path.name}"
+    return f"times estimated from {known.arrivals.sum():,} rows of {path.name}"
+
+
+def _judge(found: Audit, share: float, methods: Sequence[str]) -> None:
+    below = found.below(share, methods)
+    if not below:
+        return
+    named = [f"{label} under {SHOWN[method]}" for method, label in below[:10]]
+    more = f" and {len(below) - 10:,} more" if len(below) > 10 else ""
+    console.say(f"fedraw: below {share:g} of the fair share: {', '.join(named)}{more}")
+    raise typer.Exit(1)

@@ -1,0 +1,31 @@
+"""fedraw report: one page from many runs, and its figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.report.all_figures import write_figures
+from fedraw.report.material import read_material
+from fedraw.report.page import render, write_page
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write every figure into DIR, as SVG and PDF."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="What the page is called.")] = "fedraw report",
+) -> None:
+    """Show runs on one page: a self-contained HTML file that opens offline."""
+    material = read_material(runs)
+    write_page(out, render(material, title=title))
+    console.say(f"written to {out}")
+    if figures is not None:
+        written = write_figures(material, figures)
+        console.say(f"{len(written)} figures written to {figures}")

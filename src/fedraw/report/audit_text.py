@@ -1,0 +1,167 @@
+"""An audit on the terminal: what is at risk, who weighs how much, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedraw.analysis.audit import METHODS, Audit
+from fedraw.analysis.verdict import SHOWN, Verdict, verdict
+from fedraw.analysis.what_if import WhatIf
+
+MOST_LABELS = 15
+MOST_CLIENTS = 5
+ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's, CA2FL's needs no times
+STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
+ABLATIONS = {"fedraw-dedup-only": "one slot only", "fedraw-weight-only": "weights only"}
+
+
+def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[RenderableType]:
+    """The whole audit, part by part."""
+    yield Text(at_a_glance(audit, times))
+    for note in notes:
+        yield Text(f"note: {note}", style="dim")
+    yield _titled("Labels, worst first: influence as a multiple of the fair share", _labels(audit))
+    yield _titled("Clients with most and with least influence under FedRAW", _clients(audit))
+    yield _titled("What if: the worst label, by method and buffer size", _grid(audit))
+    if audit.slower:
+        than = "than measured" if audit.times_known else "than all others"
+        title = f"What if holders of rare labels were slower {than}: the worst rare label"
+        yield _titled(title, _slower(audit))
+    yield Text("\nRecommendation\n" + str(audit.recommendation))
+
+
+def at_a_glance(audit: Audit, times: str) -> str:
+    """The federation in three lines."""
+    cap = "" if audit.cap is None else f", cap {audit.cap:g}"
+    who = f"{len(audit.clients):,} clients, {len(audit.labels):,} labels"
+    lines = [f"{who}, {audit.samples.sum():,} samples; K={audit.buffer_size}{cap}; {times}"]
+    if not audit.rare_labels:
+        lines.append("No label is held by at most half as many clients as the median label.")
+        return "\n".join(lines)
+    holding = int(audit.holds_rare.sum())
+    rare = _some([str(label) for label in audit.rare_labels], 12)
+    lines.append(f"Rare labels: {rare}; held by {holding:,} clients.")
+    chances = [f"{SHOWN[m]} {audit.rare_presence[m]:.1f}" for m in ("fedfa", "fedbuff", "fedraw")]
+    lines.append(f"Chance that one of them is in the buffer, percent: {', '.join(chances)}.")
+    return "\n".join(lines)
+
+
+def setting_name(method: str, cap: float | None) -> str:
+    """How a row of the grid is called.
+
+    >>> setting_name("fedraw", 0.3), setting_name("fedraw-dedup-only", None)
+    ('FedRAW, cap 0.3', 'FedRAW, one slot only')
+    """
+    if method in ABLATIONS:
+        return f"FedRAW, {ABLATIONS[method]}"
+    return SHOWN[method] + ("" if cap is None else f", cap {cap:g}")
+
+
+def _labels(audit: Audit) -> Table:
+    table = _table("label", "held by", "time", *(SHOWN[m] for m in METHODS), "verdict")
+    order = audit.worst_first()
+    for i in order[:MOST_LABELS]:
+        table.add_row(
+            _name(audit.labels[i]),
+            f"{audit.coverage[i]:,}",
+            f"x{audit.holders_slowness[i]:.2f}",
+            *(_share(audit, method, i) for method in METHODS),
+            Text(audit.in_words(i)),
+        )
+    more = f"{len(order) - MOST_LABELS:,} more labels, all better off, are in --json; "
+    time = "time: how long its holders take, of the mean" if audit.times_known else ""
+    table.caption = (more if len(order) > MOST_LABELS else "") + time
+    return table
+
+
+def _share(audit: Audit, method: str, label: int) -> Text:
+    text = f"{audit.label_influence[method][label]:.2f}"
+    if audit.label_interval is not None and method in ESTIMATED:
+        interval = audit.label_interval[method]
+        text += f"\n{interval.low[label]:.2f}-{interval.high[label]:.2f}"
+    return Text(text, style=STYLE[audit.verdicts[method][label]])
+
+
+def _clients(audit: Audit) -> Table:
+    order = np.argsort(-audit.influence["fedraw"], kind="stable")
+    few = min(MOST_CLIENTS, -(-len(order) // 2))
+    table = _table("client", "samples", "seconds", "score", *(f"{SHOWN[m]} %" for m in METHODS))
+    for position, i in enumerate([*order[:few], *order[max(few, len(order) - few) :]]):
+        if position == few and len(order) > 2 * few:
+            table.add_row("…")
+        table.add_row(
+            _name(audit.clients[i]),
+            f"{audit.samples[i]:,}",
+            f"{audit.seconds[i]:.3g}" if audit.times_known else "",
+            f"{audit.scores[i]:.3g}",
+            *(f"{100 * audit.influence[m][i]:.3g}" for m in METHODS),
+        )
+    return table
+
+
+def _grid(audit: Audit) -> Table:
+    sizes = sorted({setting.buffer_size for setting in audit.what_if})
+    table = _table("", *(f"K={size}" for size in sizes))
+    at = {(s.method, s.cap, s.buffer_size): s for s in audit.what_if}
+    for method, cap in dict.fromkeys((s.method, s.cap) for s in audit.what_if):
+        cells = [at.get((method, cap, size)) for size in sizes]
+        table.add_row(setting_name(method, cap), *(_cell(audit, cell) for cell in cells))
+    table.caption = "* the recommendation; a cap below 1/K is impossible"
+    return table
+
+
+def _cell(audit: Audit, setting: WhatIf | None) -> Text:
+    if setting is None:
+        return Text("-")
+    chosen = audit.recommendation
+    own = (setting.method, setting.buffer_size, setting.cap)
+    star = "*" if own == (chosen.method, chosen.buffer_size, chosen.cap) else ""
+    return _judged(setting.method, float(setting.label_influence[setting.worst]), star)
+
+
+def _slower(audit: Audit) -> Table:
+    rare = [audit.labels.index(label) for label in audit.rare_labels]
+    table = _table("times", *(SHOWN[m] for m in METHODS), "buffer %", "FedRAW's %")
+    for row in audit.slower:
+        table.add_row(
+            f"{row.ratio:g}",
+            *(_judged(m, float(row.label_influence[m][rare].min())) for m in METHODS),
+            *(f"{row.rare_presence[m]:.1f}" for m in ("fedfa", "fedraw")),
+        )
+    return table
+
+
+def _judged(method: str, share: float, mark: str = "") -> Text:
+    word = verdict(method, share)
+    return Text(f"{share:.2f}{mark} {word}", style=STYLE[word])
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.caption_justify = "left"
+    for position, column in enumerate(columns):
+        numbers = position > 0 and column != "verdict"
+        table.add_column(column, overflow="fold", no_wrap=numbers, min_width=len(column))
+        table.columns[-1].justify = "right" if numbers else "left"
+    return table
+
+
+def _titled(title: str, table: Table) -> Table:
+    table.title, table.title_justify, table.title_style = f"\n{title}", "left", "bold"
+    return table
+
+
+def _name(thing: object, most: int = 24) -> Text:
+    words = " ".join(str(thing).split())
+    return Text(words if len(words) <= most else words[: most - 1] + "…")
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,199 @@
+"""An audit in plain words: its headline, its numbers as text, what the methods do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedraw.analysis.audit import METHODS, Audit
+from fedraw.analysis.verdict import SHOWN, THRESHOLDS, Verdict
+from fedraw.core.types import Label
+from fedraw.report.markup import text
+
+UNKNOWN = "–"
+TIED = "\N{NO-BREAK SPACE}"  # between a number and its unit
+NAMED = 5  # names in a sentence
+VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
+# Empty, half, full: told apart without colour.
+SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "kept": "●"}
+KIND: dict[Verdict, str] = {"lost": "lost", "at risk": "risk", "kept": "kept"}
+
+DOES = {
+    "fedfa": "averages the last K updates, whoever sent them: quick clients fill the buffer",
+    "fedbuff": "waits for K updates, adds their mean to the model and starts afresh",
+    "ca2fl": "remembers the latest update of every client, so that all weigh alike; "
+    "it stores one model per client",
+    "fedraw": "keeps one update per client in its buffer, and weighs it by how rare the client's "
+    "labels are",
+}
+VARIANTS = {
+    "fedraw-dedup-only": "FedRAW, one slot only",
+    "fedraw-weight-only": "FedRAW, weights only",
+}
+
+
+def shown(method: str, cap: float | None = None) -> str:
+    """The name of a method.
+
+    >>> shown("fedraw", 0.3)
+    'FedRAW, cap 0.3'
+    """
+    name = SHOWN.get(method) or VARIANTS.get(method, method)
+    return name if cap is None else f"{name}, cap {cap:g}"
+
+
+def named(name: object) -> str:
+    """A name as markup, kept apart from the direction in which the words around it run."""
+    return f"<bdi>{text(name)}</bdi>"
+
+
+def several(names: Sequence[object], most: int = NAMED) -> str:
+    """Names in a sentence, as markup.
+
+    >>> several(["a", "b", "c"], most=2)
+    '<bdi>a</bdi>, <bdi>b</bdi> and 1 more'
+    """
+    first = [named(name) for name in names[:most]]
+    if len(names) > most:
+        return f"{', '.join(first)} and {len(names) - most:,} more"
+    return " and ".join(filter(None, [", ".join(first[:-1]), first[-1]])) if first else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "label"), counted(1000, "client")
+    ('1 label', '1,000 clients')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def multiple(value: float) -> str:
+    """A multiple of a fair share.
+
+    >>> multiple(0.414), multiple(0.0001), multiple(123.4), multiple(float("nan"))
+    ('0.41', '<0.01', '123', '–')
+    """
+    if not math.isfinite(value):
+        return UNKNOWN
+    if 0 <= value < 0.005:
+        return "<0.01"
+    return f"{value:.2f}" if value < 99.995 else f"{value:,.0f}"
+
+
+def percent(value: float | None) -> str:
+    """A percentage; what is not quite nothing or all is not rounded to it.
+
+    >>> [percent(v).replace(TIED, " ") for v in (62.44, 0.25, 99.97, 1e-9, None)]
+    ['62.4 %', '0.25 %', '>99.9 %', '<0.01 %', '–']
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if 0 < value < 0.005:
+        return f"<0.01{TIED}%"
+    if 0 < value < 0.995:
+        return f"{value:.2f}{TIED}%"
+    return f">99.9{TIED}%" if 99.95 <= value < 100 - 1e-9 else f"{value:.1f}{TIED}%"
+
+
+def times(value: float) -> str:
+    """A multiple with its sign."""
+    return f"{multiple(value)}{TIED}×"
+
+
+def plain(value: float) -> str:
+    """A time, a score: three digits, no powers of ten.
+
+    >>> plain(0.12345), plain(45.678), plain(123456.7), plain(1e-7)
+    ('0.123', '45.7', '123,457', '<0.001')
+    """
+    if not math.isfinite(value):
+        return UNKNOWN
+    if 0 < abs(value) < 0.001:
+        return "<0.001"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def tally(audit: Audit, method: str) -> dict[Verdict, int]:
+    """How many labels are lost, at risk, kept."""
+    found = audit.verdicts[method]
+    return {word: found.count(word) for word in VERDICTS}
+
+
+def headline(audit: Audit) -> str:
+    """What becomes of the labels under FedFa, the method that changes least."""
+    many, total = tally(audit, "fedfa"), len(audit.labels)
+    lost, risk = many["lost"], many["at risk"]
+    first = lost or risk
+    if not first:
+        return "No label is at risk"
+    head = f"{first:,} of {counted(total, 'label')} {'is' if first == 1 else 'are'} "
+    if not lost:
+        return f"{head}at risk"
+    more = f", {risk:,} more {'is' if risk == 1 else 'are'} at risk" if risk else ""
+    return f"{head}about to be lost{more}"
+
+
+def under_fedfa(audit: Audit) -> str:
+    """Which labels the headline means, as markup."""
+    size, share = audit.buffer_size, audit.label_influence["fedfa"]
+    last = "the last update alone" if size == 1 else f"the last {size:,} updates, whoever sent them"
+    setting = f"f the server averages {last} (FedFa)"
+    worst = [int(i) for i in np.argsort(share, kind="stable")]
+    worst = [i for i in worst if audit.verdicts["fedfa"][i] != "kept"]
+    if not worst:
+        others = any(set(audit.verdicts[method]) - {"kept"} for method in METHODS)
+        return f"I{setting}; other methods do worse." if others else f"Not even i{setting}."
+    names = several([audit.labels[i] for i in worst])
+    least = f"{multiple(float(share[worst[0]]))} of its fair share"
+    if len(worst) == 1:
+        return f"I{setting}, label {names} weighs too little in the model: {least}."
+    return (
+        f"I{setting}, labels {names} weigh too little in the model:"
+        f" {named(audit.labels[worst[0]])} has {least}."
+    )
+
+
+def answer(audit: Audit) -> str:
+    """The recommendation, as markup: the setting, and why."""
+    advice = audit.recommendation
+    reason = text(advice.reason)
+    for label in _mentioned(audit):
+        reason = reason.replace(f"label {text(label)} ", f"label {named(label)} ", 1)
+    setting = text(str(advice).removesuffix(advice.reason))
+    return f"<strong>{setting}</strong>{reason}"
+
+
+def rare_rule(audit: Audit) -> str:
+    """Why these labels count as rare; an audit does not say whether they were named."""
+    few = audit.coverage <= np.median(audit.coverage) / 2
+    by_coverage = {label for label, is_few in zip(audit.labels, few, strict=True) if is_few}
+    if by_coverage != set(audit.rare_labels):
+        return "as given"
+    return f"held by at most half as many clients as the median label ({median(audit)})"
+
+
+def median(audit: Audit) -> str:
+    return f"{float(np.median(audit.coverage)):,g}"
+
+
+def limits() -> list[tuple[str, float, float]]:
+    """Methods that share their thresholds, with them.
+
+    >>> [(names, lost < kept) for names, lost, kept in limits()][0][1]
+    True
+    """
+    families: dict[tuple[float, float], list[str]] = {}
+    for method in METHODS:
+        families.setdefault(THRESHOLDS[method], []).append(shown(method))
+    return [(" and ".join(names), *pair) for pair, names in families.items()]
+
+
+def _mentioned(audit: Audit) -> list[Label]:
+    """The labels a reason may name: the one it is about, and the worst off in the end."""
+    advice = audit.recommendation
+    key = (advice.method, advice.buffer_size, advice.cap)
+    ends = [s.worst for s in audit.what_if if (s.method, s.buffer_size, s.cap) == key]
+    return list(dict.fromkeys([advice.label, *(audit.labels[i] for i in ends)]))

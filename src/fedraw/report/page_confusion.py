@@ -1,0 +1,136 @@
+"""What labels are taken for: the rare ones method by method, and whole confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedraw.core.types import Floats
+from fedraw.experiments.compare import Group
+from fedraw.report.cells import UNDEFINED
+from fedraw.report.drawing import short
+from fedraw.report.markup import cell, column_head, csv_text, details, note, row_head, table, text
+from fedraw.report.page_tables import rare_labels
+
+# As many as keep the page small.
+MOST_CELLS = 30_000
+GUESSES = 2
+
+
+class Confusion(NamedTuple):
+    """Of all seeds together: how many test samples of the row's label were given the column's."""
+
+    labels: Sequence[str]
+    counts: Floats
+
+    def shares(self) -> Floats:
+        """Percent of each row; a label without test samples has zeros."""
+        of_label = self.counts.sum(axis=1, keepdims=True)
+        shares: Floats = 100 * self.counts / np.maximum(of_label, 1)
+        return shares
+
+
+def confusions(groups: Sequence[Group]) -> dict[str, Confusion]:
+    """Of the last model; a run that was interrupted has none."""
+    found = {group.name: _of(group) for group in groups}
+    return {name: matrix for name, matrix in found.items() if matrix is not None}
+
+
+def taken_for(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """Methods down, rare labels across; empty where there is nothing to tell."""
+    rare = [
+        label for label in rare_labels(groups) if any(label in m.labels for m in matrices.values())
+    ]
+    if not rare:
+        return ""
+    lines = [
+        row_head(name) + "".join(_guesses(matrix, label) for label in rare)
+        for name, matrix in matrices.items()
+    ]
+    heads = "".join(
+        column_head(label, "name guess", column=n) for n, label in enumerate(rare, start=1)
+    )
+    head = f"<tr>{column_head('Method', 'corner', column=0)}{heads}</tr>"
+    caption = (
+        "How much of a rare label's test samples is recognised, and below what else they are taken"
+        " for most, in percent. Last model, all seeds together."
+    )
+    csv = csv_text(["name", "label", "taken_for", "percent"], _rows(matrices, rare))
+    return table("mistaken", caption, head, lines, csv=csv)
+
+
+def whole(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """All matrices, folded, as many as the page can hold."""
+    rare = set(rare_labels(groups))
+    shown, cells = [], 0
+    for number, (name, matrix) in enumerate(matrices.items()):
+        cells += matrix.counts.size
+        if cells <= MOST_CELLS:
+            shown.append(details(name, "", _whole(f"confusion-{number}", name, matrix, rare)))
+    left_out = len(matrices) - len(shown)
+    if left_out:
+        shown.append(note(f"{left_out} more are in the logs, too large for this page."))
+    return details("Confusion matrices", "of all labels", "\n".join(shown))
+
+
+def _of(group: Group) -> Confusion | None:
+    known = [run.content["confusion"] for run in group.runs]
+    if not known or any(matrix is None for matrix in known):
+        return None
+    labels = [str(label) for label in group.runs[0].start["labels"]]
+    counts = np.sum([np.asarray(matrix, dtype=float) for matrix in known], axis=0)
+    return Confusion(labels, counts) if counts.shape == (len(labels),) * 2 else None
+
+
+def _guesses(matrix: Confusion, label: str) -> str:
+    if label not in matrix.labels:
+        return cell(UNDEFINED)
+    row = matrix.labels.index(label)
+    shares = matrix.shares()[row]
+    others = [n for n in np.argsort(-shares, kind="stable").tolist() if n != row and shares[n] > 0]
+    words = [f"{short(matrix.labels[n])} ({shares[n]:.0f} %)" for n in others[:GUESSES]]
+    right = float(shares[row])
+    return cell(f"{right:.1f}", ", ".join(words), kind="heat guess", style=f"--recall: {right:.0f}")
+
+
+def _rows(matrices: Mapping[str, Confusion], rare: Sequence[str]) -> list[list[Any]]:
+    return [
+        [name, label, other, float(share)]
+        for name, matrix in matrices.items()
+        for label in rare
+        if label in matrix.labels
+        for other, share in zip(
+            matrix.labels, matrix.shares()[matrix.labels.index(label)], strict=True
+        )
+        if share > 0
+    ]
+
+
+def _whole(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
+    heads = "".join(column_head(short(label)) for label in matrix.labels)
+    head = f"<tr>{column_head('Label', 'corner')}{heads}</tr>"
+    lines = [
+        row_head(label, "rare" if label in rare else "")
+        + "".join(_share(share, own == other) for other, share in enumerate(row))
+        for own, (label, row) in enumerate(
+            zip(matrix.labels, matrix.shares().tolist(), strict=True)
+        )
+    ]
+    caption = (
+        f"{short(name)}. Rows: the true label. Columns: what the last model took it for, in percent"
+        " of the row; blank is none. All seeds together. The CSV has the number of test samples."
+    )
+    counts = matrix.counts.astype(int).tolist()
+    numbers = [[label, *row] for label, row in zip(matrix.labels, counts, strict=True)]
+    csv = csv_text(["label", *matrix.labels], numbers)
+    return table(identity, caption, head, lines, csv=csv, kind="tall matrix")
+
+
+def _share(share: float, diagonal: bool) -> str:
+    kind = ' class="own"' if diagonal else ""
+    if share == 0:
+        return f"<td{kind}></td>"
+    words = f"{share:.0f}" if share >= 0.5 else "<1"
+    return f'<td{kind} style="--share: {share:.0f}">{text(words)}</td>'

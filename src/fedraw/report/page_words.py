@@ -1,0 +1,87 @@
+"""What the page says in words: its lead, the facts that all runs share, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedraw.experiments.compare import Group, Run
+from fedraw.report.cells import seeds_of, stat_of
+from fedraw.report.material import Material, interruption
+from fedraw.report.page_tables import rare_labels
+
+# Percent of AvgRare below which the rare labels count as lost.
+LOST = 50.0
+
+
+def lead_of(groups: Sequence[Group]) -> str:
+    """Who keeps the rare labels, and who loses them unnoticed; empty if nothing tells."""
+    known = {}
+    for group in groups:
+        pair = [stat_of(group.row.metrics, metric).mean for metric in ("GlobalAcc", "AvgRare")]
+        if pair[0] is not None and pair[1] is not None:
+            known[group.name] = pair[0], pair[1]
+    if not known:
+        return ""
+    best = max(known, key=lambda name: known[name][1])
+    overall, rare = known[best]
+    if len(known) == 1:
+        return f"{best} reaches {overall:.1f} % on all labels and {rare:.1f} % on the rare ones."
+    words = (
+        f"Of {len(known)} methods, {best} recognises most of the rare labels: {rare:.1f} %,"
+        f" at {overall:.1f} % on all labels."
+    )
+    lost = [pair for pair in known.values() if pair[1] < LOST]
+    if not lost:
+        return words
+    reach = _span([overall for overall, _ in lost])
+    return (
+        f"{words} {len(lost)} {'recognises' if len(lost) == 1 else 'recognise'} less than half of"
+        f" them, while reaching {reach} % on all labels."
+    )
+
+
+def facts_of(groups: Sequence[Group]) -> str:
+    """What all runs have in common, as far as they do."""
+    specs = [group.spec for group in groups]
+    rare = rare_labels(groups)
+    methods = "1 method" if len(groups) == 1 else f"{len(groups)} methods"
+    parts = [
+        *_shared([spec.get("data", {}).get("name") for spec in specs], "{}"),
+        *_shared([spec.get("partition", {}).get("clients") for spec in specs], "{} clients"),
+        *_shared([spec["run"].get("events") for spec in specs], "{} events"),
+        methods,
+        seeds_of([group.row for group in groups]),
+        f"rare: {', '.join(rare)}" if rare else "no rare labels",
+    ]
+    return " · ".join(parts)
+
+
+def cautions_of(material: Material) -> list[str]:
+    """What a reader must know before comparing."""
+    cautions = [
+        f"{name}, seed {run.start.get('seed')}: {where}. Its numbers are those of its last"
+        " evaluation, not of a finished run."
+        for name, run in material.runs
+        if (where := interruption(run))
+    ]
+    if len({_rare(run) for _, run in material.runs}) > 1:
+        cautions.append(
+            "The runs do not all call the same labels rare, so AvgRare and its like differ in"
+            " meaning: see the specs."
+        )
+    return cautions
+
+
+def _rare(run: Run) -> tuple[str, ...]:
+    return tuple(sorted(map(str, run.start.get("rare_labels", ()))))
+
+
+def _span(values: Sequence[float]) -> str:
+    few, many = f"{min(values):.1f}", f"{max(values):.1f}"
+    return few if few == many else f"{few} to {many}"
+
+
+def _shared(values: Sequence[Any], form: str) -> list[str]:
+    same = values[0] is not None and all(value == values[0] for value in values)
+    return [form.format(values[0])] if same else []

@@ -1,0 +1,174 @@
+"""fedraw audit as an operator meets it: real files, real processes, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COUNTS = "client,label,count\n" + "".join(
+    f"site {i},benign,{60 + i}\nsite {i},malign,{30 + i}\n" for i in range(11)
+)
+COUNTS += "clinic,benign,40\nclinic,rare one,25\n"
+TIMES = "client,seconds\n" + "".join(f"site {i},1.0\n" for i in range(11)) + "clinic,6\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "labels.csv").write_text(COUNTS)
+    (tmp_path / "times.csv").write_text(TIMES)
+    return tmp_path
+
+
+def audit(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedraw", "audit", "labels.csv", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=folder
+    )
+
+
+def document(folder: Path, *arguments: object) -> dict[str, Any]:
+    done = audit(folder, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_text_says_what_is_rare_what_is_lost_and_what_to_do(folder: Path) -> None:
+    done = audit(folder, "--times", "times.csv")
+    assert done.returncode == 0, done.stderr
+    assert "12 clients, 3 labels" in done.stdout
+    assert "Rare labels: rare one; held by 1 clients." in done.stdout
+    assert "lost under FedFa" in done.stdout
+    assert "Recommendation\nFedRAW" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_has_the_contract_s_keys(folder: Path) -> None:
+    found = document(folder, "--times", "times.csv")
+    methods = {"fedfa", "fedbuff", "ca2fl", "fedraw"}
+    assert found["federation"]["clients"] == 12
+    assert {label["label"] for label in found["labels"]} == {"benign", "malign", "rare one"}
+    rare = next(label for label in found["labels"] if label["label"] == "rare one")
+    assert rare["coverage"] == 1
+    assert set(rare["influence"]) == methods
+    assert rare["verdict"].startswith("lost under FedFa")
+    clinic = next(client for client in found["clients"] if client["client"] == "clinic")
+    assert set(clinic["presence"]) == set(clinic["influence"]) == methods
+    assert clinic["score"] == pytest.approx(40 / 65 / 12 + 25 / 65)
+    share = (1 / 6) / (11 + 1 / 6)
+    assert clinic["influence"]["fedfa"] == pytest.approx(share)
+    assert found["rare_presence"]["fedfa"] == pytest.approx(100 * (1 - (1 - share) ** 10))
+    assert set(found["rare_presence"]) == methods
+    fair = 25 / found["federation"]["samples"]
+    assert rare["influence"]["fedfa"] == pytest.approx(share * 25 / 65 / fair)
+
+
+def test_wide_and_parquet_tables_say_the_same(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    long = document(folder)
+    rows = [line.split(",") for line in COUNTS.splitlines()[1:]]
+    clients = list(dict.fromkeys(row[0] for row in rows))
+    labels = list(dict.fromkeys(row[1] for row in rows))
+    count = {(client, label): n for client, label, n in rows}
+    wide = "\n".join(
+        ",".join([client, *(count.get((client, label), "") for label in labels)])
+        for client in clients
+    )
+    (folder / "labels.csv").write_text(f"client,{','.join(labels)}\n{wide}\n")
+    assert document(folder)["labels"] == long["labels"]
+    columns = {"client": [r[0] for r in rows], "label": [r[1] for r in rows]}
+    table = pa.table(columns | {"count": [int(r[2]) for r in rows]})
+    pq.write_table(table, folder / "labels.csv")  # known by its content
+    assert document(folder)["labels"] == long["labels"]
+
+
+def test_a_log_of_arrivals_gives_intervals(folder: Path) -> None:
+    lines = [f"site {i},{tick + i / 20}" for tick in range(40) for i in range(11)]
+    lines += [f"clinic,{tick}" for tick in range(0, 40, 8)]
+    (folder / "log.csv").write_text("client,timestamp\n" + "\n".join(lines) + "\n")
+    found = document(folder, "--times", "log.csv")
+    rare = next(label for label in found["labels"] if label["label"] == "rare one")
+    low, high = rare["interval"]["fedraw"]
+    assert low < rare["influence"]["fedraw"] < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--fail-below", 0.5], 1),
+        (["--fail-below", 0.01], 0),
+        (["--fail-below", 0.5, "--method", "fedfa"], 1),
+        (["--fail-below", 0.5, "--method", "ca2fl"], 0),
+    ],
+)
+def test_fail_below(folder: Path, arguments: list[object], code: int) -> None:
+    done = audit(folder, "--times", "times.csv", *arguments)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "below 0.5 of the fair share: rare one under FedFa" in done.stderr
+
+
+def test_fewer_clients_than_the_default_buffer_are_said(folder: Path) -> None:
+    (folder / "labels.csv").write_text("client,label,count\na,x,1\nb,y,2\nc,x,3\n")
+    done = audit(folder)
+    assert done.returncode == 0
+    assert "a buffer of 10 never fills with 3 clients: K=3 is used" in done.stdout
+
+
+def test_rare_labels_by_name_with_and_without_commas(folder: Path) -> None:
+    (folder / "labels.csv").write_text(COUNTS.replace("malign", '"odd, but known"'))
+    both = document(folder, "--rare", "rare one,benign")
+    assert both["federation"]["rare_labels"] == ["rare one", "benign"]
+    comma = document(folder, "--rare", "odd, but known", "--rare", "rare one")
+    assert comma["federation"]["rare_labels"] == ["odd, but known", "rare one"]
+
+
+def test_the_page_is_written_and_said(folder: Path) -> None:
+    done = audit(folder, "--times", "times.csv", "--out", "out/page.html")
+    assert done.returncode == 0, done.stderr
+    assert "page: out/page.html" in done.stderr
+    assert "rare one" in (folder / "out/page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "words"),
+    [
+        ({"labels.csv": ""}, [], ["labels.csv"]),
+        ({"labels.csv": "client,label,count\n"}, [], ["labels.csv"]),
+        ({"labels.csv": COUNTS + "clinic,benign,3\n"}, [], ["clinic", "benign", "26"]),
+        ({"labels.csv": COUNTS + "clinic,malign,-3\n"}, [], ["line 26", "-3"]),
+        ({"labels.csv": COUNTS + "clinic,malign,many\n"}, [], ["line 26", "many"]),
+        ({}, ["--buffer", 13], ["buffer of 13", "12"]),
+        ({}, ["--buffer", 0], ["buffer of 0"]),
+        ({}, ["--cap", 0.01], ["0.01", "1/10"]),
+        ({}, ["--rare", "rare two"], ["'rare two'", "rare one"]),
+        ({}, ["--method", "fedrwa", "--fail-below", 1], ["fedrwa", "fedraw"]),
+        ({}, ["--method", "fedraw"], ["--fail-below"]),
+        ({}, ["--times", "nowhere.csv"], ["nowhere.csv"]),
+        ({"times.csv": TIMES + "nobody,3\n"}, ["--times", "times.csv"], ["nobody", "14"]),
+        (
+            {"times.csv": TIMES.replace("clinic,6", "clinic,0")},
+            ["--times", "times.csv"],
+            ["line 13", "'0'"],
+        ),
+        ({"times.csv": TIMES.replace("clinic,6\n", "")}, ["--times", "times.csv"], ["clinic"]),
+    ],
+)
+def test_bad_input_is_named(
+    folder: Path, files: dict[str, str], arguments: list[object], words: list[str]
+) -> None:
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    done = audit(folder, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr

@@ -1,0 +1,465 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.browser import Tab, started
+
+from fedraw.analysis.audit import METHODS, Audit, audit
+from fedraw.analysis.verdict import THRESHOLDS, verdict
+from fedraw.core.labels import LabelTable
+from fedraw.errors import BadInput
+from fedraw.report.audit_figures import place
+from fedraw.report.audit_page import render_audit, write_audit_page
+from fedraw.report.audit_tables import say
+from fedraw.report.audit_words import (
+    SIGN,
+    TIED,
+    headline,
+    multiple,
+    percent,
+    shown,
+    tally,
+    under_fedfa,
+)
+
+NASTY = "<script>console.error('executed')</script>$title" + "long" * 40
+HEBREW = "נדיר מאוד"
+
+
+class Outline(HTMLParser):
+    """Tags in order, the words of the whole page, and the cells of each table, row by row."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.heading = self.words = ""
+        self._rows: list[list[str]] = []
+        self._inside: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br", "wbr", "use", "rect", "line", "path"):
+            self._inside.append(tag)
+        if tag == "table":
+            self._rows = self.tables[str(dict(attrs)["id"])] = []
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._inside:
+            assert self._inside.pop() == tag, f"</{tag}> closes what it did not open"
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._inside:
+            return
+        self.words += data
+        if "h1" in self._inside:
+            self.heading += data
+        if {"td", "th"} & set(self._inside):
+            self._rows[-1][-1] += data
+
+    @property
+    def unclosed(self) -> list[str]:
+        return self._inside
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def federation(clients: int = 30, slow: float = 20.0) -> Audit:
+    """Labels 0 to 7 on two thirds of the clients, 8 and 9 on two slow ones each."""
+    rng = np.random.default_rng(42)
+    holders = [
+        rng.choice(clients, 2 if label > 7 else 2 * clients // 3, False) for label in range(10)
+    ]
+    counts = {client: {0: 1} for client in range(clients)}
+    for label, held in enumerate(holders):
+        for client in held:
+            counts[int(client)][label] = 10
+    seconds = rng.uniform(0.5, 1.5, clients)
+    seconds[np.concatenate(holders[8:])] *= slow
+    return audit(counts, seconds)
+
+
+def small(**options: object) -> Audit:
+    counts = {
+        "a": {"common": 90, HEBREW: 10},
+        "b": {"common": 50, NASTY: 50},
+        "c": {"common": 100},
+    }
+    return audit(counts, {"a": 9.0, "b": 2.0, "c": 1.0}, 2, **options)  # type: ignore[arg-type]
+
+
+def outline(found: Audit, **words: str) -> Outline:
+    page = Outline(render_audit(found, **({"title": "A title", "source": "times.csv"} | words)))
+    assert page.unclosed == []
+    return page
+
+
+@pytest.fixture(scope="module")
+def found() -> Audit:
+    return federation()
+
+
+def test_the_headline_counts_what_is_lost_under_fedfa(found: Audit) -> None:
+    lost, risk = (found.verdicts["fedfa"].count(word) for word in ("lost", "at risk"))
+    assert (lost, risk) == (2, 0), "else this federation is no example any more"
+    page = outline(found)
+    assert page.heading == headline(found) == "2 of 10 labels are about to be lost"
+    assert "If the server averages the last 10 updates, whoever sent them (FedFa)" in page.words
+    assert str(found.recommendation) in page.words
+    assert "A label's fair share is its share of all training samples." in page.words
+
+
+def test_no_label_at_risk_is_said_too() -> None:
+    even = audit({i: {"a": 5, "b": 5} for i in range(4)}, buffer_size=2)
+    page = outline(even, source="no times given")
+    assert page.heading == "No label is at risk"
+    assert "none held by at most half as many clients as the median label (4)" in page.words
+    assert "slower-grid" not in page.tables
+    assert "present" not in str(page.tables["what-if-grid"])
+    assert "Seconds" not in page.tables["all-clients"][0], "they are not known"
+
+
+@pytest.mark.parametrize("slow", [1.0, 2.0, 5.0])
+def test_the_headline_agrees_with_the_verdicts(slow: float) -> None:
+    one = federation(slow=slow)
+    many = tally(one, "fedfa")
+    numbers = [int(n) for n in re.findall(r"\d+", headline(one))]
+    if many["lost"]:
+        assert numbers == [many["lost"], 10, *([many["at risk"]] if many["at risk"] else [])]
+    else:
+        assert numbers == ([many["at risk"], 10] if many["at risk"] else [])
+    worst = str(one.labels[int(one.label_influence["fedfa"].argmin())])
+    assert (f"<bdi>{worst}</bdi>" in under_fedfa(one)) == (many["kept"] < 10)
+
+
+def test_the_table_of_labels_has_the_audits_numbers(found: Audit) -> None:
+    head, *rows = outline(found).tables["label-numbers"]
+    assert head == ["Label", "Held by", "Holders' time", *map(shown, METHODS), "Verdict"]
+    assert len(rows) == 10
+    for row, i in zip(rows, found.worst_first(), strict=True):
+        rare = " rare" if found.labels[i] in found.rare_labels else ""
+        assert row[0] == f"{found.labels[i]}{rare}"
+        assert row[1] == f"{found.coverage[i]} {percent(100 * found.coverage[i] / 30)}"
+        assert row[2] == f"{found.holders_slowness[i]:.2f}{TIED}×"
+        for method, words in zip(METHODS, row[3:7], strict=True):
+            word = found.verdicts[method][i]
+            assert words == f"{multiple(found.label_influence[method][i])} {SIGN[word]} {word}"
+        assert row[7] == found.in_words(i)
+
+
+def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
+    tags = outline(found).tags
+    for method in METHODS:
+        drawn = [attrs for tag, attrs in tags if tag == "use" and attrs["class"] == method]
+        marks = [attrs for attrs in drawn if attrs["href"] == f"#mark-{method}"]
+        at = [attrs["x"] for attrs in marks if attrs["x"] != "50%"]  # those of the key
+        shares = [float(found.label_influence[method][i]) for i in found.worst_first()]
+        assert at == [f"{place(share):.1f}%" for share in shares]
+    bands = [attrs for tag, attrs in tags if tag == "rect" and "x" in attrs]
+    lost = [attrs["width"] for attrs in bands if attrs["class"] == "lost"]
+    assert lost[:4] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in METHODS]
+    assert len(bands) == 10 * 4 * 3
+
+
+def test_at_most_25_labels_are_drawn_and_the_rest_is_counted() -> None:
+    many = audit({i: {f"label {i}": 5, "all": 5} for i in range(40)}, buffer_size=3)
+    page = render_audit(many, title="", source="")
+    assert "; 16 more are not drawn, all of them kept." in page
+    assert page.count('<p class="who">') == 25
+    assert len(Outline(page).tables["label-numbers"]) == 26
+    csv = page.split('<textarea id="labels-csv"')[1].split("</textarea>")[0]
+    assert len(csv.strip().splitlines()) == 42, "the CSV has them all, after a head"
+
+
+def test_the_grid_has_every_setting_and_marks_the_recommended(found: Audit) -> None:
+    head, *rows = outline(found).tables["what-if-grid"]
+    assert [words.split()[2] for words in head[1:]] == ["3", "5", "10", "20"]
+    assert head[3] == "K = 10 as asked"
+    cells = {
+        (row[0], head[n].split()[2]): words for row in rows for n, words in enumerate(row) if n
+    }
+    assert cells["FedRAW, cap 0.3", "3"] == "–", "a cap below 1/3"
+    for setting in found.what_if:
+        share = float(setting.label_influence.min())
+        word = verdict(setting.method, share)
+        words = cells.pop((shown(setting.method, setting.cap), str(setting.buffer_size)))
+        label = found.labels[setting.worst]
+        assert words.removeprefix("recommended ") == (
+            f"{multiple(share)} {SIGN[word]} {word} label {label}"
+            f" {percent(setting.rare_presence)} present"
+        )
+        advice = found.recommendation
+        recommended = (advice.method, advice.buffer_size, advice.cap)
+        chosen = (setting.method, setting.buffer_size, setting.cap) == recommended
+        assert words.startswith("recommended") == chosen
+    assert set(cells.values()) == {"–"}
+
+
+def test_slower_holders_stand_in_a_grid_of_their_own(found: Audit) -> None:
+    head, *rows = outline(found).tables["slower-grid"]
+    assert head[1:] == [f"1{TIED}× as given", *(f"{r}{TIED}×" for r in (2, 5, 10, 20))]
+    rare = [found.labels.index(label) for label in found.rare_labels]
+    for method, row in zip(METHODS, rows, strict=True):
+        for slower, words in zip(found.slower, row[1:], strict=True):
+            assert words.startswith(multiple(slower.label_influence[method][rare].min()))
+            assert words.endswith(f"{percent(slower.rare_presence[method])} present")
+
+
+def test_the_clients_at_both_ends_are_listed(found: Audit) -> None:
+    page = outline(found)
+    assert "30 clients in all." in page.words
+    for method in ("fedfa", "fedraw"):
+        weights = say(found, method)
+        head, most, *rows = page.tables[f"clients-{method}"]
+        assert head == ["Client", "Samples", "Score", "Seconds", *map(shown, METHODS)]
+        assert most == [f"Most say under {shown(method)}"]
+        assert rows.pop(10) == [f"Least say under {shown(method)}"]
+        order = np.argsort(-weights, kind="stable")
+        listed = [int(row[0].split()[0]) for row in rows]
+        assert listed == [*order[:10], *order[-10:]]
+        for client, row in zip(listed, rows, strict=True):
+            assert row[1].split()[0] == str(found.samples[client])
+            for column, m in enumerate(METHODS, 4):
+                share = found.samples[client] / found.samples.sum()
+                weight = found.influence[m][client]
+                assert row[column] == (
+                    f"{multiple(weight / share)}{TIED}× weight{TIED}{percent(100 * weight)} "
+                    f"in{TIED}buffer{TIED}{percent(100 * found.presence[m][client])}"
+                )
+
+
+def test_the_federation_is_described(found: Audit) -> None:
+    words = outline(found, source="from <times>").words.replace(TIED, " ")
+    assert "Rare labels2: 8 and 9 held by at most half as many clients as the median label" in words
+    holders = int(found.holds_rare.sum())
+    assert f"; {holders} clients ({100 * holders / 30:.1f} %) hold one" in words
+    assert "BufferK = 10 updates" in words
+    assert "Timesfrom <times>" in words
+    assert f"FedFa {found.rare_presence['fedfa']:.1f} %" in words
+
+
+def test_rare_labels_and_a_cap_that_were_given_are_named() -> None:
+    words = outline(small(rare=["common"], cap=0.6)).words
+    assert "Rare labels1: common as given; 3 clients" in words
+    assert "Cap0.6: under FedRAW no client weighs more than 60 %" in words
+
+
+def test_notes_are_shown_only_if_there_are_any(found: Audit) -> None:
+    notes = ["Row 7 was <left> out."]
+    page = render_audit(found, title="", source="", notes=notes)
+    assert '<ul class="cautions"><li>Row 7 was &lt;left&gt; out.</li></ul>' in page
+    assert '<ul class="cautions">' not in render_audit(found, title="", source="")
+
+
+def test_intervals_are_whiskers_and_small_print() -> None:
+    sure = small(arrivals=np.array([4, 20, 40]))
+    assert sure.label_interval is not None
+    page = outline(sure)
+    i = sure.worst_first()[0]
+    ends = sure.label_interval["fedfa"].low[i], sure.label_interval["fedfa"].high[i]
+    first = page.tables["label-numbers"][1][3]
+    assert first.endswith(f" {multiple(ends[0])} to {multiple(ends[1])}")
+    whisker = next(attrs for tag, attrs in page.tags if attrs.get("class") == "whisker fedfa")
+    assert [whisker["x1"], whisker["x2"]] == [f"{place(float(end)):.1f}%" for end in ends]
+    assert not any("whisker" in str(attrs.get("class")) for _, attrs in outline(small()).tags)
+
+
+def test_names_are_shown_and_never_read_as_markup() -> None:
+    one = small()
+    page = outline(one, title=NASTY, source=NASTY)
+    assert page.count("script") == 0
+    assert NASTY in page.words
+    assert any(row[0].startswith(NASTY) for row in page.tables["label-numbers"])
+    assert f"<bdi>{HEBREW}</bdi>" in render_audit(one, title="", source="")
+    assert str(one.recommendation) in page.words
+
+
+def test_nothing_comes_from_outside_and_nothing_is_run(found: Audit) -> None:
+    page = render_audit(found, title="t", source="s")
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'" in page
+    for reference in (
+        "http:",
+        "https:",
+        "src=",
+        "url(",
+        "@import",
+        "<script",
+        "javascript:",
+        "xmlns",
+    ):
+        assert reference not in page, reference
+    assert set(re.findall(r'href="([^#][^"]*)"', page)) == {"data:,"}
+
+
+def test_it_can_be_read_without_seeing_it(found: Audit) -> None:
+    page = outline(found)
+    assert ("html", {"lang": "en"}) in page.tags
+    assert page.count("h1") == 1
+    assert page.count("table") == page.count("caption") == len(page.tables) == 5
+    assert all("scope" in attrs for tag, attrs in page.tags if tag == "th")
+    names = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(names) == len(set(names))
+    targets = {str(attrs["href"])[1:] for tag, attrs in page.tags if tag in ("a", "use")}
+    assert targets <= set(names)
+    boxes = [attrs for _, attrs in page.tags if "box" in str(attrs.get("class")).split()]
+    assert all(attrs["tabindex"] == "0" and attrs["role"] == "region" for attrs in boxes)
+
+
+def test_one_client_with_one_label() -> None:
+    alone = audit({"only": {"it": 3}}, buffer_size=1)
+    page = outline(alone)
+    assert page.heading == "No label is at risk"
+    assert [row[0] for row in page.tables["all-clients"]] == ["Client", "only"]
+    assert "1 client in all." in page.words
+
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="nif"), max_size=8)
+
+
+@given(
+    st.dictionaries(
+        names,
+        st.dictionaries(names, st.integers(1, 10**9), min_size=1, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    st.data(),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_federation_has_a_page(counts: dict[str, dict[str, int]], data: st.DataObject) -> None:
+    times = [data.draw(st.floats(1e-6, 1e6)) for _ in counts]
+    page = Outline(render_audit(audit(counts, times, 1), title="", source=""))
+    assert page.unclosed == []
+    assert not re.search(r"\b(nan|inf|None)\b", page.words)
+    assert len(page.tables["all-clients"]) == len(counts) + 1
+
+
+def test_numbers_that_are_none_are_not_printed() -> None:
+    assert {multiple(float("nan")), multiple(float("inf")), percent(float("nan"))} == {"–"}
+    assert place(float("nan")) == place(0.0)
+    assert place(float("inf")) == place(5.0)
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.0, "<0.01"), (0.004, "<0.01"), (0.006, "0.01")])
+def test_little_is_not_rounded_to_nothing(share: float, words: str) -> None:
+    assert multiple(share) == words
+
+
+def test_a_million_clients_cost_no_more_than_sorting_them(tmp_path: Path) -> None:
+    many = 1_000_000
+    table = LabelTable(
+        tuple(range(many)),
+        ("a", "b"),
+        np.arange(many + 1),
+        (np.arange(many) % 1000 == 0).astype(np.int64),
+        np.ones(many, np.int64),
+        np.ones(many),
+    )
+    write_audit_page(audit(table, buffer_size=5), tmp_path / "page.html", title="", source="")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "1,000,000 clients in all." in page
+    assert len(page) < 100_000
+
+
+def test_it_is_written_whole_or_not_at_all(found: Audit, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "page.html"
+    write_audit_page(found, out, title="caf\udce9.csv", source="")
+    assert [path.name for path in out.parent.iterdir()] == ["page.html"]
+    assert "caf?.csv" in out.read_text(encoding="utf-8")
+    with pytest.raises(BadInput, match="cannot write"):
+        write_audit_page(found, out.parent, title="", source="")
+
+
+def test_it_needs_no_matplotlib(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys(["matplotlib", "torch", "sklearn", "pyarrow", "PIL"]))
+from pathlib import Path
+from fedraw.analysis.audit import audit
+from fedraw.report.audit_page import write_audit_page
+write_audit_page(audit({{1: {{"a": 1}}}}, buffer_size=1), Path({str(tmp_path / "a.html")!r}),
+                 title="", source="")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert (tmp_path / "a.html").exists()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with started(tmp_path_factory.mktemp("profile")) as browser:
+        yield Tab(browser)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, found: Audit) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    nasty = small(arrivals=np.array([4, 20, 40]))
+    written = {"found": found, "nasty": nasty}
+    for name, one in written.items():
+        title = NASTY if name == "nasty" else "Thirty clients"
+        write_audit_page(one, folder / f"{name}.html", title=title, source=title, notes=[title])
+    return {name: folder / f"{name}.html" for name in written}
+
+
+@pytest.mark.parametrize("name", ["found", "nasty"])
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_in_a_browser(tab: Tab, pages: dict[str, Path], name: str, width: int, dark: bool) -> None:
+    tab.open(pages[name], width=width, dark=dark)
+    assert tab.complaints == []
+    assert [url for url in tab.requests if url != "data:,"] == [pages[name].as_uri()]
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(19, 21, 24)" if dark else "rgb(250, 250, 248)")
+    # Every lane has room for its marks, and every mark is drawn inside it.
+    lanes = tab.evaluate("[...document.querySelectorAll('.plot')].map(p => p.clientWidth)")
+    assert min(lanes) > 90
+    assert tab.evaluate(
+        "[...document.querySelectorAll('.plot use')].every(u => {"
+        " const a = u.getBoundingClientRect(), b = u.closest('svg').getBoundingClientRect();"
+        " return a.width > 4 && a.left >= b.left - 4 && a.right <= b.right + 4 })"
+    )
+
+
+def test_what_scrolls_can_be_reached_by_keyboard(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["found"], width=360)
+    scrolls = (
+        "[...document.querySelectorAll('*')].filter(e => e.scrollWidth > e.clientWidth + 1 &&"
+        " ['auto', 'scroll'].includes(getComputedStyle(e).overflowX))"
+    )
+    assert tab.evaluate(f"{scrolls}.length") >= 3
+    assert tab.evaluate(f"{scrolls}.every(e => e.tabIndex === 0)")
+    stops = tab.evaluate("document.querySelectorAll('a, summary, [tabindex]').length")
+    seen = []
+    for _ in range(stops):
+        tab.press("Tab")
+        seen.append(
+            tab.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)")
+        )
+    assert len(set(seen)) == stops
+    assert seen == sorted(seen), "in the order of the page"
+
+
+def test_printed_it_hides_nothing(tab: Tab, pages: dict[str, Path]) -> None:
+    tab.open(pages["found"], width=700)  # A4 within its margins
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    boxes = "[...document.querySelectorAll('.box')]"
+    assert tab.evaluate(f"{boxes}.every(b => getComputedStyle(b).overflow === 'visible')")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 700
+    tab.call("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraw.experiments.summary import Summary
+from fedraw.report.course import BINS, QUANTILES, Course, spread_of
+
+
+def course_of(
+    arrivals: list[dict[str, Any]], clients: dict[str, dict[str, int]], **start: Any
+) -> tuple[Course, Summary]:
+    """Read as one log, by both readers."""
+    course, summary = Course(), Summary()
+    records: list[dict[str, Any]] = [{"kind": "start", "rare_labels": ["owl"], **start}]
+    records += [{"kind": "joined", "client": c, "counts": n} for c, n in clients.items()]
+    for record in [*records, *arrivals]:
+        course.observe(record)
+        summary.observe(record)
+    return course, summary
+
+
+def arrival(event: int, client: str, buffer: list[str], weights: list[float]) -> dict[str, Any]:
+    return {
+        "kind": "arrival",
+        "event": event,
+        "client": client,
+        "staleness_events": event,
+        "aggregated": bool(buffer),
+        "buffer": buffer,
+        "weights": weights,
+    }
+
+
+CLIENTS = {"a": {"owl": 1, "cat": 1}, "b": {"cat": 5}, "c": {"cat": 5}}
+
+
+def test_a_client_with_two_slots_weighs_what_both_weigh() -> None:
+    arrivals = [arrival(1, "b", ["b", "a", "b"], [0.3, 0.4, 0.3])]
+    course, _ = course_of(arrivals, CLIENTS, events=1)
+    (point,) = course.points()
+    assert point.largest == 60
+    assert point.rare_weight == 40
+    assert point.rare_clients == 1
+
+
+def test_where_updates_are_cached_everyone_heard_weighs_the_same() -> None:
+    arrivals = [arrival(1, "b", ["b"], [1.0]), arrival(2, "a", ["a"], [1.0])]
+    course, _ = course_of(arrivals, CLIENTS, events=2, influence="cache")
+    first, second = course.points()
+    assert first.rare_weight == 0
+    assert second.rare_weight == pytest.approx(100 / 3)
+    assert first.largest == second.largest == pytest.approx(100 / 3)
+
+
+def test_bins_without_an_aggregation_are_undefined() -> None:
+    arrivals = [arrival(1, "a", [], []), arrival(2, "b", ["a", "b"], [0.5, 0.5])]
+    course, _ = course_of(arrivals, CLIENTS, events=2)
+    assert course.points()[0][2:] == (None, None, None, None)
+    assert course.points()[1].presence == 100
+
+
+def test_without_rare_clients_only_the_largest_weight_is_told() -> None:
+    course, _ = course_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
+    assert course.points()[0][2:] == (None, None, 100, None)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200), st.integers(1, 300))
+def test_bins_are_few_and_come_to_what_the_summary_says(order: list[str], wanted: int) -> None:
+    arrivals = [
+        arrival(
+            event, client, order[max(0, event - 2) : event], [1.0] if event == 1 else [0.5, 0.5]
+        )
+        for event, client in enumerate(order, start=1)
+    ]
+    course, summary = course_of(arrivals, CLIENTS, events=wanted)
+    points = course.points()
+    assert len(points) <= min(BINS, max(wanted, 1))
+    width = max(1, wanted / BINS)
+    counts = Counter(
+        min(int((e - 1) / width), min(BINS, wanted) - 1) for e in range(1, len(order) + 1)
+    )
+    total = sum((points[n].presence or 0) * count for n, count in counts.items())
+    presence = summary.dynamics()["BufPres"]
+    assert presence is not None
+    assert abs(total / len(order) - presence) < 1e-6
+    rare = sum(course.rare_staleness.values())
+    assert rare == order.count("a")
+
+
+@given(st.lists(st.lists(st.integers(0, 50)), max_size=3))
+def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None:
+    spread = spread_of([Counter(values) for values in seeds])
+    everything = sorted(value for values in seeds for value in values)
+    if spread is None:
+        assert not everything
+        return
+    assert spread.updates == len(everything)
+    assert spread.values[-1] == everything[-1]
+    for share, value in zip(QUANTILES, spread.values, strict=True):
+        below = sum(other < value for other in everything)
+        at_or_below = sum(other <= value for other in everything)
+        assert below < share * len(everything) + 1e-6
+        assert at_or_below >= share * len(everything) - 1e-6

@@ -12,7 +12,6 @@ from fedraw.experiments.cells import run_cells
 from fedraw.experiments.compare import Stat
 from fedraw.experiments.dynamics import (
     Artefact,
-    Figure,
     Finding,
     Row,
     as_json,
@@ -20,6 +19,7 @@ from fedraw.experiments.dynamics import (
     findings,
     paper_artefacts,
 )
+from fedraw.experiments.reproduction.figure import Figure
 from fedraw.experiments.run import How, Result
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary

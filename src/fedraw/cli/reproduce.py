@@ -2,63 +2,225 @@
 
 from __future__ import annotations
 
-import json
-import time
-from datetime import date
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedraw.cli import console
-from fedraw.errors import BadInput, Interrupted, nearest
-from fedraw.experiments.cells import cores, run_cells
-from fedraw.experiments.dynamics import as_json, dynamics_cells, findings, paper_artefacts
-from fedraw.experiments.run import How
-from fedraw.report.dynamics import markdown
+from fedraw.cli.plan_progress import PlanProgress, budget_lines, plan_progress
+from fedraw.cli.reproduce_dynamics import reproduce_dynamics, saved_dynamics
+from fedraw.errors import BadInput, FedrawError, Interrupted
+from fedraw.experiments.cells import cores
+from fedraw.experiments.reproduction.artefacts import NAMES, load_artefacts, refuse_unknown
+from fedraw.experiments.reproduction.cell_files import CellFiles
+from fedraw.experiments.reproduction.data_needed import (
+    Machine,
+    prepare_all,
+    refuse_missing_data,
+)
+from fedraw.experiments.reproduction.documents import markdown, write_documents
+from fedraw.experiments.reproduction.execute import (
+    Failure,
+    Workshop,
+    clear_finished,
+    damaged,
+    run_plan,
+    unfinished,
+)
+from fedraw.experiments.reproduction.outcome import outcomes
+from fedraw.experiments.reproduction.plan import Planned, budget, in_all, make_plan
+from fedraw.experiments.reproduction.scales import Scale, scale_names
+from fedraw.experiments.source import Where
 
-KNOWN = ("dynamics",)
+DYNAMICS = "dynamics"
+# Of these nothing is trained, so they need no data.
+DATALESS = ("fig2", DYNAMICS)
+KNOWN = (*NAMES, DYNAMICS)
 
 
-def reproduce(
+def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     artefacts: Annotated[
-        list[str], typer.Argument(metavar="ARTEFACT…", help=f"Of these: {', '.join(KNOWN)}.")
-    ],
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 1 on.", min=1)] = 30,
+        list[str] | None,
+        typer.Argument(metavar="[ARTEFACT]…", help=f"Of these: {', '.join(KNOWN)}. Default: all."),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(scale_names()),
+            help="cpu: reduced, hours; smoke: on embedded data, minutes; paper: to the letter.",
+        ),
+    ] = "cpu",
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="FEDRAW_DATA", help="The data root: folder of the public data sets."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="ResNet-18 weights in the place of the published ones.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:N or mps.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of cells and tables; by default results/<scale>.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for dynamics.md and dynamics.json.")
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with what was stopped: it always does, so no need."),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace damaged cells; begin runs that were stopped anew."),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Of dynamics: how many seeds, from 1 on (default 30).", min=1),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run, and what it would take.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper: theirs beside ours. dynamics: who reaches the buffer, no training."""
-    for name in artefacts:
-        if name not in KNOWN:
-            raise BadInput(f"unknown artefact {name!r}; {nearest(name, KNOWN)}")
-    begun = time.perf_counter()
-    tables = paper_artefacts()
-    cells = dynamics_cells(tables, seeds)
-    try:
-        with console.cell_progress(cells) as progress:
-            results = run_cells(cells, How(), jobs, progress)
-    except Interrupted:
-        console.say("fedraw: interrupted; nothing was written, so run it again")
-        raise typer.Exit(130) from None
-    found = findings(tables, cells, results)
-    seconds = time.perf_counter() - begun
-    origin = (
-        f"`fedraw reproduce dynamics --seeds {seeds}`, {date.today()}: {len(cells)} runs in "
-        f"{seconds:.0f} s, {min(jobs or cores(), len(cells))} processes on {cores()} cores."
-    )
-    text, document = markdown(tables, found, origin), as_json(found, seeds)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "dynamics.md").write_text(text, encoding="utf-8")
-        (out / "dynamics.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        console.say(f"written to {out}")
+    """Reproduce the paper: its tables and figures, theirs beside ours.
+
+    Each finished run is a file in OUT/cells and is never run again; what was stopped goes on.
+    """
+    if resume and force:
+        raise BadInput("--resume and --force exclude each other; give one")
+    wanted = list(dict.fromkeys(artefacts or KNOWN))
+    for name in wanted:
+        refuse_unknown(name, KNOWN)
+    if seeds is not None and DYNAMICS not in wanted:
+        raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
+    chosen = Scale.named(scale)
+    folder = out or Path("results") / scale
+    trained = [name for name in wanted if name != DYNAMICS]
+    machine = Machine(data, weights, device)
+    shop = Workshop(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
+    plan = make_plan(load_artefacts(trained, chosen))
+    to_run = unfinished(plan, shop, force)
+    if trained:
+        _tell_budget(plan, to_run, shop, jobs, scale)
+    if dry_run:
+        _tell_missing(to_run, machine)
+        if json_:
+            console.print_json(_budget_document(plan, to_run))
+        return
+    refuse_missing_data(to_run, machine, DATALESS)
+    failures = _run(to_run, shop, machine, jobs, force)
+    clear_finished(plan, shop)
+    document: dict[str, Any] = {}
+    if trained:
+        document = _write(trained, folder, chosen, quiet=json_)
+    if DYNAMICS in wanted:
+        count = seeds or chosen.dynamics_seeds
+        kept = None if artefacts else saved_dynamics(folder, count)
+        own = reproduce_dynamics(count, jobs, folder, quiet=json_) if kept is None else kept
+        document = {**document, DYNAMICS: own} if trained else own
     if json_:
         console.print_json(document)
-    else:
-        print(text, end="")
+    _tell_failures(failures)
+
+
+def _run(
+    to_run: Sequence[Planned], shop: Workshop, machine: Machine, jobs: int | None, force: bool
+) -> list[Failure]:
+    if not to_run:
+        return []
+    try:
+        with console.task_progress() as loading:
+            specs = [machine.localised(planned.spec) for planned in to_run]
+            prepare_all(specs, Where(machine.root, loading))
+        with plan_progress(to_run, jobs or cores()) as bar:
+            return _run_with(bar, to_run, shop, machine, jobs, force)
+    except (Interrupted, KeyboardInterrupt):
+        done = sum(shop.cells.path(planned.name).exists() for planned in to_run)
+        console.say(
+            f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
+            f"{shop.cells.folder}; the same command goes on from here"
+        )
+        raise typer.Exit(130) from None
+
+
+def _run_with(
+    bar: PlanProgress,
+    to_run: Sequence[Planned],
+    shop: Workshop,
+    machine: Machine,
+    jobs: int | None,
+    force: bool,
+) -> list[Failure]:
+    return run_plan(
+        to_run, shop, machine, jobs=jobs, force=force, progress=bar.events, told=bar.finished
+    )
+
+
+def _write(names: Sequence[str], folder: Path, scale: Scale, quiet: bool) -> dict[str, Any]:
+    """All that is begun goes to files, what was asked for to standard output."""
+    every = outcomes(folder, scale, skip_damaged=True)
+    content = write_documents(every, scale.name, folder)
+    asked = [outcome for outcome in every if outcome.artefact in names]
+    if not quiet:
+        print("\n".join(markdown(outcome) for outcome in asked if outcome.is_begun), end="")
+    console.say(f"written to {folder}")
+    return {
+        **content,
+        "artefacts": [own for own in content["artefacts"] if own["name"] in names],
+    }
+
+
+def _tell_budget(
+    plan: Sequence[Planned],
+    to_run: Sequence[Planned],
+    shop: Workshop,
+    jobs: int | None,
+    scale: str,
+) -> None:
+    for line in budget_lines(budget(plan, to_run), min(jobs or cores(), max(1, len(to_run)))):
+        console.say(line)
+    every = make_plan(load_artefacts(NAMES, Scale.named(scale)))
+    asked = {planned.name for planned in plan}
+    for problem in damaged([planned for planned in every if planned.name not in asked], shop):
+        console.say(problem)
+    stray = len(shop.cells.names() - {planned.name for planned in every})
+    if stray:
+        console.say(
+            f"{stray} cell file{'s' * (stray > 1)} in {shop.cells.folder} of other settings than "
+            f"these of scale {scale}; left as they are"
+        )
+
+
+def _tell_missing(to_run: Sequence[Planned], machine: Machine) -> None:
+    try:
+        refuse_missing_data(to_run, machine, DATALESS)
+    except BadInput as problem:
+        console.say(str(problem))
+
+
+def _budget_document(plan: Sequence[Planned], to_run: Sequence[Planned]) -> dict[str, Any]:
+    seconds = in_all(to_run)
+    return {
+        "runs": len(plan),
+        "to_run": len(to_run),
+        "core_hours": None if seconds is None else round(seconds / 3600, 3),
+        "artefacts": [
+            {
+                "name": share.artefact,
+                "runs": share.runs,
+                "to_run": share.to_run,
+                "core_hours": None if share.seconds is None else round(share.seconds / 3600, 3),
+            }
+            for share in budget(plan, to_run)
+        ],
+    }
+
+
+def _tell_failures(failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        planned = failure.planned
+        console.say(f"{planned.artefact}, {planned.label}, seed {planned.seed}: {failure.why}")
+    if failures:
+        what = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        raise FedrawError(f"{what} failed, as told above; the same command tries again")

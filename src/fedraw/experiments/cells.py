@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedraw.errors import BadInput, Interrupted, WorkerDied
+from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, WorkerDied
+from fedraw.experiments.crew import Crew
 from fedraw.experiments.interrupts import terminate_as_ctrl_c
 from fedraw.experiments.run import How, Result, refuse_existing, run_seed
 from fedraw.experiments.spec import Spec
@@ -23,10 +25,13 @@ class Cell(NamedTuple):
     spec: Spec
     seed: int
     folder: Path | None = None  # None: nothing is written
+    crew: Crew | None = None  # who trains, if not as for all
 
 
 # Told a cell's number and how many of its events are done.
 CellProgress = Callable[[int, int], None]
+# Told a cell's number and what came of it, the moment it is known.
+CellDone = Callable[[int, Result | FedrawError | OSError], None]
 TELL_EVERY_SECONDS = 0.1
 
 
@@ -38,33 +43,51 @@ def cores() -> int:
 
 
 def run_cells(
-    cells: Sequence[Cell], how: How, jobs: int | None = None, progress: CellProgress | None = None
+    cells: Sequence[Cell],
+    how: How,
+    jobs: int | None = None,
+    progress: CellProgress | None = None,
+    done: CellDone | None = None,
 ) -> list[Result]:
-    """Run all cells, `jobs` at a time (by default one per core); results in the cells' order."""
+    """Run all cells, `jobs` at a time (by default one per core); results in the cells' order.
+
+    With `done`, a cell that fails does not end the others, and results are told but not kept.
+    """
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs} must be at least 1")
     for cell in cells:
         refuse_existing(cell.folder, how)
+    kept: dict[int, Result] = {}
+
+    def keep(number: int, result: Result | FedrawError | OSError) -> None:
+        if not isinstance(result, Result):
+            raise result
+        kept[number] = result
+
     jobs = min(jobs or cores(), len(cells))
     # With workers of their own, runs go one after the other.
-    if jobs == 1 or how.crew.has_workers:
-        return _one_by_one(cells, how, progress)
-    return _side_by_side(cells, how, jobs, progress)
+    if jobs <= 1 or how.crew.has_workers:
+        _one_by_one(cells, how, progress, done or keep)
+    else:
+        _side_by_side(cells, how, jobs, progress, done or keep)
+    return [kept[number] for number in sorted(kept)]
 
 
-def _one_by_one(cells: Sequence[Cell], how: How, progress: CellProgress | None) -> list[Result]:
+def _one_by_one(
+    cells: Sequence[Cell], how: How, progress: CellProgress | None, done: CellDone
+) -> None:
     def tell(number: int) -> Callable[[int], None] | None:
         return None if progress is None else lambda events: progress(number, events)
 
-    return [
-        run_seed(cell.spec, cell.seed, cell.folder, how=replace(how, progress=tell(number)))
-        for number, cell in enumerate(cells)
-    ]
+    crew = how.crew
+    for number, cell in enumerate(cells):
+        how = replace(how, crew=cell.crew or crew, progress=tell(number))
+        done(number, _outcome(partial(run_seed, cell.spec, cell.seed, cell.folder, how=how)))
 
 
 def _side_by_side(
-    cells: Sequence[Cell], how: How, jobs: int, progress: CellProgress | None
-) -> list[Result]:
+    cells: Sequence[Cell], how: How, jobs: int, progress: CellProgress | None, done: CellDone
+) -> None:
     # A bare byte: workers look at it on every event, and an Event would take a lock each time.
     told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
     listener = threading.Thread(target=_listen, args=(told, progress), daemon=True)
@@ -72,9 +95,11 @@ def _side_by_side(
     pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (told, stop))
     try:
         with terminate_as_ctrl_c():
-            jobs_to_do = enumerate(cells)
-            return _results([pool.submit(_run_cell, n, cell, how) for n, cell in jobs_to_do])
-    except KeyboardInterrupt:
+            waiting = {pool.submit(_run_cell, n, cell, how): n for n, cell in enumerate(cells)}
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    done(waiting.pop(future), _outcome(future.result))
+    except (KeyboardInterrupt, Interrupted):
         stop.value = 1
         pool.shutdown(wait=True, cancel_futures=True)
         raise Interrupted("interrupted; each run stopped where it was") from None
@@ -84,13 +109,18 @@ def _side_by_side(
         listener.join()
 
 
-def _results(futures: Iterable[Future[Result]]) -> list[Result]:
+def _outcome(result: Callable[[], Result]) -> Result | FedrawError | OSError:
+    """What a cell came to; raised is only what would happen to the others too."""
     try:
-        return [future.result() for future in futures]
+        return result()
     except BrokenProcessPool:
         raise WorkerDied(
             "a process that ran a cell died; was it killed, or out of memory?"
         ) from None
+    except (Interrupted, WorkerDied, MissingExtra):
+        raise
+    except (FedrawError, OSError) as failure:
+        return failure
 
 
 def _listen(told: Any, progress: CellProgress | None) -> None:
@@ -119,5 +149,6 @@ def _run_cell(number: int, cell: Cell, how: How) -> Result:
             last = time.monotonic()
             told.put((number, events))
 
-    how = replace(how, progress=tell, stop=lambda: bool(stop.value))
+    crew = cell.crew or how.crew
+    how = replace(how, crew=crew, progress=tell, stop=lambda: bool(stop.value))
     return run_seed(cell.spec, cell.seed, cell.folder, how=how)

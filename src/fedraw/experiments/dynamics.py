@@ -6,47 +6,22 @@ What is run, and what the paper says of it, is data: `paper/dynamics.toml`.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.experiments.cells import Cell
 from fedraw.experiments.compare import Stat
+from fedraw.experiments.reproduction.artefacts import merged
+from fedraw.experiments.reproduction.figure import Figure
+from fedraw.experiments.reproduction.scales import paper_file
 from fedraw.experiments.run import Result
 from fedraw.experiments.spec import Spec
 
 # Metrics seed by seed, of each spec.
 BySpec = dict[str, list[Mapping[str, float | None]]]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number of the paper: as printed, its values, and how many decimals they have.
-
-    >>> Figure.of("45.2 / 45.0 / 45.5")
-    Figure(printed='45.2 / 45.0 / 45.5', values=(45.2, 45.0, 45.5), decimals=1)
-    >>> Figure.of("60.2 ± 6.5").values
-    (60.2,)
-    """
-
-    printed: str
-    values: tuple[float, ...]
-    decimals: int
-
-    @classmethod
-    def of(cls, printed: str) -> Figure:
-        numbers = [number.strip() for number in printed.split("±", maxsplit=1)[0].split("/")]
-        _, _, after_point = numbers[0].partition(".")
-        return cls(printed, tuple(map(float, numbers)), len(after_point))
-
-    @property
-    def rounding(self) -> float:
-        """Half a unit of the last decimal, and a little for binary fractions."""
-        return 0.5 * 10.0**-self.decimals * (1 + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -104,8 +79,7 @@ class Finding:
 
 def paper_artefacts() -> list[Artefact]:
     """The tables as the paper has them."""
-    text = files("fedraw.experiments").joinpath("paper/dynamics.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = paper_file("dynamics")
     return [_artefact(table, tables["settings"]) for table in tables["artefacts"]]
 
 
@@ -169,10 +143,7 @@ def _row(row: Mapping[str, Any], setting: Mapping[str, Any]) -> Row:
 
 
 def _spec(setting: Mapping[str, Any], changes: Mapping[str, Any]) -> Spec:
-    tables = {"training": {"kind": "none"}, **setting}
-    for section, change in changes.items():
-        tables[section] = {**tables.get(section, {}), **change}
-    return Spec.read(tables)
+    return Spec.read(merged({"training": {"kind": "none"}}, setting, changes))
 
 
 def _values(row: Row, metric: str, by_spec: BySpec) -> list[float | None]:

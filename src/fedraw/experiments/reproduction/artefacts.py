@@ -1,0 +1,151 @@
+"""The paper's tables and figures as experiments: `paper/*.toml` at a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from fedraw.errors import BadInput, nearest
+from fedraw.experiments.reproduction.figure import Figure
+from fedraw.experiments.reproduction.scales import Scale, Setting, paper_file
+from fedraw.experiments.spec import Spec
+
+# In the order of the paper; the training-free figures are `dynamics`, which is not among them.
+NAMES = (
+    "fig1", "fig2", "table2", "fig3", "table3", "table4",
+    *(f"s{number}" for number in range(1, 12)),
+    "server-rate",
+)  # fmt: skip
+
+NOT_PRINTED = "--"
+WHY_NOT_PRINTED = "the paper prints no value"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One spec and what the paper says of it."""
+
+    label: str
+    dataset: str  # the paper's, whatever takes its place at this scale
+    method: str
+    spec: Spec
+    figures: Mapping[str, Figure | None]  # by metric; None: the paper has none
+    not_comparable: Mapping[str, str]  # metrics that cannot be compared, and why
+    confusion: int | None = None  # metrics are this rare label's row of the confusion matrix
+    honest: str | None = None  # the row against which something was lost
+    attacked: str | None = None  # the row from which something is recovered
+
+
+@dataclass(frozen=True)
+class Artefact:
+    name: str
+    title: str
+    caption: str
+    seeds: tuple[int, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    settings: Mapping[str, Setting]  # of the data sets in it
+    arithmetic: bool = False  # nothing is run for it
+
+    @property
+    def reductions(self) -> dict[str, str]:
+        """What has to be said with every number, by the title of the data set."""
+        return {setting.title: setting.reduction for setting in self.settings.values()}
+
+
+def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
+    """These artefacts, each once, in the order of the paper."""
+    for name in names:
+        refuse_unknown(name, NAMES)
+    return [_artefact(name, scale) for name in NAMES if name in names]
+
+
+def refuse_unknown(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise BadInput(f"unknown artefact {name!r}; {nearest(name, known)}")
+
+
+def merged(*several: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of sections; what comes later changes single keys.
+
+    >>> merged({"run": {"events": 5, "seeds": [1]}}, {"run": {"events": 9}})
+    {'run': {'events': 9, 'seeds': [1]}}
+    """
+    result: dict[str, Any] = {}
+    for tables in several:
+        for section, table in tables.items():
+            result[section] = {**result.get(section, {}), **table}
+    return result
+
+
+@cache
+def _methods() -> dict[str, Any]:
+    return paper_file("methods")
+
+
+def _artefact(name: str, scale: Scale) -> Artefact:
+    table = paper_file(name)
+    other = table.get("rows_of")
+    rows = table["rows"] if other is None else paper_file(other)["rows"]
+    if other is not None:  # the same runs, of which this one has no figures
+        rows = [{key: value for key, value in row.items() if key != "paper"} for row in rows]
+    titled = len({row["dataset"] for row in rows}) > 1
+    made = tuple(_row(row, table, scale, titled) for row in rows)
+    return Artefact(
+        name,
+        table["title"],
+        table["caption"],
+        scale.seeds_of(tuple(table["seeds"]), table.get("headline", False)),
+        tuple(table["columns"]),
+        made,
+        {row.dataset: scale.settings[row.dataset] for row in made},
+        table.get("arithmetic", False),
+    )
+
+
+def _row(row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled: bool) -> Row:
+    setting, method = scale.settings[row["dataset"]], row["method"]
+    label = row.get("label") or (f"{setting.title}, {method}" if titled else method)
+    columns = table["columns"]
+    printed = dict(zip(columns, row.get("paper") or [""] * len(columns), strict=True))
+    return Row(
+        label,
+        row["dataset"],
+        method,
+        _spec(row, table, setting),
+        {m: Figure.of(p) if p not in ("", NOT_PRINTED) else None for m, p in printed.items()},
+        _not_comparable({**row, "label": label}, printed, table.get("not_comparable", ())),
+        row.get("confusion"),
+        row.get("honest"),
+        row.get("attacked"),
+    )
+
+
+def _spec(row: Mapping[str, Any], table: Mapping[str, Any], setting: Setting) -> Spec:
+    which = row.get("rare", table.get("rare", "usual"))
+    rare = list(setting.other if which == "other" else setting.rare)
+    labels: dict[str, Any] = {
+        "usual": {"partition": {"rare_labels": rare}},
+        "other": {"partition": {"rare_labels": rare}},
+        "measured": {"metrics": {"rare_labels": rare}},  # looked at, but as common as the rest
+        "none": {},
+    }[which]
+    if "claim" in row:
+        labels["misreport"] = {"label": rare[0], "form": row["claim"]}
+    method = {"strategy": _methods()[row["method"]]}
+    changes = (table.get("spec", {}), row.get("spec", {}))
+    return Spec.read(merged(setting.spec, labels, method, *changes))
+
+
+def _not_comparable(
+    row: Mapping[str, Any], printed: Mapping[str, str], rules: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    why = {metric: WHY_NOT_PRINTED for metric, p in printed.items() if p == NOT_PRINTED}
+    for rule in rules:
+        scope = {"datasets": row["dataset"], "methods": row["method"], "rows": row["label"]}
+        if all(value in rule.get(key, [value]) for key, value in scope.items()):
+            own = [metric for metric in rule.get("metrics", printed) if printed[metric]]
+            why |= dict.fromkeys(own, rule["why"])
+    return why

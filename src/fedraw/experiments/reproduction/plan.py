@@ -1,0 +1,99 @@
+"""What has to be run: every spec and seed once, however many artefacts need it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedraw.experiments.compare import without_seeds
+from fedraw.experiments.reproduction.artefacts import NAMES, Artefact, Row
+from fedraw.experiments.spec import Spec
+
+# What says most comes first, so that a plan that is cut short was worth its time.
+_FIRST = (
+    "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
+)  # fmt: skip
+ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run: the first artefact that needs it, and what it is there."""
+
+    key: str
+    seed: int
+    spec: Spec
+    artefact: str
+    label: str
+    dataset: str
+    ms_per_event: float | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}-{self.seed}"
+
+    @property
+    def seconds(self) -> float | None:
+        """What it should take on one core."""
+        return None if self.ms_per_event is None else self.spec.run.events * self.ms_per_event / 1e3
+
+
+@dataclass(frozen=True)
+class Share:
+    """An artefact's part of the budget; a run that several need is the first one's."""
+
+    artefact: str
+    runs: int
+    to_run: int
+    seconds: float | None  # of one core
+
+
+def key_of(spec: Spec) -> str:
+    """The same for the same experiment, whatever its seeds and whoever asks for it.
+
+    >>> key_of(Spec()) == key_of(Spec.read({"run": {"seeds": [7]}}))
+    True
+    """
+    content = json.dumps(without_seeds({"spec": spec.tables()}), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
+    """All runs of the artefacts, those that say most first, seed after seed."""
+    plan: dict[str, Planned] = {}
+    for artefact in sorted(artefacts, key=lambda a: ORDER.index(a.name)):
+        if artefact.arithmetic:
+            continue
+        for seed in artefact.seeds:
+            for row in artefact.rows:
+                planned = _planned(artefact, row, seed)
+                plan.setdefault(planned.name, planned)
+    return list(plan.values())
+
+
+def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[Share]:
+    """What each artefact of the plan still costs."""
+    names = dict.fromkeys(planned.artefact for planned in plan)
+    return [
+        Share(
+            name,
+            sum(planned.artefact == name for planned in plan),
+            sum(planned.artefact == name for planned in to_run),
+            in_all([planned for planned in to_run if planned.artefact == name]),
+        )
+        for name in names
+    ]
+
+
+def in_all(plan: Sequence[Planned]) -> float | None:
+    """Seconds of one core; None where some are not known."""
+    seconds = [planned.seconds for planned in plan]
+    known = [s for s in seconds if s is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def _planned(artefact: Artefact, row: Row, seed: int) -> Planned:
+    ms = artefact.settings[row.dataset].ms_per_event
+    return Planned(key_of(row.spec), seed, row.spec, artefact.name, row.label, row.dataset, ms)

@@ -57,6 +57,7 @@ BATCH_TURNS = 12.5  # length of a batch, in T
 WARM_TURNS = 10
 FEWEST_EVENTS = 20_000
 FEWEST_VISITS = 50
+FARTHEST = 10  # of the failures, listed
 CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
 
 Mask = npt.NDArray[np.bool_]
@@ -354,23 +355,22 @@ def _figures(gap: Floats, z: Floats) -> tuple[str, ...]:
 
 
 def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield "Neither within 5 % nor within two standard errors:"
+    yield f"The {FARTHEST} failures farthest off, in standard errors:"
     yield ""
     failed = [
-        (record, m["method"], c)
+        (abs(c.found - c.closed) / max(c.error, 1e-15), record, m["method"], c)
         for record in records
         for m in record["methods"]
         for c in (Comparison(**comparison) for comparison in m["groups"])
         if _fails(c)
     ]
-    for record, name, c in failed:
+    failed.sort(key=lambda failure: -failure[0])
+    for z, record, name, c in failed[:FARTHEST]:
         yield (
-            f"- {name}, {record['clients']} clients, K = {record['buffer']}: {c.quantity} of the "
-            f"{c.group}: {100 * c.found:.3f} ± {100 * c.error:.3f} simulated, "
-            f"{100 * c.closed:.3f} in closed form"
+            f"- {z:.1f}: {name}, {record['clients']} clients, K = {record['buffer']}, "
+            f"{c.quantity}, {c.group}: {100 * c.found:.2f} ± {100 * c.error:.2f} simulated, "
+            f"{100 * c.closed:.2f} in closed form"
         )
-    if not failed:
-        yield "- none"
     yield ""
 
 

@@ -175,3 +175,30 @@ def test_a_hundred_thousand_clients_agree_with_a_sample_of_themselves() -> None:
     # The buffer hardly ever holds a client twice among so many: FedRAW's is WeightOnly's then.
     only = next(s for s in found.what_if if (s.method, s.buffer_size) == ("fedraw-weight-only", 10))
     np.testing.assert_allclose(found.label_influence["fedraw"], only.label_influence, rtol=2e-3)
+
+
+def test_grouping_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above 4,096 clients those alike are taken together: against every client for itself."""
+    rng = np.random.default_rng(1)
+    clients, labels = 5000, 60
+    start, stride = (labels * rng.random(clients) ** 3).astype(int), rng.integers(1, 20, clients)
+    column = (start[:, None] + stride[:, None] * np.arange(3)) % labels
+    table = fedraw.LabelTable.from_entries(
+        list(range(clients)),
+        list(range(labels)),
+        np.repeat(np.arange(clients), 3),
+        column.ravel(),
+        rng.integers(1, 200, 3 * clients),
+    )
+    seconds = np.exp(rng.normal(0, 1, clients))
+    grouped = audit(table, seconds, 10)
+    monkeypatch.setattr("fedraw.analysis.groups.MOST_GROUPS", clients)
+    exact = audit(table, seconds, 10)
+    for method in METHODS:
+        own, alone = grouped.influence[method], exact.influence[method]
+        np.testing.assert_allclose(own, alone, rtol=0.02)
+        np.testing.assert_allclose(
+            grouped.label_influence[method], exact.label_influence[method], rtol=5e-3
+        )
+    for one, other in zip(grouped.what_if, exact.what_if, strict=True):
+        np.testing.assert_allclose(one.label_influence, other.label_influence, rtol=0.04)

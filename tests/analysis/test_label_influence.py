@@ -11,6 +11,7 @@ from tests.analysis.brute_force import CALM, one_by_one
 from fedraw.analysis import groups as groups_module
 from fedraw.analysis import label_influence as module
 from fedraw.analysis.groups import Groups
+from fedraw.analysis.influence import Weighting
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.core.labels import LabelTable
 from fedraw.metrics.influence import label_influence
@@ -26,12 +27,17 @@ def table_of(counts: list[dict[str, int]]) -> LabelTable:
     return LabelTable.from_counts(dict(enumerate(counts)))
 
 
+def alike(table: LabelTable) -> LabelShares:
+    ones = np.ones(len(table))
+    return LabelShares(table, one_by_one(ones), ones, ones)
+
+
 def test_by_hand() -> None:
     table = LabelTable.from_counts({"a": {"cat": 2}, "b": {"cat": 1, "dog": 1}})
-    shares = LabelShares(table, one_by_one(np.ones(2)))
+    shares = alike(table)
     # cats: (0.75 + 0.125) of 3/4 of all samples; dogs: 0.125 of a quarter.
     assert shares.of_clients(np.array([0.75, 0.25])) == pytest.approx([0.875 / 0.75, 0.5])
-    assert shares.of_groups(np.array([0.75, 0.25])) == pytest.approx([0.875 / 0.75, 0.5])
+    assert shares.of_groups(np.array([0.75, 0.25]), "rarity") == pytest.approx([0.875 / 0.75, 0.5])
 
 
 @CALM
@@ -41,7 +47,7 @@ def test_as_measured_from_a_log(counts: list[dict[str, int]], data: st.DataObjec
     raw = data.draw(st.lists(st.floats(0.01, 1), min_size=len(counts), max_size=len(counts)))
     influence = np.array(raw) / sum(raw)
     logged = label_influence(dict(enumerate(influence.tolist())), table)
-    ratios = LabelShares(table, one_by_one(np.ones(len(counts)))).of_clients(influence)
+    ratios = alike(table).of_clients(influence)
     expected = [logged[label].ratio for label in table.labels]
     assert ratios == pytest.approx(expected)
     # Weighed by the fair shares they average to one: what one label gains another loses.
@@ -54,7 +60,7 @@ def test_influence_in_proportion_to_samples_is_fair_to_every_label(
     counts: list[dict[str, int]],
 ) -> None:
     table = table_of(counts)
-    shares = LabelShares(table, one_by_one(np.ones(len(counts))))
+    shares = alike(table)
     assert shares.of_clients(table.totals() / table.totals().sum()) == pytest.approx(1)
 
 
@@ -66,11 +72,20 @@ def test_of_groups_is_of_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     table = table_of(counts)
     monkeypatch.setattr(groups_module, "MOST_GROUPS", 10)
-    groups = Groups.of(rng.lognormal(0, 1, 200), rng.lognormal(0, 1, 200), rng.random(200) < 0.1)
+    rate, score = rng.lognormal(0, 1, 200), rng.lognormal(0, 1, 200)
+    groups = Groups.of(rate, score, rng.random(200) < 0.1)
     assert groups.many.max() > 1
-    of_group = rng.random(groups.many.size)
-    dense = LabelShares(table, groups)
+    of_group, group = rng.random(groups.many.size), groups.of_client
+    dense = LabelShares(table, groups, rate, score)
+    by_weighting = {
+        "cached": of_group[group],
+        "uniform": of_group[group] * rate / groups.rate[group],
+        "rarity": of_group[group] * rate / groups.rate[group] * score / groups.score[group],
+    }
+    expected = {name: dense.of_clients(own) for name, own in by_weighting.items()}
+    kinds: tuple[Weighting, ...] = ("cached", "uniform", "rarity")
+    for kind in kinds:
+        assert dense.of_groups(of_group, kind) == pytest.approx(expected[kind])
     monkeypatch.setattr(module, "DENSE_UP_TO", 0)
-    sparse = LabelShares(table, groups)
-    assert dense.of_groups(of_group) == pytest.approx(sparse.of_groups(of_group))
-    assert dense.of_groups(of_group) == pytest.approx(dense.of_clients(of_group[groups.of_client]))
+    for kind in kinds:
+        assert dense.of_groups(of_group, kind) == pytest.approx(expected[kind])

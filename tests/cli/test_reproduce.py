@@ -211,4 +211,4 @@ def test_the_whole_paper_on_embedded_data(tmp_path: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert [own["name"] for own in summary["artefacts"]] == list(NAMES)
     assert all(own["complete"] for own in summary["artefacts"])
-    assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics"}
+    assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics", "verdicts"}

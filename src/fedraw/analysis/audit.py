@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.analysis.groups import Groups
+from fedraw.analysis.groups import FEW_BINS, Groups
 from fedraw.analysis.influence import RULES, Rule, influence
 from fedraw.analysis.inputs import Counts, Times, holders, rare_labels_of, seconds_of, table_of
 from fedraw.analysis.label_influence import LabelShares
@@ -94,27 +94,32 @@ def audit(
     >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer_size=5)
     >>> found.rare_labels, round(found.rare_presence["fedfa"], 1)
     (('odd',), 12.8)
-    >>> [round(found.label_influence[m][1], 2) for m in ("fedfa", "fedraw")]
-    [0.27, 0.78]
+    >>> [round(float(found.label_influence[m][1]), 2) for m in ("fedfa", "fedraw")]
+    [0.27, 1.11]
     """
     table = table_of(counts)
     seconds = seconds_of(times, table.clients)
     _check_size(buffer_size, table)
     if cap is not None:
         check_cap("water-filling", cap, buffer_size)
+    coverage = table.coverage()
     rare_labels = rare_labels_of(rare, table)
     slow = holders(table, rare_labels)
     scores, shares = rarity_scores(table), arrival_shares(seconds)
     groups = Groups.of(1 / seconds, scores, slow)
-    labels = LabelShares(table, groups)
+    coarse = Groups.of(1 / seconds, scores, slow, FEW_BINS)
+    labels = LabelShares(table, coarse, 1 / seconds, scores)
     rules = rules_with(cap)
     within = {method: _presence(shares, buffer_size, rule) for method, rule in rules.items()}
     weight = {
         method: _by_client(groups, within, shares, scores, buffer_size, rule)
         for method, rule in rules.items()
     }
-    by_label = {method: labels.of_clients(weight[method]) for method in METHODS}
-    settings = what_if(groups, labels, slow, buffer_size, cap)
+    by_label = {
+        method: labels.of_clients(weight[method]) for method in METHODS if method != "fedbuff"
+    }
+    by_label["fedbuff"] = by_label["fedfa"]  # blocks or a window: a client weighs its arrivals
+    settings = what_if(coarse, labels, slow, buffer_size, cap)
     verdicts = {m: tuple(verdict(m, share) for share in by_label[m]) for m in METHODS}
     return Audit(
         buffer_size=buffer_size,
@@ -124,16 +129,16 @@ def audit(
         rare_labels=rare_labels,
         holds_rare=slow,
         samples=table.totals(),
-        coverage=table.coverage(),
+        coverage=coverage,
         fair_share=table.fair_shares(),
         seconds=seconds,
         times_known=times is not None,
-        holders_slowness=_slowness(table, seconds),
+        holders_slowness=labels.of_holders(seconds) / coverage / seconds.mean(),
         scores=scores,
         presence=within,
         influence=weight,
         label_influence=by_label,
-        label_interval=intervals(groups, labels, buffer_size, rules, arrivals),
+        label_interval=intervals(coarse, labels, buffer_size, rules, arrivals),
         rare_presence={
             method: 100 * group_presence(shares, slow, buffer_size, rule.buffer)
             if rare_labels
@@ -142,7 +147,7 @@ def audit(
         },
         verdicts=verdicts,
         what_if=settings,
-        slower=if_slower(groups, labels, slow, buffer_size, rules) if rare_labels else (),
+        slower=if_slower(coarse, labels, slow, buffer_size, rules) if rare_labels else (),
         recommendation=recommend(table.labels, by_label["fedfa"], settings, buffer_size),
     )
 
@@ -187,8 +192,3 @@ def _by_client(
     mean = np.bincount(group, within["fedraw"]) / groups.many
     own = of_group[group] * (within["fedraw"] / mean[group]) * (scores / groups.score[group])
     return np.asarray(own / own.sum(), np.float64)
-
-
-def _slowness(table: LabelTable, seconds: Floats) -> Floats:
-    held = np.bincount(table.column, seconds[table.row_of_entry()], len(table.labels))
-    return np.asarray(held / table.coverage() / seconds.mean(), np.float64)

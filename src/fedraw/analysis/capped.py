@@ -97,23 +97,34 @@ def _without_itself(
     groups: Groups, scores: Floats, weight: Floats, others: Ints
 ) -> tuple[Floats, Floats]:
     """For each group the mean over the draws that do not hold the client itself."""
-    mean, error = np.empty(groups.many.size), np.empty(groups.many.size)
-    draws = len(others)
-    counts = np.zeros((draws, groups.many.size), np.int16)
-    np.add.at(counts, (np.arange(draws)[:, None], others), 1)
-    right = np.clip(np.searchsorted(scores, groups.score), 1, max(scores.size - 1, 1))
-    for group, many in enumerate(groups.many):
-        free = 1 - counts[:, group] / many
-        if scores.size == 1:
-            own = weight[:, 0]
-        else:
-            high, low = scores[right[group]], scores[right[group] - 1]
-            part = np.clip((groups.score[group] - low) / (high - low), 0, 1)
-            own = (1 - part) * weight[:, right[group] - 1] + part * weight[:, right[group]]
-        total = max(free.sum(), np.finfo(float).tiny)
-        mean[group] = (free * own).sum() / total
-        error[group] = np.sqrt((free**2 * (own - mean[group]) ** 2).sum()) / total
-    return mean, error
+    draws, slots = others.shape
+    base = weight.mean(0)
+    weight = weight - base  # a weight that never varies has then no error at all
+    left, part = _neighbours(scores, groups.score)
+    following = np.minimum(np.arange(scores.size) + 1, scores.size - 1)
+    right = following[left]
+    draw, group = np.repeat(np.arange(draws), slots), others.ravel()  # who holds whom
+    own = (1 - part[group]) * weight[draw, left[group]] + part[group] * weight[draw, right[group]]
+    # A draw that holds one of `many` alike clients holds each of them with this chance.
+    chance = 1 / groups.many[group]
+    squares, products = (weight**2).sum(0), (weight * weight[:, following]).sum(0)
+    square = (1 - part) ** 2 * squares[left] + part**2 * squares[right]
+    square += 2 * part * (1 - part) * products[left]
+    every = groups.many.size
+    without = draws - np.bincount(group, chance, every)
+    without = np.where(without > 0.5, without, np.inf)  # in every draw: nothing to learn here
+    mean = -np.bincount(group, chance * own, every) / without
+    square = (square - np.bincount(group, chance * own**2, every)) / without
+    error = np.sqrt(np.maximum(square - mean**2, 0) / without)
+    return (1 - part) * base[left] + part * base[right] + mean, error
+
+
+def _neighbours(scores: Floats, wanted: Floats) -> tuple[Ints, Floats]:
+    """The last score not above each wanted one, and how far towards the next it lies."""
+    left = np.clip(np.searchsorted(scores, wanted, side="right") - 1, 0, scores.size - 1)
+    right = np.minimum(left + 1, scores.size - 1)
+    width = np.where(right > left, scores[right] - scores[left], 1.0)
+    return left, np.clip((wanted - scores[left]) / width, 0, 1)
 
 
 def _in_its_slots(

@@ -14,6 +14,7 @@ MOST_GROUPS = 4096
 # Per axis, of equal logarithmic width and again of equal numbers of clients; what a bin rounds off
 # enters in second order only.
 BINS = 24
+FEW_BINS = 12  # for questions that are asked many times
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,9 @@ class Groups:
     of_client: Ints  # the group of each client
 
     @classmethod
-    def of(cls, rate: Floats, score: Floats, flag: npt.NDArray[np.bool_]) -> Groups:
+    def of(
+        cls, rate: Floats, score: Floats, flag: npt.NDArray[np.bool_], bins: int = BINS
+    ) -> Groups:
         """Group the clients; those with and without the flag stay apart.
 
         >>> groups = Groups.of(np.ones(5000), np.ones(5000), np.arange(5000) < 2)
@@ -39,8 +42,10 @@ class Groups:
         """
         if rate.size <= MOST_GROUPS:
             return cls(rate, score, np.ones(rate.size, np.int64), np.arange(rate.size))
-        key = (_bins(rate) * 2 * BINS + _bins(score)) * 2 + flag
-        held, of_client, many = np.unique(key, return_inverse=True, return_counts=True)
+        key = (_bins(rate, bins) * 2 * bins + _bins(score, bins)) * 2 + flag
+        counts = np.bincount(key)
+        held = np.flatnonzero(counts)
+        many, of_client = counts[held], (np.cumsum(counts > 0) - 1)[key]
         mean_rate = np.bincount(of_client, rate, held.size) / many
         return cls(mean_rate, np.bincount(of_client, score, held.size) / many, many, of_client)
 
@@ -56,11 +61,11 @@ class Groups:
         return inside
 
 
-def _bins(values: Floats) -> Ints:
+def _bins(values: Floats, bins: int) -> Ints:
     """Narrow where the range is wide and where clients are: an outlier does not blur the rest."""
     logs = np.log(values)
     if np.ptp(logs) < 1e-9:
         return np.zeros(values.size, np.int64)
-    widths = np.linspace(logs.min(), logs.max(), BINS + 1)
-    edges = np.union1d(widths[1:-1], np.quantile(logs, np.arange(1, BINS) / BINS))
+    widths = np.linspace(logs.min(), logs.max(), bins + 1)
+    edges = np.union1d(widths[1:-1], np.quantile(logs, np.arange(1, bins) / bins))
     return np.asarray(np.searchsorted(edges, logs, side="right"), np.int64)

@@ -93,6 +93,8 @@ def _rarity_dedup(groups: Groups, size: int) -> Floats:
     for u, width in _nodes(score, size):
         tilted = subsets(log_shares - u * score, size, many)
         ratio = tilted.log_weight - plain.log_weight
+        if ratio < -745:  # e^ratio is zero, from here on
+            break
         total += width * math.exp(min(ratio, 0.0)) * tilted.presence
     return np.asarray(score * total, np.float64)
 

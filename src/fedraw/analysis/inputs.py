@@ -89,7 +89,8 @@ def rare_labels_of(rare: Sequence[Label] | None, table: LabelTable) -> tuple[Lab
 
 def holders(table: LabelTable, labels: Sequence[Label]) -> npt.NDArray[np.bool_]:
     """The clients that hold any of the labels."""
-    wanted = np.isin(table.column, [table.labels.index(label) for label in labels])
+    wanted = np.zeros(len(table.labels), np.bool_)
+    wanted[[table.labels.index(label) for label in labels]] = True
     inside = np.zeros(len(table), np.bool_)
-    inside[table.row_of_entry()[wanted & (table.count > 0)]] = True
+    inside[table.row_of_entry()[wanted[table.column] & (table.count > 0)]] = True
     return inside

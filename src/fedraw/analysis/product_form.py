@@ -72,7 +72,10 @@ def coin_scale(log_odds: Floats, size: int, many: Ints | None = None) -> float:
     clients = log_odds.size if many is None else int(many.sum())
     middle = np.log(size / (clients - size))
     low, high = float(middle - log_odds.max()), float(middle - log_odds.min())
-    x = 0.5 * (low + high)
+    # As if no client could fall heads twice: near, where each seldom does.
+    top = log_odds.max()
+    sparse = np.log(size / (counts * np.exp(log_odds - top)).sum()) - top
+    x = float(np.clip(sparse, low, high))
     for _ in range(200):
         q = heads(log_odds + x)
         excess = float((counts * q).sum()) - size

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.poisson_binomial import convolve, of_each
 from fedraw.analysis.presence import Buffer
-from fedraw.analysis.product_form import coin_scale, heads
+from fedraw.analysis.product_form import coin_scale, heads, subsets
 from fedraw.core.types import Floats, Ints
+
+# Drawing until all slots differ is cheap if one draw in so many does.
+OFTEN_ENOUGH = 0.02
 
 
 def draw_buffers(
@@ -27,9 +32,30 @@ def draw_buffers(
 
 
 def _draw_subsets(groups: Groups, size: int, draws: int, rng: np.random.Generator) -> Ints:
-    """Group by group: how many of it, given how many slots are left for it and all after it."""
     if size == 0:
         return np.zeros((draws, 0), np.int64)
+    log_weight = subsets(np.log(groups.shares), size, groups.many).log_weight
+    if math.lgamma(size + 1) + log_weight > math.log(OFTEN_ENOUGH):
+        return _draw_until_distinct(groups, size, draws, rng)
+    return _draw_group_by_group(groups, size, draws, rng)
+
+
+def _draw_until_distinct(groups: Groups, size: int, draws: int, rng: np.random.Generator) -> Ints:
+    """Independent slots have the law of a subset, given that no client has two of them."""
+    found, missing = [], draws
+    while missing > 0:
+        group = draw_buffers(groups, size, "window", 2 * missing, rng)
+        member = np.floor(rng.random(group.shape) * groups.many[group]).astype(np.int64)
+        first = np.cumsum(groups.many) - groups.many
+        client = np.sort(first[group] + member, axis=1)
+        distinct = (client[:, 1:] != client[:, :-1]).all(1)
+        found.append(group[distinct])
+        missing -= int(distinct.sum())
+    return np.concatenate(found)[:draws]
+
+
+def _draw_group_by_group(groups: Groups, size: int, draws: int, rng: np.random.Generator) -> Ints:
+    """How many of each group, given how many slots are left for it and all after it."""
     coins, after = _coins(groups, size)
     left = np.full(draws, size)
     out, filled = np.zeros((draws, size), np.int64), np.zeros(draws, np.int64)

@@ -41,5 +41,6 @@ def intervals(
         rate = groups.rate * rng.gamma(shape) / shape
         varied = replace(groups, rate=np.maximum(rate, np.finfo(float).tiny))
         for method, rule in rules.items():
-            drawn[method].append(labels.of_groups(influence(varied, size, rule)))
+            found = influence(varied, size, rule)
+            drawn[method].append(labels.of_groups(found, rule.weighting))
     return {method: Interval(*np.percentile(d, [2.5, 97.5], axis=0)) for method, d in drawn.items()}

@@ -67,7 +67,7 @@ def what_if(
             method,
             k,
             at,
-            labels.of_groups(influence(groups, k, rule)),
+            labels.of_groups(influence(groups, k, rule), rule.weighting),
             _percent(groups, group, k, rule) if slow.any() else None,
         )
         for k in sizes_for(int(groups.many.sum()), size)
@@ -91,7 +91,10 @@ def if_slower(
         found.append(
             Slower(
                 ratio,
-                {m: labels.of_groups(influence(changed, size, r)) for m, r in rules.items()},
+                {
+                    m: labels.of_groups(influence(changed, size, r), r.weighting)
+                    for m, r in rules.items()
+                },
                 {m: _percent(changed, group, size, r) for m, r in rules.items()},
             )
         )

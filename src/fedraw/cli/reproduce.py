@@ -11,7 +11,7 @@ import typer
 from fedraw.cli import console
 from fedraw.cli.plan_progress import PlanProgress, budget_lines, plan_progress
 from fedraw.cli.reproduce_dynamics import reproduce_dynamics, saved_dynamics
-from fedraw.errors import BadInput, FedrawError, Interrupted
+from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
 from fedraw.experiments.cells import cores
 from fedraw.experiments.reproduction.artefacts import NAMES, load_artefacts, refuse_unknown
 from fedraw.experiments.reproduction.cell_files import CellFiles
@@ -20,7 +20,7 @@ from fedraw.experiments.reproduction.data_needed import (
     prepare_all,
     refuse_missing_data,
 )
-from fedraw.experiments.reproduction.documents import markdown, write_documents
+from fedraw.experiments.reproduction.documents import markdown
 from fedraw.experiments.reproduction.execute import (
     Failure,
     Workshop,
@@ -29,10 +29,12 @@ from fedraw.experiments.reproduction.execute import (
     run_plan,
     unfinished,
 )
-from fedraw.experiments.reproduction.outcome import outcomes
+from fedraw.experiments.reproduction.outcome import Outcome, outcomes
 from fedraw.experiments.reproduction.plan import Planned, budget, in_all, make_plan
 from fedraw.experiments.reproduction.scales import Scale, scale_names
 from fedraw.experiments.source import Where
+from fedraw.report.reproduction import tally, write_block, write_reproduction
+from fedraw.report.reproduction_figures import write_figures
 
 DYNAMICS = "dynamics"
 # Of these nothing is trained, so they need no data.
@@ -81,14 +83,23 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would run, and what it would take.")
     ] = False,
+    render: Annotated[
+        bool,
+        typer.Option("--render", help="Run nothing: tables, verdicts, figures of what is there."),
+    ] = False,
+    docs: Annotated[
+        Path | None,
+        typer.Option(help="Also put the verdicts between the markers of this Markdown file."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper: its tables and figures, theirs beside ours.
+    """Reproduce the paper: its tables and figures, theirs beside ours, and what holds of it.
 
     Each finished run is a file in OUT/cells and is never run again; what was stopped goes on.
     """
-    if resume and force:
-        raise BadInput("--resume and --force exclude each other; give one")
+    _refuse_both(("--resume", resume), ("--force", force))
+    _refuse_both(("--render", render), ("--dry-run", dry_run))
+    _refuse_both(("--render", render), ("--force", force))
     wanted = list(dict.fromkeys(artefacts or KNOWN))
     for name in wanted:
         refuse_unknown(name, KNOWN)
@@ -100,6 +111,11 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     machine = Machine(data, weights, device)
     shop = Workshop(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
     plan = make_plan(load_artefacts(trained, chosen))
+    if render:
+        document = _render(trained, shop, chosen, docs, quiet=json_)
+        if json_:
+            console.print_json(document)
+        return
     to_run = unfinished(plan, shop, force)
     if trained:
         _tell_budget(plan, to_run, shop, jobs, scale)
@@ -109,16 +125,21 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
             console.print_json(_budget_document(plan, to_run))
         return
     refuse_missing_data(to_run, machine, DATALESS)
-    failures = _run(to_run, shop, machine, jobs, force)
+    try:
+        failures = _run(to_run, shop, machine, jobs, force)
+    except typer.Exit:  # interrupted: what is finished is worth a look already
+        if shop.cells.names():
+            write_reproduction(_outcomes(folder, chosen), scale, folder)
+        raise
     clear_finished(plan, shop)
-    document: dict[str, Any] = {}
+    document = {}
     if trained:
-        document = _write(trained, folder, chosen, quiet=json_)
+        document = _write(trained, folder, chosen, docs, quiet=json_)
     if DYNAMICS in wanted:
         count = seeds or chosen.dynamics_seeds
         kept = None if artefacts else saved_dynamics(folder, count)
         own = reproduce_dynamics(count, jobs, folder, quiet=json_) if kept is None else kept
-        document = {**document, DYNAMICS: own} if trained else own
+        document = {**_with_claims(document, folder, chosen), DYNAMICS: own} if trained else own
     if json_:
         console.print_json(document)
     _tell_failures(failures)
@@ -157,18 +178,54 @@ def _run_with(
     )
 
 
-def _write(names: Sequence[str], folder: Path, scale: Scale, quiet: bool) -> dict[str, Any]:
+def _render(
+    names: Sequence[str], shop: Workshop, scale: Scale, docs: Path | None, quiet: bool
+) -> dict[str, Any]:
+    """From the cells alone: neither data nor training."""
+    folder = shop.cells.folder.parent
+    if not shop.cells.names():
+        raise BadInput(f"no finished runs in {shop.cells.folder}; run without --render first")
+    for problem in damaged(make_plan(load_artefacts(NAMES, scale)), shop):
+        console.say(problem)
+    return _write(names, folder, scale, docs, quiet)
+
+
+def _write(
+    names: Sequence[str], folder: Path, scale: Scale, docs: Path | None, quiet: bool
+) -> dict[str, Any]:
     """All that is begun goes to files, what was asked for to standard output."""
-    every = outcomes(folder, scale, skip_damaged=True)
-    content = write_documents(every, scale.name, folder)
+    every = _outcomes(folder, scale)
+    content = write_reproduction(every, scale.name, folder)
+    try:
+        write_figures(every, folder / "figures")
+    except MissingExtra as problem:
+        console.say(f"no figures: {problem}")
+    if docs is not None:
+        write_block(docs, every, folder)
     asked = [outcome for outcome in every if outcome.artefact in names]
     if not quiet:
         print("\n".join(markdown(outcome) for outcome in asked if outcome.is_begun), end="")
+    console.say(tally(content["claims"]))
     console.say(f"written to {folder}")
     return {
         **content,
         "artefacts": [own for own in content["artefacts"] if own["name"] in names],
     }
+
+
+def _with_claims(document: dict[str, Any], folder: Path, scale: Scale) -> dict[str, Any]:
+    """Some claims are about the training-free figures, which have come after the others."""
+    claims = write_reproduction(_outcomes(folder, scale), scale.name, folder)["claims"]
+    return {**document, "claims": claims}
+
+
+def _outcomes(folder: Path, scale: Scale) -> list[Outcome]:
+    return outcomes(folder, scale, skip_damaged=True)
+
+
+def _refuse_both(one: tuple[str, bool], other: tuple[str, bool]) -> None:
+    if one[1] and other[1]:
+        raise BadInput(f"{one[0]} and {other[0]} exclude each other; give one")
 
 
 def _tell_budget(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
@@ -46,13 +46,15 @@ def document(outcomes: Sequence[Outcome], scale: str) -> dict[str, Any]:
     }
 
 
-def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
-    """OUT/<artefact>.md of all that are begun, and OUT/summary.json."""
+def write_documents(
+    outcomes: Sequence[Outcome], scale: str, out: Path, beside: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """OUT/<artefact>.md of all that are begun, and OUT/summary.json with what belongs `beside`."""
     out.mkdir(parents=True, exist_ok=True)
     begun = [outcome for outcome in outcomes if outcome.is_begun]
     for outcome in begun:
         _write(out / f"{outcome.artefact}.md", markdown(outcome))
-    content = document(begun, scale)
+    content = document(begun, scale) | dict(beside or {})
     _write(out / "summary.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return content
 

@@ -1,0 +1,224 @@
+"""How a claim is judged. `paper/claims.toml` says the rules in words, and which claim has which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import permutations
+from math import atan, cos, inf, pi, sin, sqrt
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+# Of seeds: fewer show a direction, but not whether it is chance.
+FEW = 3
+CONFIDENCE = 0.95
+# Permutations of a sweep are counted one by one.
+LONGEST_SWEEP = 8
+
+
+class Verdict(StrEnum):
+    HOLDS = "holds"
+    PARTLY = "partly"
+    FAILS = "does not hold"
+    NOT_COMPARABLE = "cannot be compared"
+    NOT_RUN = "not run yet"
+
+
+class Judged(NamedTuple):
+    verdict: Verdict
+    why: str = ""
+
+
+class Interval(NamedTuple):
+    """Where the mean of seeds like these lies, with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """Student's, from as few as two values.
+
+        >>> Interval.of([1.0, 2.0, 3.0])
+        Interval(mean=2.0, low=-0.48..., high=4.48...)
+        """
+        mean = fmean(values)
+        if len(values) < 2:
+            return cls(mean, -inf, inf)
+        half = t_quantile(len(values) - 1) * stdev(values) / sqrt(len(values))
+        return cls(mean, mean - half, mean + half)
+
+
+def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
+    """Whether A − B, seed by seed, is above zero; `exact` where no chance is in the values.
+
+    >>> greater([5.0, 6.0, 7.0]).verdict.value, greater([-5.0, 6.0, 7.0]).verdict.value
+    ('holds', 'partly')
+    >>> greater([5.0])
+    Judged(verdict=<Verdict.PARTLY: 'partly'>, why='one seed')
+    """
+    interval = Interval.of(differences)
+    if interval.mean <= 0:
+        return Judged(Verdict.FAILS)
+    if exact:
+        return Judged(Verdict.HOLDS)
+    if len(differences) < FEW:
+        return Judged(Verdict.PARTLY, _few(len(differences)))
+    if interval.low <= 0:
+        return Judged(Verdict.PARTLY, "within chance")
+    return Judged(Verdict.HOLDS)
+
+
+def below(values: Sequence[float], bound: float, *, exact: bool = False) -> Judged:
+    """Whether a mean is below a bound, and its interval too.
+
+    >>> below([0.0, 1.0, 2.0], 5.0).verdict.value
+    'holds'
+    """
+    return greater([bound - value for value in values], exact=exact)
+
+
+def comparable(differences: Sequence[float], margin: float, *, exact: bool = False) -> Judged:
+    """Whether the mean difference is within ± margin, and its interval too.
+
+    >>> comparable([1.0, -1.0, 0.5], 3.0).verdict.value
+    'holds'
+    >>> comparable([1.0, -4.0, 0.5], 3.0).verdict.value
+    'partly'
+    """
+    from_above = below(differences, margin, exact=exact)
+    from_below = below([-difference for difference in differences], margin, exact=exact)
+    return worse(from_above, from_below)
+
+
+def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
+    """Whether A spreads more over the seeds than B: the F test of two variances.
+
+    For equal numbers of seeds F is turned into Student's t: (√F − 1/√F)·√df / 2.
+
+    >>> wider([0.0, 10.0, 20.0], [9.0, 10.0, 11.0]).verdict.value
+    'holds'
+    >>> wider([8.0, 10.0, 12.0], [9.0, 10.0, 11.0])
+    Judged(verdict=<Verdict.PARTLY: 'partly'>, why='within chance')
+    """
+    if len(a) < 2:
+        return Judged(Verdict.NOT_COMPARABLE, "one seed has no spread")
+    ours, theirs = stdev(a), stdev(b)
+    if ours <= theirs:
+        return Judged(Verdict.FAILS)
+    if len(a) < FEW:
+        return Judged(Verdict.PARTLY, _few(len(a)))
+    ratio = ours / theirs if theirs else inf
+    df = len(a) - 1
+    chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= t_quantile(df)
+    return Judged(Verdict.PARTLY, "within chance") if chance else Judged(Verdict.HOLDS)
+
+
+def ordered(values: Sequence[float]) -> Judged:
+    """Whether values rise along a sweep: the rank correlation, and by how many orders at random.
+
+    >>> ordered([1, 2, 4, 3, 5, 6]).verdict.value, ordered([1, 3, 2]).verdict.value
+    ('holds', 'partly')
+    >>> ordered([3, 2, 1]).why
+    'rank correlation -1.00'
+    """
+    correlation = rank_correlation(values)
+    why = f"rank correlation {correlation:.2f}"
+    if correlation <= 0:
+        return Judged(Verdict.FAILS, why)
+    if _share_as_ordered(values, correlation) > 1 - CONFIDENCE:
+        return Judged(Verdict.PARTLY, f"{why}, within chance")
+    return Judged(Verdict.HOLDS, why)
+
+
+def inside(count: int, of: int) -> Judged:
+    """How many of the paper's figures lie among our seeds.
+
+    >>> inside(65, 67)
+    Judged(verdict=<Verdict.PARTLY: 'partly'>, why='65 of 67 figures inside')
+    """
+    why = f"{count} of {of} figures inside"
+    if count == of:
+        return Judged(Verdict.HOLDS, why)
+    return Judged(Verdict.PARTLY if 2 * count >= of else Verdict.FAILS, why)
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """Of a claim, from its parts: it holds only if all that can be judged hold.
+
+    >>> together([Verdict.HOLDS, Verdict.FAILS]).value
+    'partly'
+    >>> together([Verdict.HOLDS, Verdict.NOT_COMPARABLE]).value
+    'holds'
+    """
+    if Verdict.NOT_RUN in verdicts:
+        return Verdict.NOT_RUN
+    judged = set(verdicts) - {Verdict.NOT_COMPARABLE}
+    if not judged:
+        return Verdict.NOT_COMPARABLE
+    return judged.pop() if len(judged) == 1 else Verdict.PARTLY
+
+
+def worse(one: Judged, other: Judged) -> Judged:
+    order = (Verdict.FAILS, Verdict.PARTLY, Verdict.HOLDS)
+    return min(one, other, key=lambda judged: order.index(judged.verdict))
+
+
+def t_quantile(df: int) -> float:
+    """The t beyond which, to both sides, 5 % of Student's distribution lie.
+
+    >>> [round(t_quantile(df), 3) for df in (1, 2, 4, 29)]
+    [12.706, 4.303, 2.776, 2.045]
+    """
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _within(middle, df) < CONFIDENCE:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def rank_correlation(values: Sequence[float]) -> float:
+    """Spearman's, with the order in which they stand; 0 where all are equal.
+
+    >>> rank_correlation([10, 30, 20]), rank_correlation([7, 7, 7])
+    (0.5, 0.0)
+    """
+    ranks = [_rank(value, values) for value in values]
+    middle = (len(values) - 1) / 2
+    joint = sum((i - middle) * (rank - middle) for i, rank in enumerate(ranks))
+    own = sum((rank - middle) ** 2 for rank in ranks)
+    places = sum((i - middle) ** 2 for i in range(len(values)))
+    return joint / sqrt(own * places) if own else 0.0
+
+
+def _within(t: float, df: int) -> float:
+    """P(|T| < t), in closed form for a whole number of degrees of freedom."""
+    angle = atan(t / sqrt(df))
+    term, total, first = (1.0, 1.0, 2) if df % 2 == 0 else (cos(angle), cos(angle), 3)
+    for n in range(first, df - 1, 2):
+        term *= cos(angle) ** 2 * (n - 1) / n
+        total += term
+    if df % 2 == 0:
+        return sin(angle) * total
+    return 2 / pi * (angle + (sin(angle) * total if df > 1 else 0.0))
+
+
+def _rank(value: float, values: Sequence[float]) -> float:
+    """Its place, from 0; equal values share the mean of theirs."""
+    return sum(other < value for other in values) + (values.count(value) - 1) / 2
+
+
+def _share_as_ordered(values: Sequence[float], correlation: float) -> float:
+    """Of all orders of the values, those at least as well ordered, in either direction."""
+    if len(values) > LONGEST_SWEEP:
+        raise ValueError(f"a sweep of {len(values)} has too many orders to count")
+    every = [abs(rank_correlation(order)) for order in permutations(values)]
+    return sum(other >= correlation - 1e-9 for other in every) / len(every)
+
+
+def _few(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"{seeds} seeds"

@@ -110,10 +110,10 @@ def audit(
     coarse = Groups.of(1 / seconds, scores, slow, FEW_BINS)
     labels = LabelShares(table, coarse, 1 / seconds, scores)
     rules = rules_with(cap)
-    within = {method: _presence(shares, buffer_size, rule) for method, rule in rules.items()}
+    within = {m: presence(shares, buffer_size, rule.buffer) for m, rule in rules.items()}
     weight = {
-        method: _by_client(groups, within, shares, scores, buffer_size, rule)
-        for method, rule in rules.items()
+        m: _by_client(groups, influence(groups, buffer_size, rule), rule, within[m], scores)
+        for m, rule in rules.items()
     }
     by_label = {
         method: labels.of_clients(weight[method]) for method in METHODS if method != "fedbuff"
@@ -170,25 +170,15 @@ def _check_size(size: int, table: LabelTable) -> None:
         )
 
 
-def _presence(shares: Floats, size: int, rule: Rule) -> Floats:
-    return presence(shares, size, rule.buffer)
-
-
 def _by_client(
-    groups: Groups,
-    within: dict[str, Floats],
-    shares: Floats,
-    scores: Floats,
-    size: int,
-    rule: Rule,
+    groups: Groups, of_group: Floats, rule: Rule, within: Floats, scores: Floats
 ) -> Floats:
-    """A client's influence: its group's, for its own presence and score."""
-    of_group = influence(groups, size, rule)
-    if groups.many.size == shares.size or rule.weighting == "cached":
-        return of_group[groups.of_client]
-    if rule.weighting == "uniform":
-        return shares
+    """A client's part of its group's influence: by its own presence and score."""
     group = groups.of_client
-    mean = np.bincount(group, within["fedraw"]) / groups.many
-    own = of_group[group] * (within["fedraw"] / mean[group]) * (scores / groups.score[group])
+    own = of_group[group]
+    if groups.many.size == group.size or rule.weighting == "cached":
+        return own
+    own = own * within / (np.bincount(group, within) / groups.many)[group]
+    if rule.weighting == "rarity":
+        own = own * scores / groups.score[group]
     return np.asarray(own / own.sum(), np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedraw.analysis.verdict import SHOWN, verdict
+from fedraw.analysis.verdict import SHOWN, THRESHOLDS, verdict
 from fedraw.analysis.what_if import WhatIf
 from fedraw.core.types import Floats, Label
 
@@ -34,7 +34,7 @@ def recommend(
     """The least change from FedFa that keeps every label; else the one that does most.
 
     In this order: FedFa as it is, FedRAW with the same buffer (capped, where that costs nothing),
-    FedRAW with larger buffers, CA2FL, which stores a model for every client.
+    FedRAW with larger buffers, FedBuff, CA2FL, which stores an update of every client.
     """
     worst = int(plain.argmin())
     before = float(plain[worst])
@@ -57,11 +57,15 @@ def recommend(
         if _keeps_all(setting):
             larger = "" if setting.buffer_size == size else ", with a larger buffer"
             return chosen(setting, f"no label is at risk then{larger}")
-    cached = at["ca2fl", size, None]
-    best = max([*candidates, cached], key=_least)
-    least = labels[best.worst]
+    buffered, cached = at["fedbuff", size, None], at["ca2fl", size, None]
+    if _keeps_all(buffered):
+        return chosen(buffered, "adding updates forgets less, and FedRAW leaves some at risk")
     if _keeps_all(cached):
-        return chosen(cached, "FedRAW leaves some at risk; CA2FL stores a model per client for it")
+        return chosen(
+            cached, "FedRAW leaves some at risk; CA2FL stores an update per client for it"
+        )
+    best = max([*candidates, buffered, cached], key=lambda s: _least(s) / THRESHOLDS[s.method][1])
+    least = labels[best.worst]
     return chosen(
         best,
         f"the most any setting here does, yet label {least} stays at "

@@ -21,8 +21,10 @@ from benchmarks.calibration_report import report
 
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import RULES, influence
+from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
 from fedraw.core.rarity import rarity_scores
+from fedraw.data.catalog import load
 from fedraw.experiments.cells import Cell, run_cells
 from fedraw.experiments.run import How
 from fedraw.experiments.scenario import Scenario
@@ -40,19 +42,22 @@ EVENTS = 3000
 BATCH = 20
 
 
-def federation(number: int) -> tuple[str, Spec]:
+def federation(number: int, scratch: Path) -> tuple[str, Spec]:
     """The number-th random federation; methods take turns, so each meets as many."""
     rng = np.random.default_rng([2026, number])
     method = list(STRATEGIES)[number % len(STRATEGIES)]
-    clients = int(rng.integers(12, 41))
-    rare = rng.choice(10, int(rng.integers(1, 4)), replace=False)
+    clients = int(rng.integers(12, 33))
+    rare = [int(label) for label in rng.choice(10, int(rng.integers(1, 4)), replace=False)]
+    path = scratch / f"{number}.npz"
+    small = [int(label) for label in rng.choice(10, 2, replace=False) if label not in rare]
+    _write_digits(path, rare, small, rng)
     spec = {
-        "data": {"name": "digits"},
+        "data": {"name": "npz", "path": str(path)},
         "partition": {
             "clients": clients,
-            "rare_labels": [int(label) for label in rare],
+            "rare_labels": rare,
             "clients_per_rare_label": int(rng.integers(1, max(2, clients // 5))),
-            "clients_per_common_label": int(clients * rng.uniform(0.4, 0.9)),
+            "clients_per_common_label": max(1, int(clients * rng.uniform(0.25, 0.9))),
         },
         "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(0, np.log(20))))},
         "strategy": {**STRATEGIES[method], "buffer": int(rng.integers(3, min(20, clients - 1)))},
@@ -61,22 +66,40 @@ def federation(number: int) -> tuple[str, Spec]:
     return method, Spec.read(spec)
 
 
+def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.Generator) -> None:
+    """The digits; for training, at least 8 % of a rare one and 28 % of a small one are left."""
+    data = load("digits", rng=rng)
+    kept = np.ones(data.classes)
+    for labels, least in ((rare, 0.08), (small, 0.28)):
+        kept[labels] = np.minimum(1.0, np.exp(rng.uniform(np.log(least), 0.5, len(labels))))
+    few = rng.random(len(data.labels)) > kept[data.labels]
+    np.savez(
+        path,
+        images=data.images[:][~few],
+        labels=data.labels[~few],
+        test_images=data.test_images[:],
+        test_labels=data.test_labels,
+    )
+
+
 def records(numbers: list[int], jobs: int | None) -> Iterator[dict[str, Any]]:
     """One record per run: what is known beforehand, and the recall that came of it."""
-    drawn = [federation(number) for number in numbers]
     with TemporaryDirectory() as scratch:
+        drawn = [federation(number, Path(scratch)) for number in numbers]
+        before = [beforehand(m, spec, n) for n, (m, spec) in zip(numbers, drawn, strict=True)]
         folders = [Path(scratch, str(number)) for number in numbers]
         cells = [Cell(d[1], n, f) for d, n, f in zip(drawn, numbers, folders, strict=True)]
         results = run_cells(cells, How(), jobs)
         recalls = [recall(folder) for folder in folders]
-    for number, (method, spec), result, found in zip(numbers, drawn, results, recalls, strict=True):
+    for i, number in enumerate(numbers):
+        method, spec = drawn[i]
         yield {
             "number": number,
             "method": method,
             "spec": spec.tables(),
-            "recall": found,
-            "global_accuracy": result.summary["tail"]["GlobalAcc"],
-            "beforehand": beforehand(method, spec, number),
+            "recall": recalls[i],
+            "global_accuracy": results[i].summary["tail"]["GlobalAcc"],
+            "beforehand": before[i],
         }
 
 
@@ -100,6 +123,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
     rule = RULES[method]
     weight = influence(groups, size, rule)
     shares = arrival_shares(seconds)
+    shares_of_labels = LabelShares(table, groups, 1 / seconds, rarity_scores(table))
     row, column = table.row_of_entry(), table.column
     label_weight = np.bincount(column, weight[row] * table.share, len(table.labels))
 
@@ -118,6 +142,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
         "coverage": table.coverage().tolist(),
         "fair": table.fair_shares().tolist(),
         "label_influence": label_weight.tolist(),
+        "standing": shares_of_labels.of_clients(weight).standing.tolist(),
         "holders_influence": each(lambda h: weight[h].sum()),
         "presence": each(lambda h: group_presence(shares, mask(h), size, rule.buffer)),
         "holders_presence": each(lambda h: presence(shares, size, rule.buffer)[h].mean()),

@@ -19,21 +19,24 @@ FAMILIES = {
     "adding updates": ("fedbuff", "ca2fl"),
 }
 PREDICTORS: dict[str, Callable[[Mapping[str, Any]], float]] = {
-    "label influence, multiple of fair": lambda r: r["share"],
+    "standing": lambda r: r["standing"],
+    "label influence, beside the median label's": lambda r: r["beside"],
+    "label influence": lambda r: r["share"] * r["fair"],
     "influence of all holders": lambda r: r["holders_influence"],
+    "label influence, multiple of fair": lambda r: r["share"],
     "chance that a holder is in the buffer": lambda r: r["presence"],
     "mean presence of a holder": lambda r: r["holders_presence"],
     "share of arrivals from holders": lambda r: r["arrival_share"],
     "coverage": lambda r: r["coverage"],
 }
-EDGES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, np.inf)
+EDGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, np.inf)
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
     """The calibration in Markdown."""
-    rows = [row for record in records for row in _rare_labels(record)]
+    rows = [row for record in records for row in _scarce_labels(record)]
     parts = [
-        f"`{headline()}`: {len(records)} runs, {len(rows)} rare labels.\n",
+        f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels.\n",
         _predictors(rows),
         _bins(rows),
         _fits(rows),
@@ -42,10 +45,19 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def _rare_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those on few clients, and those of few samples; the others are hardly ever in danger."""
     before = record["beforehand"]
+    usual = np.median(before["fair"])
     rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
-    columns = ("holders_influence", "presence", "holders_presence", "arrival_share", "coverage")
+    columns = (
+        "holders_influence",
+        "presence",
+        "holders_presence",
+        "arrival_share",
+        "coverage",
+        "fair",
+    )
     return [
         {
             "number": record["number"],
@@ -53,10 +65,12 @@ def _rare_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             "buffer": before["buffer"],
             "recall": record["recall"][label] / 100,
             "share": before["label_influence"][i] / before["fair"][i],
+            "standing": before["standing"][i],
+            "beside": before["label_influence"][i] / np.median(before["label_influence"]),
             **{name: before[name][i] for name in columns},
         }
         for i, label in enumerate(before["labels"])
-        if label in rare
+        if label in rare or before["fair"][i] < 0.7 * usual
     ]
 
 
@@ -78,12 +92,12 @@ def _predictors(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["| multiple of fair | averaging: labels, recall | adding: labels, recall |"]
+    lines = ["| standing | averaging: labels, recall | adding: labels, recall |"]
     lines.append("|---|---:|---:|")
     for low, high in itertools.pairwise(EDGES):
         cells = []
         for methods in FAMILIES.values():
-            found = [100 * r["recall"] for r in _of(rows, methods) if low <= r["share"] < high]
+            found = [100 * r["recall"] for r in _of(rows, methods) if low <= r["standing"] < high]
             if len(found) < 5:
                 cells.append(f"{len(found)}")
                 continue
@@ -95,14 +109,14 @@ def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
-    """recall = 1 / (1 + (half / share)^slope), and the shares at which it is 25, 50 and 75 %."""
+    """recall = 1 / (1 + (half / standing)^slope): the standing at which it is 25, 50, 75 %."""
     lines = [
         "| family | slope | 25 % at | 50 % at | 75 % at | spread |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for family, methods in FAMILIES.items():
         own = _of(rows, methods)
-        x, y = np.array([r["share"] for r in own]), np.array([r["recall"] for r in own])
+        x, y = np.array([r["standing"] for r in own]), np.array([r["recall"] for r in own])
         numbers = np.array([r["number"] for r in own])
         (a, b), left = _fit(x, y)
         again = [_thresholds(*_fit(x[i], y[i])[0]) for i in _resampled(numbers)]
@@ -112,7 +126,8 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
             for value, least, most in zip(_thresholds(a, b), low, high, strict=True)
         ]
         lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * left:.0f} points |")
-    return "The fit, with 95 % intervals over federations drawn again:\n\n" + _text(lines)
+    words = "The standing at which the fitted recall is 25, 50 and 75 %"
+    return f"{words}, with 95 % intervals over federations drawn again:\n\n" + _text(lines)
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -124,7 +139,7 @@ def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
         own = _of(rows, [method])
         cells = []
         for word in ("lost", "at risk", "kept"):
-            found = np.array([r["recall"] for r in own if verdict(method, r["share"]) == word])
+            found = np.array([r["recall"] for r in own if verdict(method, r["standing"]) == word])
             if not found.size:
                 cells.append("0")
                 continue

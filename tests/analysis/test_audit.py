@@ -42,6 +42,11 @@ def test_by_hand() -> None:
     assert found.presence["fedraw"][9] == pytest.approx(chance)
     assert found.influence["fedraw"][9] == pytest.approx(weight, rel=1e-5)
     assert found.label_influence["fedraw"][1] == pytest.approx(weight * 10, rel=1e-5)
+    # Two labels: the median of their fair shares is a half, of their coverage more than a quarter.
+    assert found.standing["fedfa"][1] == pytest.approx((share * (4 / 9) / 0.5 * share) ** 0.5)
+    assert found.verdicts["fedfa"] == ("kept", "lost")
+    # One client in G, of share p: it comes every 1/p arrivals.
+    assert found.rare_staleness == pytest.approx(1 / share)
 
 
 @settings(deadline=None, max_examples=40)
@@ -83,7 +88,7 @@ def test_equal_clients_have_fair_shares_under_every_method() -> None:
     assert found.rare_presence == dict.fromkeys(METHODS)
     assert found.slower == ()
     assert found.recommendation.method == "fedfa"
-    assert "every label" in str(found.recommendation)
+    assert "no label is at risk as it is" in str(found.recommendation)
 
 
 def test_a_cap_takes_weight_from_the_rare_client() -> None:
@@ -109,16 +114,22 @@ def test_slower_holders_are_worse_off_but_for_ca2fl() -> None:
     assert slow.label_influence["fedraw"][1] < quick.label_influence["fedraw"][1]
 
 
-def test_few_arrivals_leave_much_open_and_many_little() -> None:
+def test_times_known_badly_leave_much_open_and_well_little() -> None:
     widths = []
-    for arrivals in (5, 500):
-        found = audit(TEN, SLOW, 5, arrivals=np.full(10, arrivals))
+    seconds = np.array([SLOW[i] for i in range(10)])
+    for factor in (2.0, 1.1):
+        found = audit(TEN, SLOW, 5, interval=(seconds / factor, seconds * factor))
         assert found.label_interval is not None
         interval = found.label_interval["fedraw"]
         assert interval.low[1] < found.label_influence["fedraw"][1] < interval.high[1]
         widths.append(interval.high[1] - interval.low[1])
     assert widths[0] > 3 * widths[1]
     assert audit(TEN, SLOW, 5).label_interval is None
+    # Never heard: only one end of the interval is known.
+    open_end = np.where(seconds > 1, np.inf, seconds)
+    found = audit(TEN, SLOW, 5, interval=(seconds / 2, open_end))
+    assert found.label_interval is not None
+    assert np.isfinite(found.label_interval["fedraw"].high).all()
 
 
 def test_a_label_table_does_as_well_as_histograms() -> None:
@@ -140,7 +151,8 @@ def test_one_client_and_one_label_just_work() -> None:
     [
         ({"buffer_size": 11}, "buffer of 11 is larger.*with 10 clients.*1 to 10"),
         ({"buffer_size": 0}, "buffer of 0 holds nothing"),
-        ({"cap": 0.1}, r"cap_at = 0\.1 is below 1/5"),
+        ({"cap": 0.1}, r"cap = 0\.1 is below 1/5"),
+        ({"times": SLOW | {3: 1e-300}}, "client 9 takes 4 seconds and client 3 1e-300.*units"),
         ({"rare": ["od"]}, "rare label 'od': did you mean 'odd'"),
         ({"times": {0: 1.0}}, "no value for client 1"),
         ({"times": SLOW | {"x": 1.0}}, "client 'x', who is not in the label counts"),

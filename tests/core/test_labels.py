@@ -131,3 +131,9 @@ def test_a_table_says_what_it_was_told(counts: Counts) -> None:
     }
     assert told == counts
     assert np.add.reduceat(table.share, table.start[:-1]) == pytest.approx(1)
+
+
+def test_more_samples_than_64_bits_hold_are_refused() -> None:
+    counts = {client: {"a": 2**53} for client in range(600)}
+    with pytest.raises(BadInput, match=r"5\.4e\+18 samples in all are too many"):
+        LabelTable.from_counts(counts)

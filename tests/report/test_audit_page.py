@@ -17,13 +17,15 @@ from fedraw.analysis.audit import METHODS, Audit, audit
 from fedraw.analysis.verdict import THRESHOLDS, verdict
 from fedraw.core.labels import LabelTable
 from fedraw.errors import BadInput
-from fedraw.report.audit_figures import place
-from fedraw.report.audit_page import render_audit, write_audit_page
+from fedraw.report.audit_figures import HIGH, place
+from fedraw.report.audit_page import render_audit, speeds, write_audit_page
 from fedraw.report.audit_tables import say
 from fedraw.report.audit_words import (
     SIGN,
     TIED,
     headline,
+    in_percent,
+    limit,
     multiple,
     percent,
     shown,
@@ -33,6 +35,7 @@ from fedraw.report.audit_words import (
 
 NASTY = "<script>console.error('executed')</script>$title" + "long" * 40
 HEBREW = "נדיר מאוד"
+INTERVAL = np.array([4.0, 1.3, 0.7]), np.array([24.0, 3.2, 1.4])  # seconds of `small`
 
 
 class Outline(HTMLParser):
@@ -144,8 +147,13 @@ def test_the_headline_agrees_with_the_verdicts(slow: float) -> None:
         assert numbers == [many["lost"], 10, *([many["at risk"]] if many["at risk"] else [])]
     else:
         assert numbers == ([many["at risk"], 10] if many["at risk"] else [])
-    worst = str(one.labels[int(one.label_influence["fedfa"].argmin())])
-    assert (f"<bdi>{worst}</bdi>" in under_fedfa(one)) == (many["kept"] < 10)
+    worst = one.worst_first()[0]
+    least = in_percent(float(one.standing["fedfa"][worst]), "fedfa")
+    words = under_fedfa(one)
+    assert (f"<bdi>{one.labels[worst]}</bdi>" in words) == (many["kept"] < 10)
+    assert (f"has a standing of {least}, and would be kept from 30{TIED}%." in words) == (
+        many["kept"] < 10
+    )
 
 
 def test_the_table_of_labels_has_the_audits_numbers(found: Audit) -> None:
@@ -159,7 +167,9 @@ def test_the_table_of_labels_has_the_audits_numbers(found: Audit) -> None:
         assert row[2] == f"{found.holders_slowness[i]:.2f}{TIED}×"
         for method, words in zip(METHODS, row[3:7], strict=True):
             word = found.verdicts[method][i]
-            assert words == f"{multiple(found.label_influence[method][i])} {SIGN[word]} {word}"
+            standing = in_percent(float(found.standing[method][i]), method)
+            share = multiple(found.label_influence[method][i])
+            assert words == f"{standing} {SIGN[word]} {word} {share} of fair"
         assert row[7] == found.in_words(i)
 
 
@@ -169,22 +179,75 @@ def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
         drawn = [attrs for tag, attrs in tags if tag == "use" and attrs["class"] == method]
         marks = [attrs for attrs in drawn if attrs["href"] == f"#mark-{method}"]
         at = [attrs["x"] for attrs in marks if attrs["x"] != "50%"]  # those of the key
-        shares = [float(found.label_influence[method][i]) for i in found.worst_first()]
-        assert at == [f"{place(share):.1f}%" for share in shares]
+        standing = [float(found.standing[method][i]) for i in found.worst_first()]
+        assert at == [f"{place(one):.1f}%" for one in standing]
     bands = [attrs for tag, attrs in tags if tag == "rect" and "x" in attrs]
     lost = [attrs["width"] for attrs in bands if attrs["class"] == "lost"]
     assert lost[:4] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in METHODS]
     assert len(bands) == 10 * 4 * 3
 
 
+def test_the_limits_are_named(found: Audit) -> None:
+    words = outline(found).words.replace(TIED, " ")
+    assert "FedFa and FedRAW: lost below 10 %, kept from 30 %" in words
+    assert "FedBuff and CA2FL: lost below 4 %, kept from 13 %" in words
+
+
+def test_where_every_label_is_on_few_clients_holders_count_against_that() -> None:
+    # Ten labels on 100 clients each: fair influence, times a tenth over two fifths, is a quarter.
+    apart = audit({i: {i // 100: 5} for i in range(1000)})
+    page = outline(apart)
+    assert [row[3] for row in page.tables["label-numbers"][1:]] == [
+        f"50.0{TIED}% ● kept 1.00 of fair"
+    ] * 10
+    assert "on fewer than a quarter of the clients" in page.words
+
+
+def test_what_lies_beyond_the_axis_has_an_arrow(found: Audit) -> None:
+    assert not {"#below", "#above"} & {attrs.get("href") for _, attrs in outline(found).tags}
+    # A label on one client of 20 stands at a half; the one all hold has 99 times its samples a
+    # client, so 1980 times its influence, and 20 times its holders: the root of that, halved.
+    loud = audit({i: {f"label {i}": 1, "all": 99} for i in range(20)}, buffer_size=3)
+    assert loud.standing["fedfa"][loud.labels.index("all")] == pytest.approx((1980 * 20) ** 0.5 / 2)
+    page = render_audit(loud, title="", source="")
+    assert page.count('href="#above"') == len(METHODS)
+    assert 'href="#below"' not in page
+    assert f"<b>9,950{TIED}%</b>" in page
+    # One of two clients has a billionth of the arrivals, so twice that in standing; CA2FL alone,
+    # to which clients weigh alike, hears it.
+    slow = audit({0: {"a": 5}, 1: {"b": 5}}, [1.0, 1e9], 1)
+    page = render_audit(slow, title="", source="")
+    assert page.count('href="#below"') == len(METHODS) - 1
+    assert 'href="#above"' not in page
+
+
 def test_at_most_25_labels_are_drawn_and_the_rest_is_counted() -> None:
     many = audit({i: {f"label {i}": 5, "all": 5} for i in range(40)}, buffer_size=3)
     page = render_audit(many, title="", source="")
-    assert "; 16 more are not drawn, all of them kept." in page
+    assert "under FedFa. 16 more are not drawn, all of them kept." in page
     assert page.count('<p class="who">') == 25
     assert len(Outline(page).tables["label-numbers"]) == 26
     csv = page.split('<textarea id="labels-csv"')[1].split("</textarea>")[0]
     assert len(csv.strip().splitlines()) == 42, "the CSV has them all, after a head"
+    assert ",fedfa_standing,fedfa_of_fair,fedbuff_standing,fedbuff_of_fair," in csv
+
+
+def test_rare_labels_are_drawn_wherever_they_stand() -> None:
+    counts = {i: {f"label {i % 40}": 5, "all": 5} for i in range(80)} | {80: {"quick": 5, "all": 5}}
+    times = dict.fromkeys(range(80), 1.0) | {80: 0.1}
+    one = audit(counts, times, 3)
+    assert one.rare_labels == ("quick",)
+    assert one.worst_first().index(one.labels.index("quick")) == 40, "its one holder is quick"
+    page = render_audit(one, title="", source="")
+    assert "The 25 labels of the lowest standing under FedFa, and 1 rare label besides." in page
+    assert page.count('<p class="who">') == 26
+    assert Outline(page).tables["label-numbers"][-1][0] == "quick rare"
+    assert "1 client (1.2" in page and "holds it" in page
+
+
+def test_one_label_left_out_is_no_plural() -> None:
+    one = audit({i: {f"label {i}": 5, "all": 5} for i in range(25)}, buffer_size=3)
+    assert "1 more is not drawn; it is kept." in render_audit(one, title="", source="")
 
 
 def test_the_grid_has_every_setting_and_marks_the_recommended(found: Audit) -> None:
@@ -196,13 +259,13 @@ def test_the_grid_has_every_setting_and_marks_the_recommended(found: Audit) -> N
     }
     assert cells["FedRAW, cap 0.3", "3"] == "–", "a cap below 1/3"
     for setting in found.what_if:
-        share = float(setting.label_influence.min())
-        word = verdict(setting.method, share)
+        method, standing = setting.method, float(setting.standing.min())
+        share, word = setting.label_influence[setting.worst], verdict(method, standing)
         words = cells.pop((shown(setting.method, setting.cap), str(setting.buffer_size)))
         label = found.labels[setting.worst]
         assert words.removeprefix("recommended ") == (
-            f"{multiple(share)} {SIGN[word]} {word} label {label}"
-            f" {percent(setting.rare_presence)} present"
+            f"{in_percent(standing, method)} {SIGN[word]} {word} label {label}"
+            f" {multiple(share)} of fair {percent(setting.rare_presence)} present"
         )
         advice = found.recommendation
         recommended = (advice.method, advice.buffer_size, advice.cap)
@@ -217,7 +280,9 @@ def test_slower_holders_stand_in_a_grid_of_their_own(found: Audit) -> None:
     rare = [found.labels.index(label) for label in found.rare_labels]
     for method, row in zip(METHODS, rows, strict=True):
         for slower, words in zip(found.slower, row[1:], strict=True):
-            assert words.startswith(multiple(slower.label_influence[method][rare].min()))
+            label, word = slower.worst(method, rare)
+            least = in_percent(float(slower.standing[method][rare].min()), method)
+            assert words.startswith(f"{least} {SIGN[word]} {word} label {found.labels[label]} ")
             assert words.endswith(f"{percent(slower.rare_presence[method])} present")
 
 
@@ -252,6 +317,19 @@ def test_the_federation_is_described(found: Audit) -> None:
     assert "BufferK = 10 updates" in words
     assert "Timesfrom <times>" in words
     assert f"FedFa {found.rare_presence['fedfa']:.1f} %" in words
+    assert found.rare_staleness is not None
+    away = f"comes back after about {found.rare_staleness:.0f} arrivals"
+    assert f"a holder of a rare label {away}" in words
+    assert "Staleness is no part of the verdict." in words
+    assert "in federations of 12 to 32 clients" in words
+    assert "A label's standing is how loudly a label speaks beside the others, and how" in words
+
+
+def test_speeds_are_told_in_words() -> None:
+    assert speeds(2.0, 2.0) == (
+        "2 seconds an update: the slowest client takes as long as the quickest"
+    )
+    assert speeds(2.0, 2.002).endswith("takes about as long as the quickest")
 
 
 def test_rare_labels_and_a_cap_that_were_given_are_named() -> None:
@@ -267,17 +345,15 @@ def test_notes_are_shown_only_if_there_are_any(found: Audit) -> None:
     assert '<ul class="cautions">' not in render_audit(found, title="", source="")
 
 
-def test_intervals_are_whiskers_and_small_print() -> None:
-    sure = small(arrivals=np.array([4, 20, 40]))
+def test_intervals_are_small_print() -> None:
+    sure = small(interval=INTERVAL)
     assert sure.label_interval is not None
     page = outline(sure)
     i = sure.worst_first()[0]
     ends = sure.label_interval["fedfa"].low[i], sure.label_interval["fedfa"].high[i]
     first = page.tables["label-numbers"][1][3]
-    assert first.endswith(f" {multiple(ends[0])} to {multiple(ends[1])}")
-    whisker = next(attrs for tag, attrs in page.tags if attrs.get("class") == "whisker fedfa")
-    assert [whisker["x1"], whisker["x2"]] == [f"{place(float(end)):.1f}%" for end in ends]
-    assert not any("whisker" in str(attrs.get("class")) for _, attrs in outline(small()).tags)
+    assert first.endswith(f" of fair {multiple(ends[0])} to {multiple(ends[1])}")
+    assert outline(small()).tables["label-numbers"][1][3].endswith(" of fair")
 
 
 def test_names_are_shown_and_never_read_as_markup() -> None:
@@ -352,8 +428,26 @@ def test_any_federation_has_a_page(counts: dict[str, dict[str, int]], data: st.D
 
 def test_numbers_that_are_none_are_not_printed() -> None:
     assert {multiple(float("nan")), multiple(float("inf")), percent(float("nan"))} == {"–"}
+    assert in_percent(float("nan"), "fedfa") == "–"
     assert place(float("nan")) == place(0.0)
-    assert place(float("inf")) == place(5.0)
+    assert place(float("inf")) == place(HIGH)
+
+
+@given(st.floats(0, 40), st.sampled_from(METHODS))
+def test_a_standing_as_shown_has_its_own_verdict(standing: float, method: str) -> None:
+    words = in_percent(standing, method).removesuffix(f"{TIED}%").replace(",", "")
+    if words[0] not in "<>":
+        assert verdict(method, float(words) / 100) == verdict(method, standing)
+        assert abs(float(words) / 100 - standing) <= (0.0005 if standing < 0.9995 else 0.005)
+
+
+@pytest.mark.parametrize(
+    ("standing", "words"),
+    [(0.0999, "9.99 %"), (0.1001, "10.0 %"), (0.09999999, "9.999999 %"), (0.2999, "29.99 %")],
+)
+def test_near_a_limit_there_are_more_digits(standing: float, words: str) -> None:
+    assert in_percent(standing, "fedfa").replace(TIED, " ") == words
+    assert [limit(end).replace(TIED, " ") for end in THRESHOLDS["fedfa"]] == ["10 %", "30 %"]
 
 
 @pytest.mark.parametrize(("share", "words"), [(0.0, "<0.01"), (0.004, "<0.01"), (0.006, "0.01")])
@@ -409,7 +503,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, found: Audit) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    nasty = small(arrivals=np.array([4, 20, 40]))
+    nasty = small(interval=INTERVAL)
     written = {"found": found, "nasty": nasty}
     for name, one in written.items():
         title = NASTY if name == "nasty" else "Thirty clients"
@@ -437,7 +531,7 @@ def test_in_a_browser(tab: Tab, pages: dict[str, Path], name: str, width: int, d
     )
 
 
-def test_what_scrolls_can_be_reached_by_keyboard(tab: Tab, pages: dict[str, Path]) -> None:
+def test_the_keyboard_stops_at_what_scrolls(tab: Tab, pages: dict[str, Path]) -> None:
     tab.open(pages["found"], width=360)
     scrolls = (
         "[...document.querySelectorAll('*')].filter(e => e.scrollWidth > e.clientWidth + 1 &&"

@@ -14,6 +14,7 @@ from fedraw.analysis.inputs import Counts, Times, holders, rare_labels_of, secon
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
 from fedraw.analysis.recommendation import Recommendation, recommend
+from fedraw.analysis.staleness import mean_staleness
 from fedraw.analysis.uncertainty import Interval, intervals
 from fedraw.analysis.verdict import Verdict, in_words, verdict
 from fedraw.analysis.what_if import Slower, WhatIf, if_slower, what_if
@@ -31,7 +32,8 @@ class Audit:
     """What can be said of a federation beforehand. Arrays follow `clients` or `labels`.
 
     `label_influence` is a multiple of the fair share: at 1 a label weighs in the global model as
-    its samples weigh among all samples.
+    its samples weigh among all samples. The verdicts go by `standing`: how loudly
+    a label speaks beside the others, and how much of the model comes from clients that hold it.
     """
 
     buffer_size: int
@@ -39,6 +41,7 @@ class Audit:
     clients: tuple[ClientId, ...]
     labels: tuple[Label, ...]
     rare_labels: tuple[Label, ...]
+    rare_by_coverage: bool  # or named by the caller
     holds_rare: npt.NDArray[np.bool_]  # by client
     samples: Ints  # by client
     coverage: Ints  # by label: how many clients hold it
@@ -50,20 +53,21 @@ class Audit:
     presence: dict[str, Floats]  # by method and client
     influence: dict[str, Floats]  # by method and client
     label_influence: dict[str, Floats]  # by method and label
+    standing: dict[str, Floats]  # by method and label
     label_interval: dict[str, Interval] | None  # what the uncertainty of the times leaves open
     rare_presence: dict[str, float | None]  # percent; None: no label is rare
+    rare_staleness: float | None  # arrivals between two of one holder of a rare label, on average
     verdicts: dict[str, tuple[Verdict, ...]]  # by method and label
     what_if: tuple[WhatIf, ...]
     slower: tuple[Slower, ...]
     recommendation: Recommendation
 
     def worst_first(self) -> list[int]:
-        """Positions of the labels, the one with the least influence under any method first."""
-        least = np.min([self.label_influence[method] for method in METHODS], axis=0)
-        return [int(i) for i in np.argsort(least, kind="stable")]
+        """Positions of the labels, the one of the lowest standing under FedFa first."""
+        return [int(i) for i in np.argsort(self.standing["fedfa"], kind="stable")]
 
     def in_words(self, label: int) -> str:
-        """The verdict on a label (by position): 'lost under FedFa and FedBuff, kept by …'."""
+        """The verdicts on a label (by position): 'lost under FedFa; kept by CA2FL, FedRAW'."""
         return in_words({method: self.verdicts[method][label] for method in METHODS})
 
     def below(self, share: float, methods: Sequence[str] = METHODS) -> list[tuple[str, Label]]:
@@ -82,13 +86,13 @@ def audit(
     *,
     cap: float | None = None,
     rare: Sequence[Label] | None = None,
-    arrivals: Ints | None = None,
+    interval: tuple[Floats, Floats] | None = None,
 ) -> Audit:
     """Say, from label counts and mean training times alone, which labels will be lost.
 
     counts: a LabelTable, or one histogram per client. times: seconds by client; without them all
-    are as fast, and `slower` says what happens if the holders of rare labels are not. arrivals: how
-    many arrivals each time was estimated from, for intervals.
+    are as fast, and `slower` says what happens if the holders of rare labels are not. interval: the
+    ends of a 95 % interval of each time, where it is an estimate.
 
     >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
     >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer_size=5)
@@ -101,13 +105,13 @@ def audit(
     seconds = seconds_of(times, table.clients)
     _check_size(buffer_size, table)
     if cap is not None:
-        check_cap("water-filling", cap, buffer_size)
+        check_cap("water-filling", cap, buffer_size, name="cap")
     coverage = table.coverage()
     rare_labels = rare_labels_of(rare, table)
-    slow = holders(table, rare_labels)
+    holding = holders(table, rare_labels)
     scores, shares = rarity_scores(table), arrival_shares(seconds)
-    groups = Groups.of(1 / seconds, scores, slow)
-    coarse = Groups.of(1 / seconds, scores, slow, FEW_BINS)
+    groups = Groups.of(1 / seconds, scores, holding)
+    coarse = Groups.of(1 / seconds, scores, holding, FEW_BINS)
     labels = LabelShares(table, coarse, 1 / seconds, scores)
     rules = rules_with(cap)
     within = {m: presence(shares, buffer_size, rule.buffer) for m, rule in rules.items()}
@@ -115,40 +119,40 @@ def audit(
         m: _by_client(groups, influence(groups, buffer_size, rule), rule, within[m], scores)
         for m, rule in rules.items()
     }
-    by_label = {
-        method: labels.of_clients(weight[method]) for method in METHODS if method != "fedbuff"
-    }
-    by_label["fedbuff"] = by_label["fedfa"]  # blocks or a window: a client weighs its arrivals
-    settings = what_if(coarse, labels, slow, buffer_size, cap)
-    verdicts = {m: tuple(verdict(m, share) for share in by_label[m]) for m in METHODS}
+    voices = {m: labels.of_clients(weight[m]) for m in METHODS if m != "fedbuff"}
+    voices["fedbuff"] = voices["fedfa"]  # blocks or a window: a client weighs its arrivals
+    settings = what_if(coarse, labels, holding, buffer_size, cap)
     return Audit(
         buffer_size=buffer_size,
         cap=cap,
         clients=table.clients,
         labels=table.labels,
         rare_labels=rare_labels,
-        holds_rare=slow,
+        rare_by_coverage=rare is None,
+        holds_rare=holding,
         samples=table.totals(),
         coverage=coverage,
         fair_share=table.fair_shares(),
         seconds=seconds,
         times_known=times is not None,
-        holders_slowness=labels.of_holders(seconds) / coverage / seconds.mean(),
+        holders_slowness=labels.mean_of_holders(seconds) / seconds.mean(),
         scores=scores,
         presence=within,
         influence=weight,
-        label_influence=by_label,
-        label_interval=intervals(coarse, labels, buffer_size, rules, arrivals),
+        label_influence={m: voices[m].influence for m in METHODS},
+        standing={m: voices[m].standing for m in METHODS},
+        label_interval=intervals(coarse, labels, buffer_size, rules, seconds, interval),
         rare_presence={
-            method: 100 * group_presence(shares, slow, buffer_size, rule.buffer)
+            method: 100 * group_presence(shares, holding, buffer_size, rule.buffer)
             if rare_labels
             else None
             for method, rule in rules.items()
         },
-        verdicts=verdicts,
+        rare_staleness=mean_staleness(shares, holding) if rare_labels else None,
+        verdicts={m: tuple(verdict(m, float(own)) for own in voices[m].standing) for m in METHODS},
         what_if=settings,
-        slower=if_slower(coarse, labels, slow, buffer_size, rules) if rare_labels else (),
-        recommendation=recommend(table.labels, by_label["fedfa"], settings, buffer_size),
+        slower=if_slower(coarse, labels, holding, buffer_size, rules) if rare_labels else (),
+        recommendation=recommend(table.labels, settings, buffer_size, cap),
     )
 
 

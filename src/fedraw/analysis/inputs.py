@@ -12,6 +12,8 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Floats, Label, LabelCounts
 from fedraw.errors import BadInput, nearest
 
+LARGEST_RATIO = 1e12
+
 Counts = LabelTable | Mapping[Any, LabelCounts]
 Times = Mapping[Any, float] | Sequence[float] | Floats
 
@@ -41,6 +43,12 @@ def seconds_of(times: Times | None, clients: Sequence[ClientId]) -> Floats:
         i = int(np.argmax(wrong))
         raise BadInput(
             f"client {clients[i]!r}: {seconds[i]:g} seconds is no time; give a number above 0"
+        )
+    if seconds.max() > LARGEST_RATIO * seconds.min():
+        slow, fast = clients[int(seconds.argmax())], clients[int(seconds.argmin())]
+        raise BadInput(
+            f"client {slow!r} takes {seconds.max():g} seconds and client {fast!r} "
+            f"{seconds.min():g}: one would never be heard; check the units, or leave it out"
         )
     return seconds
 

@@ -1,4 +1,10 @@
-"""From a label's influence to a word: the thresholds are measured (docs/audit.md)."""
+"""From a label's standing to a word: the thresholds are measured (docs/audit.md).
+
+Two things decide whether a label is learnt: how much of the model speaks for it, beside the other
+labels, and how much of the model comes from clients that hold it at all, because all others unlearn
+it. Standing is the geometric mean of the two. At 1 a label speaks as loudly as the median label
+would if every sample counted the same, and every client holds it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,10 @@ Verdict = Literal["lost", "at risk", "kept"]
 SHOWN = {"fedfa": "FedFa", "fedbuff": "FedBuff", "ca2fl": "CA2FL", "fedraw": "FedRAW"}
 SAID: dict[Verdict, str] = {"lost": "lost under", "at risk": "at risk under", "kept": "kept by"}
 
-# Multiples of the fair share at which the calibration runs recognised 25 and 75 % of a label.
+# The standing at which the calibration runs recognised 25 and 75 % of a label.
 # Averaging models forgets a label that is away; adding updates does not: two families.
-AVERAGING = (0.3, 0.8)
-ADDING = (0.1, 0.3)
+AVERAGING = (0.1, 0.3)
+ADDING = (0.04, 0.13)
 THRESHOLDS = {
     "fedfa": AVERAGING,
     "fedraw": AVERAGING,
@@ -24,16 +30,16 @@ THRESHOLDS = {
 }
 
 
-def verdict(method: str, share: float) -> Verdict:
-    """The word for a label with this multiple of its fair share.
+def verdict(method: str, standing: float) -> Verdict:
+    """The word for a label of this standing.
 
-    >>> verdict("fedfa", 0.1), verdict("fedfa", 1.0)
-    ('lost', 'kept')
+    >>> verdict("fedfa", 0.05), verdict("fedfa", 0.2), verdict("fedbuff", 0.2)
+    ('lost', 'at risk', 'kept')
     """
     lost, kept = THRESHOLDS[method]
-    if share < lost:
-        return "lost"
-    return "at risk" if share < kept else "kept"
+    if standing >= kept:
+        return "kept"
+    return "at risk" if standing >= lost else "lost"
 
 
 def in_words(verdicts: Mapping[str, Verdict]) -> str:

@@ -71,7 +71,7 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         BUFFER if buffer is None else buffer,
         cap=cap,
         rare=None if rare is None else _names(rare, table.labels),
-        arrivals=None if known is None else known.arrivals,
+        interval=None if known is None or known.arrivals is None else (known.low, known.high),
     )
     source = _source(times, known)
     if out is not None:
@@ -87,8 +87,11 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _methods(method: str | None, fail_below: float | None) -> Sequence[str]:
+    if fail_below is not None and not 0 < fail_below < float("inf"):
+        raise BadInput(f"--fail-below {fail_below:g} is no multiple of a fair share; 0.5 is half")
     if method is None:
         return METHODS
+    method = method.lower()  # tables say FedRAW
     if method not in METHODS:
         raise BadInput(f"--method {method!r}: {nearest(method, METHODS)}")
     if fail_below is None:
@@ -99,8 +102,11 @@ def _methods(method: str | None, fail_below: float | None) -> Sequence[str]:
 def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:
     """--rare A,B or --rare A --rare B; a label with a comma in its name is given on its own."""
     known = {str(label) for label in labels}
-    names = [[word] if word in known else word.split(",") for word in given]
-    return [name.strip() for part in names for name in part if name.strip()]
+    parts = [[word] if word in known else word.split(",") for word in given]
+    names = [name.strip() for part in parts for name in part if name.strip()]
+    if not names:
+        raise BadInput("--rare names no label; name some, or leave it out")
+    return names
 
 
 def _source(path: Path | None, known: Times | None) -> str:

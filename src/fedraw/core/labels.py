@@ -16,6 +16,7 @@ from fedraw.errors import BadInput
 
 # Above this a count is no longer exact as a float, and a share of it means nothing.
 LARGEST_COUNT = 2**53
+LARGEST_TOTAL = 2**62  # sums stay far from the end of 64 bits
 REMEDY = "a label count is a whole number from 0 on"
 
 
@@ -78,6 +79,10 @@ class LabelTable:
             key, count = key[held], count[held]
         row, column = np.divmod(key, max(len(labels), 1))
         totals = np.bincount(row, weights=count, minlength=len(clients))
+        if totals.sum() > LARGEST_TOTAL:
+            raise BadInput(
+                f"{totals.sum():.3g} samples in all are too many to be counted; count in thousands"
+            )
         _refuse_empty_rows(totals, clients)
         _refuse_unheld_labels(column, labels)
         start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(clients)))])
@@ -125,7 +130,7 @@ def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int]
     for wrong, what in (
         (np.isnan(array), "is not a number"),
         (array < 0, "is negative"),
-        (array > LARGEST_COUNT, "is too large to be exact"),
+        (array > LARGEST_COUNT, "is too large to be exact (2^53 is the most)"),
         (array != np.floor(array), "is fractional"),
     ):
         if wrong.any():

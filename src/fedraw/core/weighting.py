@@ -61,17 +61,17 @@ def _water_level(scores: Sequence[float], cap_at: float) -> float:
     return cap_at * rest / room
 
 
-def check_cap(cap: str, cap_at: float, slots: int) -> None:
+def check_cap(cap: str, cap_at: float, slots: int, name: str = "cap_at") -> None:
     """Refuse a cap that `slots` weights cannot meet."""
     if cap not in ("none", "naive", "water-filling"):
         raise BadInput(f"cap {cap!r} is unknown; known: none, naive, water-filling")
     if cap == "none":
         return
     if not 0 < cap_at <= 1:
-        raise BadInput(f"cap_at = {cap_at:g} is no weight; give a number above 0, at most 1")
+        raise BadInput(f"{name} = {cap_at:g} is no weight; give a number above 0, at most 1")
     if cap_at < 1 / slots:
         raise BadInput(
-            f"cap_at = {cap_at:g} is below 1/{slots}: {slots} weights of at most {cap_at:g} cannot "
+            f"{name} = {cap_at:g} is below 1/{slots}: {slots} weights of at most {cap_at:g} cannot "
             f"sum to 1; raise it to {1 / slots:.4g} or more"
         )
 

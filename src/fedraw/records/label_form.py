@@ -43,5 +43,10 @@ def label_form(file: TableFile) -> Long | Wide:
             f"{file.path}: there is nothing beside the column 'client'; add the columns label and "
             "count, or one column of counts for each label"
         )
+    if {*file.header} in ({"client", "seconds"}, {"client", "timestamp"}):
+        raise BadInput(
+            f"{file.path} has the columns {', '.join(file.header)}: these are times, not label "
+            "counts; give it as --times"
+        )
     client = file.header.index("client")
     return Wide(client, tuple(i for i in range(len(file.header)) if i != client))

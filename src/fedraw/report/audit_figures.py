@@ -1,4 +1,4 @@
-"""Label influence as a picture: lanes in SVG that stretch with the page, their words in HTML."""
+"""The standing of labels as a picture: lanes in SVG that stretch with the page, words in HTML."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import math
 
 from fedraw.analysis.audit import METHODS, Audit
 from fedraw.analysis.verdict import THRESHOLDS
-from fedraw.report.audit_words import KIND, SIGN, VERDICTS, multiple, named, shown
+from fedraw.report.audit_words import KIND, SIGN, VERDICTS, in_percent, named, shown
 from fedraw.report.markup import text
 
-LOW, HIGH = 0.05, 5.0
-TICKS = (0.1, 0.3, 1.0, 3.0)
+LOW, HIGH = 0.001, 3.0  # the ends of the axis
+TICKS = (0.001, 0.01, 0.1, 1.0)
+TIGHT = ' class="between"'  # left out where a lane is narrow
 LANE = 100 / len(METHODS)  # percent of the height
 EDGE = 9.0  # percent left free at both ends, so that no mark is cut
+
+CAPTION = (
+    "Standing in percent, on a logarithmic axis up to 300 %: each line to the right is ten times as"
+    " much. Where lost, at risk and kept begin depends on the method, so each lane has limits of"
+    " its own. A small arrow: beyond the axis."
+)
 
 # Around (0, 0), in pixels; as different in outline as in colour.
 MARKS = {
@@ -21,25 +28,23 @@ MARKS = {
     "ca2fl": "M0-7 7 0 0 7-7 0Z",
     "fedraw": "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
 }
-BEYOND = {"low": "M-8-4V4L-13 0Z", "high": "M8-4V4L13 0Z"}
+BEYOND = {"below": "M-8-4V4L-13 0Z", "above": "M8-4V4L13 0Z"}
 
 
-def place(share: float) -> float:
-    """Where a share of fair stands on the logarithmic axis, in percent; beyond it, at its end.
+def place(standing: float) -> float:
+    """Where a standing is on the logarithmic axis, in percent; beyond an end, there.
 
-    >>> place(0.05), round(place(0.5), 1), place(5.0), place(0.0)
-    (9.0, 50.0, 91.0, 9.0)
+    >>> [round(place(standing), 1) for standing in (0.0, 0.001, 0.1, 1.0, 3.0, 9.0)]
+    [9.0, 9.0, 56.2, 79.7, 91.0, 91.0]
     """
-    if not math.isfinite(share):
-        share = HIGH if share > 0 else LOW
-    inside = min(max(share, LOW), HIGH)
+    inside = min(standing, HIGH) if standing > LOW else LOW
     return EDGE + (100 - 2 * EDGE) * math.log(inside / LOW) / math.log(HIGH / LOW)
 
 
 def definitions() -> str:
     """The marks, once for the whole page."""
     marks = "".join(f'<path id="mark-{method}" d="{d}"/>' for method, d in MARKS.items())
-    beyond = "".join(f'<path id="beyond-{side}" d="{d}"/>' for side, d in BEYOND.items())
+    beyond = "".join(f'<path id="{end}" d="{d}"/>' for end, d in BEYOND.items())
     return f'<svg class="defs" aria-hidden="true"><defs>{marks}{beyond}</defs></svg>'
 
 
@@ -54,26 +59,12 @@ def picture(audit: Audit, labels: list[int]) -> str:
     """One card for each label, one lane in it for each method."""
     cards = "\n".join(_card(audit, label) for label in labels)
     return (
-        f'<figure>\n{_key(audit)}\n<ul class="cards">\n{cards}\n</ul>\n'
-        f"<figcaption>{text(_caption(audit))}</figcaption>\n</figure>"
+        f'<figure>\n{_key()}\n<ul class="cards">\n{cards}\n</ul>\n'
+        f"<figcaption>{text(CAPTION)}</figcaption>\n</figure>"
     )
 
 
-def _caption(audit: Audit) -> str:
-    words = (
-        "Share of fair on a logarithmic axis: each step to the right is about three times as much."
-        " The dashed line at 1 is the fair share. Where lost, at risk and kept begin depends on the"
-        " method, so each lane has limits of its own. A small arrow: beyond the axis."
-    )
-    if audit.label_interval is None:
-        return words
-    return (
-        f"{words} The line through a mark: what the uncertainty of the times leaves open, 95 %"
-        " of the federations that could have left such a log."
-    )
-
-
-def _key(audit: Audit) -> str:
+def _key() -> str:
     swatches = "".join(
         f'<li><svg class="swatch" aria-hidden="true"><rect width="100%" height="100%" '
         f'class="{KIND[word]}"/></svg> {SIGN[word]} {word}</li>'
@@ -87,7 +78,9 @@ def _card(audit: Audit, label: int) -> str:
     rare = ' <span class="tag">rare</span>' if audit.labels[label] in audit.rare_labels else ""
     lanes = "".join(_words(audit, method, label, n) for n, method in enumerate(METHODS, 1))
     bands = "".join(_bands(method, n) for n, method in enumerate(METHODS))
-    marks = "".join(_mark(audit, method, label, n) for n, method in enumerate(METHODS))
+    marks = "".join(
+        _mark(float(audit.standing[method][label]), method, n) for n, method in enumerate(METHODS)
+    )
     return (
         f'<li><p class="who">{named(audit.labels[label])}{rare}</p>\n<div class="lanes">{lanes}'
         f'<svg class="plot" aria-hidden="true">{bands}{_lines()}{marks}</svg>'
@@ -96,16 +89,17 @@ def _card(audit: Audit, label: int) -> str:
 
 
 def _words(audit: Audit, method: str, label: int, row: int) -> str:
-    share, found = float(audit.label_influence[method][label]), audit.verdicts[method][label]
+    found = audit.verdicts[method][label]
+    standing = in_percent(float(audit.standing[method][label]), method)
     return (
         f'<span class="method r{row}">{mark(method)} {shown(method)}</span> '
-        f'<span class="value r{row}"><b>{multiple(share)}</b> {SIGN[found]} {found}</span> '
+        f'<span class="value r{row}"><b>{standing}</b> {SIGN[found]} {found}</span> '
     )
 
 
 def _bands(method: str, row: int) -> str:
     top = LANE * row
-    edges = [0.0, *map(place, THRESHOLDS[method]), 100.0]
+    edges = [0.0, *(place(limit) for limit in THRESHOLDS[method]), 100.0]
     return "".join(
         f'<rect class="{KIND[word]}" x="{left:.1f}%" y="{top + 1.5:g}%" '
         f'width="{right - left:.1f}%" height="{LANE - 3:g}%"/>'
@@ -113,34 +107,24 @@ def _bands(method: str, row: int) -> str:
     )
 
 
-def _mark(audit: Audit, method: str, label: int, row: int) -> str:
-    share, middle = float(audit.label_influence[method][label]), LANE * (row + 0.5)
-    at = f'x="{place(share):.1f}%" y="{middle:g}%"'
-    beyond = "low" if share < LOW else "high" if share > HIGH else ""
-    arrow = f'<use href="#beyond-{beyond}" class="{method}" {at}/>' if beyond else ""
-    whisker = _whisker(audit, method, label, middle)
-    return f'{whisker}<use href="#mark-{method}" class="{method}" {at}/>{arrow}'
-
-
-def _whisker(audit: Audit, method: str, label: int, middle: float) -> str:
-    if audit.label_interval is None:
-        return ""
-    interval = audit.label_interval[method]
-    low, high = place(float(interval.low[label])), place(float(interval.high[label]))
-    line = f'y1="{middle:g}%" y2="{middle:g}%" class="whisker {method}"'
-    return f'<line x1="{low:.1f}%" x2="{high:.1f}%" {line}/>'
+def _mark(standing: float, method: str, row: int) -> str:
+    at = f'x="{place(standing):.1f}%" y="{LANE * (row + 0.5):g}%"'
+    end = "below" if standing < LOW else "above" if standing > HIGH else ""
+    arrow = f'<use href="#{end}" class="{method}" {at}/>' if end else ""
+    return f'<use href="#mark-{method}" class="{method}" {at}/>{arrow}'
 
 
 def _lines() -> str:
     return "".join(
-        f'<line x1="{place(tick):.1f}%" x2="{place(tick):.1f}%" y1="0" y2="100%" '
-        f'class="{"fair" if tick == 1 else "tick"}"/>'
-        for tick in TICKS
+        f'<line x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="100%" class="tick"/>'
+        for at in map(place, TICKS)
     )
 
 
 def _axis() -> str:
+    """Numbers below the lines."""
     return "".join(
-        f'<text x="{place(tick):.1f}%" y="80%" class="{kind}">{tick:g}</text>'
-        for tick, kind in zip(TICKS, ("", "between", "fair", ""), strict=True)
+        f'<text x="{place(tick):.1f}%" y="80%"{TIGHT if tick == 0.1 else ""}>'
+        f"{100 * tick:g}{' %' if tick == 1 else ''}</text>"
+        for tick in TICKS
     )

@@ -34,6 +34,7 @@ def _federation(audit: Audit, times: str, notes: Sequence[str]) -> dict[str, Any
         "samples": int(audit.samples.sum()),
         "rare_labels": list(audit.rare_labels),
         "rare_clients": int(audit.holds_rare.sum()),
+        "rare_staleness": audit.rare_staleness,
         "buffer": audit.buffer_size,
         "cap": audit.cap,
         "times": times,
@@ -49,6 +50,7 @@ def _label(audit: Audit, i: int) -> dict[str, Any]:
         "rare": audit.labels[i] in audit.rare_labels,
         "holders_slowness": float(audit.holders_slowness[i]),
         "influence": {m: float(audit.label_influence[m][i]) for m in METHODS},
+        "standing": {m: float(audit.standing[m][i]) for m in METHODS},
         "verdict": audit.in_words(i),
         "verdicts": {m: audit.verdicts[m][i] for m in METHODS},
     }
@@ -78,6 +80,8 @@ def _setting(audit: Audit, setting: WhatIf) -> dict[str, Any]:
         "cap": setting.cap,
         "worst_label": audit.labels[setting.worst],
         "worst_influence": float(setting.label_influence[setting.worst]),
+        "worst_standing": float(setting.standing[setting.worst]),
+        "verdict": setting.verdict,
         "rare_presence": setting.rare_presence,
     }
 
@@ -87,6 +91,8 @@ def _slower(audit: Audit, row: Slower) -> dict[str, Any]:
     return {
         "ratio": row.ratio,
         "worst_rare_influence": {m: float(row.label_influence[m][rare].min()) for m in METHODS},
+        "worst_rare_standing": {m: float(row.standing[m][rare].min()) for m in METHODS},
+        "verdicts": {m: row.worst(m, rare)[1] for m in METHODS},
         "rare_presence": row.rare_presence,
     }
 

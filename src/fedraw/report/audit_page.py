@@ -19,12 +19,13 @@ from fedraw.report.audit_words import (
     TIED,
     VERDICTS,
     answer,
+    bounds,
     counted,
     headline,
-    limits,
     percent,
     plain,
     rare_rule,
+    rounded,
     several,
     shown,
     tally,
@@ -34,6 +35,7 @@ from fedraw.report.markup import note, section, text
 from fedraw.report.page import write_page
 
 SHOWN_LABELS = 25
+SHOWN_RARE = 75  # beyond the first, so that a page stays one that opens
 RARE_NAMED = 12
 
 LIMITS = (
@@ -42,9 +44,22 @@ LIMITS = (
     "Arrivals are taken as memoryless: how long a client takes does not depend on how long it has"
     " taken so far. If every client takes the same time each time, slow ones are met more evenly.",
     "Every client is taken to train all the time, at the speed given, on the counts given.",
-    "Where lost, at risk and kept begin was measured in many small training runs on images of"
-    " digits. On other data the limits lie elsewhere; the order of labels and methods is safer"
-    " than the words. The measurement stands in fedraw's documentation, under “Audit”.",
+    "Staleness is no part of the verdict. An update made from an old model counts here like a fresh"
+    " one, though it may teach less; the glance says how long holders of rare labels stay away.",
+    "Where lost, at risk and kept begin was measured in many training runs on small images of"
+    " digits, in federations of 12 to 32 clients. On other data, and among many more clients, the"
+    " limits may lie elsewhere; the order of labels and methods is safer than the words. The"
+    " measurement is described in fedraw's documentation, under “Audit”.",
+    "Where even the median label is on fewer than a quarter of the clients, the holders of a label"
+    " are counted against that: they weigh as if the median label were on a quarter.",
+)
+
+STANDING = (
+    "A label's standing is how loudly a label speaks beside the others, and how much of the model"
+    " comes from clients that hold it at all. The verdicts go by standing, because in training runs"
+    " it foretold better than the share of fair how much of a label is recognised: a label may have"
+    " its fair share and still be lost, if one client among hundreds speaks for it. The share of"
+    " fair says whether a label weighs what its samples do, so both are given."
 )
 
 
@@ -64,7 +79,7 @@ def render_audit(audit: Audit, *, title: str, source: str, notes: Sequence[str] 
         "Labels": _labels(audit),
         "What if": _what_if(audit),
         "Clients": _clients(audit),
-        "How to read it": _reading(audit),
+        "How to read it": _reading(),
     }
     template = files("fedraw.report").joinpath("audit_page.html").read_text(encoding="utf-8")
     return Template(template).substitute(
@@ -73,6 +88,7 @@ def render_audit(audit: Audit, *, title: str, source: str, notes: Sequence[str] 
         lead=under_fedfa(audit),
         answer=_answer(audit),
         fair=text(_fair_share(audit)),
+        standing=text(STANDING),
         methods=_methods(audit),
         definitions=definitions(),
         contents=_contents(parts),
@@ -91,7 +107,8 @@ def _answer(audit: Audit) -> str:
 
 def _fair_share(audit: Audit) -> str:
     least, most = (percent(100 * end) for end in _ends(audit.fair_share))
-    span = f"fair shares go from {least} to {most}" if least != most else f"it is {least} for each"
+    each = "" if audit.fair_share.size == 1 else " for each"
+    span = f"fair shares go from {least} to {most}" if least != most else f"it is {least}{each}"
     return (
         "A label's fair share is its share of all training samples. If 4 in 100 samples show it, it"
         " has its fair share when it speaks for 4 % of the global model: that is written 1. At 0.25"
@@ -134,18 +151,20 @@ def _federation(audit: Audit, source: str, notes: Sequence[str]) -> str:
         "Labels": f"{len(audit.labels):,}",
         "Samples": f"{int(audit.samples.sum(dtype=np.float64)):,}",
         "Rare labels": _rare(audit),
-        "Buffer": f"K = {audit.buffer_size:,} updates",
+        "Buffer": f"K = {counted(audit.buffer_size, 'update')}",
         "Cap": _cap(audit),
         "Times": text(source),
     }
     if audit.times_known:
-        least, most = _ends(audit.seconds)
-        facts["Speeds"] = (
-            f"{plain(least)} to {plain(most)} seconds an update: the slowest client takes"
-            f" {plain(most / least)} times as long as the quickest"
-        )
+        facts["Speeds"] = speeds(*_ends(audit.seconds))
     if audit.rare_labels:
         facts["Rare labels in the buffer"] = _rare_presence(audit)
+    if audit.rare_staleness is not None:
+        arrivals = counted(rounded(audit.rare_staleness), "arrival")
+        facts["Staleness"] = (
+            f"a holder of a rare label comes back after about {arrivals}"
+            " <small>no part of the verdicts</small>"
+        )
     listed = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts.items())
     extra = "".join(f"<li>{text(words)}</li>" for words in notes)
     cautions = f'<ul class="cautions">{extra}</ul>' if extra else ""
@@ -153,15 +172,32 @@ def _federation(audit: Audit, source: str, notes: Sequence[str]) -> str:
     return section("federation", title, f'<dl class="facts-list">{listed}</dl>', cautions)
 
 
+def speeds(least: float, most: float) -> str:
+    """How long updates take.
+
+    >>> speeds(0.5, 1.0)
+    '0.5 to 1 seconds an update: the slowest client takes 2 times as long as the quickest'
+    >>> speeds(1.0, 1.0)
+    '1 second an update: the slowest client takes as long as the quickest'
+    """
+    ends = plain(least), plain(most)
+    span = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+    factor = plain(most / least)
+    longer = "" if least == most else "about " if factor == "1" else f"{factor} times "
+    unit = "second" if span == "1" else "seconds"
+    return f"{span} {unit} an update: the slowest client takes {longer}as long as the quickest"
+
+
 def _rare(audit: Audit) -> str:
     if not audit.rare_labels:
         return f"none {text(rare_rule(audit))}"
     held = int(np.count_nonzero(audit.holds_rare))
     share = percent(100 * held / len(audit.clients))
+    which = "it" if len(audit.rare_labels) == 1 else "one"
     return (
         f"{len(audit.rare_labels):,}: {several(audit.rare_labels, RARE_NAMED)}"
         f" <small>{text(rare_rule(audit))}; {counted(held, 'client')} ({share})"
-        f" {'holds' if held == 1 else 'hold'} one</small>"
+        f" {'holds' if held == 1 else 'hold'} {which}</small>"
     )
 
 
@@ -177,23 +213,42 @@ def _rare_presence(audit: Audit) -> str:
 
 
 def _labels(audit: Audit) -> str:
-    order = audit.worst_first()
-    labels, others = order[:SHOWN_LABELS], order[SHOWN_LABELS:]
-    words = ["How much each label will weigh in the global model, under four methods."]
+    labels, rare, others = _drawn(audit)
+    words = [
+        "How loudly a label speaks beside the others, and how much of the model comes from clients"
+        " that hold it: its standing."
+    ]
+    if rare or others:
+        more = f", and {counted(len(rare), 'rare label')} besides" if rare else ""
+        words.append(f"The {len(labels)} labels of the lowest standing under FedFa{more}.")
     if others:
-        risky = sum(any(audit.verdicts[m][i] != "kept" for m in METHODS) for i in others)
-        words.append(
-            f"The {len(labels)} that fare worst under any method; {len(others):,} more are not"
-            f" drawn, {f'{risky:,} of them lost or at risk' if risky else 'all of them kept'}."
-        )
+        words.append(_not_drawn(audit, others))
+    labels = labels + rare
     return section(
         "labels",
-        "Label influence by method",
+        "Standing of the labels by method",
         note(" ".join(words)),
         picture(audit, labels),
         audit_tables.labels(audit, labels),
         audit_tables.every_label(audit),
     )
+
+
+def _drawn(audit: Audit) -> tuple[list[int], list[int], list[int]]:
+    """The labels worst off, the rare ones that are not among them, and those left out."""
+    order, rare = audit.worst_first(), set(audit.rare_labels)
+    first, rest = order[:SHOWN_LABELS], order[SHOWN_LABELS:]
+    besides = [i for i in rest if audit.labels[i] in rare][:SHOWN_RARE]
+    drawn = set(besides)
+    return first, besides, [i for i in rest if i not in drawn]
+
+
+def _not_drawn(audit: Audit, others: Sequence[int]) -> str:
+    risky = sum(any(audit.verdicts[m][i] != "kept" for m in METHODS) for i in others)
+    if len(others) == 1:
+        return f"1 more is not drawn; it is {'lost or at risk' if risky else 'kept'}."
+    fate = f"{risky:,} of them lost or at risk" if risky else "all of them kept"
+    return f"{len(others):,} more are not drawn, {fate}."
 
 
 def _what_if(audit: Audit) -> str:
@@ -211,17 +266,18 @@ def _clients(audit: Audit) -> str:
     return section("clients", "Clients", note(words), *audit_tables.clients(audit))
 
 
-def _reading(audit: Audit) -> str:
-    bounds = "; ".join(
-        f"{names}: lost below {lost:g}, at risk below {kept:g}" for names, lost, kept in limits()
-    )
+def _reading() -> str:
     terms = {
-        "Label influence": "How much of the global model a label speaks for: the weights of all"
-        " clients, each times the label's share of that client's samples. On this page it is given"
-        " as a share of fair, so that 1 is fair.",
-        "Lost, at risk, kept": f"What such an influence came to in training. {bounds}. Methods that"
-        " average models forget a label whose holders are away; methods that add updates forget"
-        " less, so they have other limits.",
+        "Standing": "The geometric mean of two numbers: how much of the global model the label"
+        " speaks for, over the fair share of the median label; and the weight of all clients that"
+        f" hold the label. 100{TIED}% is a label that speaks as loudly as the median label would if"
+        " every sample counted the same, and that every client holds; common labels may have more.",
+        "Share of fair": "How much of the global model a label speaks for: the weights of all"
+        " clients, each times the label's share of that client's samples. It is divided by the"
+        " label's share of all samples, so that 1 is fair.",
+        "Lost, at risk, kept": f"What such a standing came to in training. {'; '.join(bounds())};"
+        " between the two a label is at risk. Methods that average models forget a label whose"
+        " holders are away; methods that add updates forget less, so they have other limits.",
         "Buffer, K": "The server does not wait for everyone. It keeps the last K updates and makes"
         " the global model from these. Slow clients are often not among them.",
         "In the buffer": "How often, of all the times the server makes a new model, an update of"

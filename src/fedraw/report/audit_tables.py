@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from fedraw.analysis.audit import METHODS, Audit
-from fedraw.analysis.verdict import SHOWN, verdict
-from fedraw.analysis.what_if import WhatIf
-from fedraw.core.types import Floats, Ints
+from fedraw.analysis.verdict import SHOWN, Verdict
+from fedraw.analysis.what_if import Slower, WhatIf
+from fedraw.core.types import Floats
 from fedraw.report.audit_words import (
     KIND,
     SIGN,
     TIED,
     UNKNOWN,
+    in_percent,
     multiple,
     named,
     percent,
@@ -38,8 +39,9 @@ def name_head(name: object, tag: str = "") -> str:
 def labels(audit: Audit, positions: Sequence[int]) -> str:
     """The picture's numbers."""
     heads = ["Label", "Held by", "Holders' time", *map(shown, METHODS), "Verdict"]
+    rare = set(audit.rare_labels)
     lines = [
-        name_head(audit.labels[i], "rare" if audit.labels[i] in audit.rare_labels else "")
+        name_head(audit.labels[i], "rare" if audit.labels[i] in rare else "")
         + cell(f"{audit.coverage[i]:,}", _of_all(audit, i))
         + cell(times(float(audit.holders_slowness[i])))
         + "".join(_share(audit, method, i) for method in METHODS)
@@ -48,25 +50,33 @@ def labels(audit: Audit, positions: Sequence[int]) -> str:
     ]
     caption = (
         "The same in numbers, worst first. Held by: clients with samples of the label. Holders'"
-        " time: how long they take for an update, over the mean of all clients. Then the label's"
-        " influence as a share of fair."
+        " time: how long they take for an update, over the mean of all clients. Under a method's"
+        " name: the label's standing, by which it is judged; below, its share of fair."
     )
     if audit.label_interval is not None:
-        caption += " Below, from where to where the uncertainty of the times lets it be."
+        caption += (
+            " Last, from where to where the uncertainty of the times lets that share be, in 95 % of"
+            " the federations that could have left such a log."
+        )
     return table("label-numbers", caption, _heads(heads), lines)
 
 
 def every_label(audit: Audit) -> str:
     """Folded away: the labels as CSV, worst first."""
-    order = audit.worst_first()[:CSV_ROWS]
-    head = ["label", "rare", "coverage", "fair_share", "holders_time", *METHODS, "verdict"]
+    order, rare = audit.worst_first()[:CSV_ROWS], set(audit.rare_labels)
+    numbers = [f"{method}_{what}" for method in METHODS for what in ("standing", "of_fair")]
+    head = ["label", "rare", "coverage", "fair_share", "holders_time", *numbers, "verdict"]
     rows = [
         [
             audit.labels[i],
-            "rare" if audit.labels[i] in audit.rare_labels else "",
+            "rare" if audit.labels[i] in rare else "",
             int(audit.coverage[i]),
             *_finite([audit.fair_share[i], audit.holders_slowness[i]]),
-            *_finite([audit.label_influence[method][i] for method in METHODS]),
+            *_finite(
+                by_method[method][i]
+                for method in METHODS
+                for by_method in (audit.standing, audit.label_influence)
+            ),
             audit.in_words(i),
         ]
         for i in order
@@ -98,14 +108,14 @@ def what_if(audit: Audit) -> str:
         for size in sizes
     )
     presence = (
-        " In small print, how often at least one holder of a rare label is in the buffer."
+        ", and how often at least one holder of a rare label is in the buffer"
         if audit.rare_labels
         else ""
     )
     dash = "" if len(at) == len(rows) * len(sizes) else " A dash: a cap below 1/K cannot be met."
     caption = (
-        "The label worst off in each setting: its share of fair, what becomes of it, and its name."
-        f"{presence}{dash}"
+        "The label worst off in each setting: its standing, what becomes of it, and its name; in"
+        f" small print its share of fair{presence}.{dash}"
     )
     head = f'<tr><th scope="col" class="corner">Method</th>{heads}</tr>'
     return table("what-if-grid", caption, head, lines, kind="grid")
@@ -116,13 +126,10 @@ def slower(audit: Audit) -> str:
     if not audit.slower:
         return ""
     rare = set(audit.rare_labels)
-    among = np.array([i for i, label in enumerate(audit.labels) if label in rare])
+    among = [i for i, label in enumerate(audit.labels) if label in rare]
     lines = [
         f'<th scope="row">{shown(method)}</th>'
-        + "".join(
-            _judged(audit, method, s.label_influence[method], s.rare_presence[method], among=among)
-            for s in audit.slower
-        )
+        + "".join(_if_slower(audit, s, method, among) for s in audit.slower)
         for method in METHODS
     ]
     now = "as given" if audit.times_known else "as fast as all"
@@ -132,7 +139,8 @@ def slower(audit: Audit) -> str:
     )
     caption = (
         f"If the holders of rare labels took this many times as long, with K = "
-        f"{audit.buffer_size:,}: the rare label worst off, and how often a holder is in the buffer."
+        f"{audit.buffer_size:,}: the rare label worst off, its standing, its share of fair,"
+        " and how often a holder is in the buffer."
     )
     head = f'<tr><th scope="col" class="corner">Method</th>{heads}</tr>'
     return table("slower-grid", caption, head, lines, kind="grid")
@@ -225,38 +233,64 @@ def _share(audit: Audit, method: str, label: int) -> str:
         interval = audit.label_interval[method]
         ends = (multiple(float(end[label])) for end in (interval.low, interval.high))
         between = _small(" to ".join(ends))
-    share = multiple(float(audit.label_influence[method][label]))
-    word = _small(f"{SIGN[found]} {found}")
-    return f'<td class="{KIND[found]}">{share}{word}{between}</td>'
+    standing = in_percent(float(audit.standing[method][label]), method)
+    share = _small(_of_fair(float(audit.label_influence[method][label])))
+    return f'<td class="{KIND[found]}"><b>{standing}</b>{_word(found)}{share}{between}</td>'
 
 
 def _setting(audit: Audit, setting: WhatIf | None, best: tuple[str, float | None, int]) -> str:
     if setting is None:
         return f"<td>{UNKNOWN}</td>"
-    chosen = (setting.method, setting.cap, setting.buffer_size) == best
-    shares, presence = setting.label_influence, setting.rare_presence
-    return _judged(audit, setting.method, shares, presence, chosen=chosen)
+    return _judged(
+        audit,
+        setting.worst,
+        setting.verdict,
+        in_percent(float(setting.standing.min()), setting.method),
+        float(setting.label_influence[setting.worst]),
+        setting.rare_presence,
+        chosen=(setting.method, setting.cap, setting.buffer_size) == best,
+    )
+
+
+def _if_slower(audit: Audit, slow: Slower, method: str, among: Sequence[int]) -> str:
+    label, found = slow.worst(method, among)
+    return _judged(
+        audit,
+        label,
+        found,
+        in_percent(float(slow.standing[method][label]), method),
+        float(slow.label_influence[method][label]),
+        slow.rare_presence[method],
+    )
 
 
 def _judged(
     audit: Audit,
-    method: str,
-    shares: Floats,
+    label: int,
+    found: Verdict,
+    standing: str,
+    share: float,
     presence: float | None,
     *,
-    among: Ints | None = None,
     chosen: bool = False,
 ) -> str:
-    """The worst label, of all or among some."""
-    worst = int(shares.argmin()) if among is None else int(among[shares[among].argmin()])
-    share = float(shares[worst])
-    found = verdict(method, share)
+    """A cell of a grid: the label worst off, and how it fares."""
     kind = f"{KIND[found]} chosen" if chosen else KIND[found]
     advice = '<span class="advice">recommended</span> ' if chosen else ""
     present = "" if presence is None else _small(f"{percent(presence)} present")
-    word = f'<span class="verdict">{SIGN[found]} {found}</span>'
-    label = f' <small class="short">label {named(audit.labels[worst])}</small>'
-    return f'<td class="{kind}">{advice}<b>{multiple(share)}</b> {word}{label}{present}</td>'
+    name = f' <small class="short">label {named(audit.labels[label])}</small>'
+    return (
+        f'<td class="{kind}">{advice}<b>{standing}</b>{_word(found)}{name}'
+        f"{_small(_of_fair(share))}{present}</td>"
+    )
+
+
+def _word(found: Verdict) -> str:
+    return f' <span class="verdict">{SIGN[found]} {found}</span>'
+
+
+def _of_fair(share: float) -> str:
+    return f"{multiple(share)} of fair"
 
 
 def _small(words: str) -> str:

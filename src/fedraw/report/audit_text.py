@@ -11,14 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.analysis.audit import METHODS, Audit
-from fedraw.analysis.verdict import SHOWN, Verdict, verdict
+from fedraw.analysis.verdict import SHOWN, Verdict
 from fedraw.analysis.what_if import WhatIf
+from fedraw.report.audit_words import shown
 
 MOST_LABELS = 15
 MOST_CLIENTS = 5
 ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's, CA2FL's needs no times
 STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
-ABLATIONS = {"fedraw-dedup-only": "one slot only", "fedraw-weight-only": "weights only"}
+VERDICTS = "Verdicts go by standing: influence beside other labels, and the holders' weight."
 
 
 def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[RenderableType]:
@@ -27,11 +28,12 @@ def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[
     for note in notes:
         yield Text(f"note: {note}", style="dim")
     yield _titled("Labels, worst first: influence as a multiple of the fair share", _labels(audit))
+    yield Text(VERDICTS, style="dim")
     yield _titled("Clients with most and with least influence under FedRAW", _clients(audit))
-    yield _titled("What if: the worst label, by method and buffer size", _grid(audit))
+    yield _titled("What if: the worst label's standing, by method and buffer size", _grid(audit))
     if audit.slower:
         than = "than measured" if audit.times_known else "than all others"
-        title = f"What if holders of rare labels were slower {than}: the worst rare label"
+        title = f"What if holders of rare labels were slower {than}: the worst standing"
         yield _titled(title, _slower(audit))
     yield Text("\nRecommendation\n" + str(audit.recommendation))
 
@@ -39,34 +41,29 @@ def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[
 def at_a_glance(audit: Audit, times: str) -> str:
     """The federation in three lines."""
     cap = "" if audit.cap is None else f", cap {audit.cap:g}"
-    who = f"{len(audit.clients):,} clients, {len(audit.labels):,} labels"
-    lines = [f"{who}, {audit.samples.sum():,} samples; K={audit.buffer_size}{cap}; {times}"]
+    who = f"{_count(len(audit.clients), 'client')}, {_count(len(audit.labels), 'label')}"
+    samples = _count(int(audit.samples.sum()), "sample")
+    lines = [f"{who}, {samples}; K={audit.buffer_size}{cap}; {times}"]
     if not audit.rare_labels:
-        lines.append("No label is held by at most half as many clients as the median label.")
+        lines.append("No label is rare: none is held by at most half as many as the median one.")
         return "\n".join(lines)
     holding = int(audit.holds_rare.sum())
     rare = _some([str(label) for label in audit.rare_labels], 12)
-    lines.append(f"Rare labels: {rare}; held by {holding:,} clients.")
-    chances = [f"{SHOWN[m]} {audit.rare_presence[m]:.1f}" for m in ("fedfa", "fedbuff", "fedraw")]
-    lines.append(f"Chance that one of them is in the buffer, percent: {', '.join(chances)}.")
+    rule = " (at most half the median coverage)" if audit.rare_by_coverage else ""
+    lines.append(f"Rare labels{rule}: {rare}; held by {_count(holding, 'client')}.")
+    chances = [f"{SHOWN[m]} {audit.rare_presence[m]:.1f} %" for m in ("fedfa", "fedraw")]
+    lines.append(f"One of these is in the buffer: {', '.join(chances)} of the time.")
+    lines.append(f"Each of them comes back after {audit.rare_staleness:,.0f} arrivals on average.")
     return "\n".join(lines)
-
-
-def setting_name(method: str, cap: float | None) -> str:
-    """How a row of the grid is called.
-
-    >>> setting_name("fedraw", 0.3), setting_name("fedraw-dedup-only", None)
-    ('FedRAW, cap 0.3', 'FedRAW, one slot only')
-    """
-    if method in ABLATIONS:
-        return f"FedRAW, {ABLATIONS[method]}"
-    return SHOWN[method] + ("" if cap is None else f", cap {cap:g}")
 
 
 def _labels(audit: Audit) -> Table:
     table = _table("label", "held by", "time", *(SHOWN[m] for m in METHODS), "verdict")
     order = audit.worst_first()
-    for i in order[:MOST_LABELS]:
+    rare = set(audit.rare_labels)
+    first = [i for i in order if audit.labels[i] in rare][:MOST_LABELS]
+    first = [i for i in order if i in {*first, *order[: MOST_LABELS - len(first)]}]
+    for i in first:
         table.add_row(
             _name(audit.labels[i]),
             f"{audit.coverage[i]:,}",
@@ -74,9 +71,9 @@ def _labels(audit: Audit) -> Table:
             *(_share(audit, method, i) for method in METHODS),
             Text(audit.in_words(i)),
         )
-    more = f"{len(order) - MOST_LABELS:,} more labels, all better off, are in --json; "
-    time = "time: how long its holders take, of the mean" if audit.times_known else ""
-    table.caption = (more if len(order) > MOST_LABELS else "") + time
+    more = f"{_count(len(order) - len(first), 'more label')} in --json. "
+    time = "time: the holders' mean, by everyone's" if audit.times_known else ""
+    table.caption = (more if len(order) > len(first) else "") + time
     return table
 
 
@@ -111,8 +108,8 @@ def _grid(audit: Audit) -> Table:
     at = {(s.method, s.cap, s.buffer_size): s for s in audit.what_if}
     for method, cap in dict.fromkeys((s.method, s.cap) for s in audit.what_if):
         cells = [at.get((method, cap, size)) for size in sizes]
-        table.add_row(setting_name(method, cap), *(_cell(audit, cell) for cell in cells))
-    table.caption = "* the recommendation; a cap below 1/K is impossible"
+        table.add_row(shown(method, cap), *(_cell(audit, cell) for cell in cells))
+    table.caption = "percent; * the recommendation; a cap below 1/K is impossible"
     return table
 
 
@@ -122,24 +119,25 @@ def _cell(audit: Audit, setting: WhatIf | None) -> Text:
     chosen = audit.recommendation
     own = (setting.method, setting.buffer_size, setting.cap)
     star = "*" if own == (chosen.method, chosen.buffer_size, chosen.cap) else ""
-    return _judged(setting.method, float(setting.label_influence[setting.worst]), star)
+    return _judged(float(setting.standing.min()), setting.verdict, star)
 
 
 def _slower(audit: Audit) -> Table:
     rare = [audit.labels.index(label) for label in audit.rare_labels]
-    table = _table("times", *(SHOWN[m] for m in METHODS), "buffer %", "FedRAW's %")
+    table = _table("times", *(SHOWN[m] for m in METHODS), "FedFa in", "FedRAW in")
     for row in audit.slower:
+        worst = {m: row.worst(m, rare) for m in METHODS}
         table.add_row(
             f"{row.ratio:g}",
-            *(_judged(m, float(row.label_influence[m][rare].min())) for m in METHODS),
-            *(f"{row.rare_presence[m]:.1f}" for m in ("fedfa", "fedraw")),
+            *(_judged(float(row.standing[m][i]), word) for m, (i, word) in worst.items()),
+            *(f"{row.rare_presence[m]:.1f} %" for m in ("fedfa", "fedraw")),
         )
+    table.caption = "in: how often a holder of a rare label is in the buffer"
     return table
 
 
-def _judged(method: str, share: float, mark: str = "") -> Text:
-    word = verdict(method, share)
-    return Text(f"{share:.2f}{mark} {word}", style=STYLE[word])
+def _judged(standing: float, word: Verdict, mark: str = "") -> Text:
+    return Text(f"{100 * standing:.3g}{mark} {word}", style=STYLE[word])
 
 
 def _table(*columns: str) -> Table:
@@ -160,6 +158,10 @@ def _titled(title: str, table: Table) -> Table:
 def _name(thing: object, most: int = 24) -> Text:
     words = " ".join(str(thing).split())
     return Text(words if len(words) <= most else words[: most - 1] + "…")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def _some(names: Sequence[str], most: int) -> str:

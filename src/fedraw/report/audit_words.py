@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedraw.analysis.audit import METHODS, Audit
-from fedraw.analysis.verdict import SHOWN, THRESHOLDS, Verdict
+from fedraw.analysis.verdict import SHOWN, THRESHOLDS, Verdict, verdict
 from fedraw.core.types import Label
 from fedraw.report.markup import text
 
 UNKNOWN = "–"
 TIED = "\N{NO-BREAK SPACE}"  # between a number and its unit
 NAMED = 5  # names in a sentence
+DECIMALS = 6  # at most, of a percentage
 VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
 # Empty, half, full: told apart without colour.
 SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "kept": "●"}
@@ -98,6 +99,43 @@ def percent(value: float | None) -> str:
     return f">99.9{TIED}%" if 99.95 <= value < 100 - 1e-9 else f"{value:.1f}{TIED}%"
 
 
+def in_percent(standing: float, method: str) -> str:
+    """A standing in percent, with as many digits as it takes not to contradict its verdict.
+
+    >>> [in_percent(s, "fedfa").replace(TIED, " ") for s in (0.0342, 0.09996, 0.1, 0.00012)]
+    ['3.4 %', '9.996 %', '10.0 %', '0.012 %']
+    >>> [in_percent(s, "fedfa").replace(TIED, " ") for s in (1.0, 12.34, 0.1 - 1e-12, 0.0)]
+    ['100 %', '1,234 %', '<10 %', '<0.000001 %']
+    """
+    value = 100 * standing
+    if not math.isfinite(value):
+        return UNKNOWN
+    if value >= 99.95:
+        return f"{value:,.0f}{TIED}%"
+    if value < 10**-DECIMALS:
+        return f"<{10**-DECIMALS:.{DECIMALS}f}{TIED}%"
+    for decimals in range(_decimals(value), DECIMALS + 1):
+        words = f"{value:.{decimals}f}"
+        if verdict(method, float(words) / 100) == verdict(method, standing):
+            return f"{words}{TIED}%"
+    words = f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    return f"{'<' if float(words) >= value else '>'}{words}{TIED}%"
+
+
+def limit(standing: float) -> str:
+    """A limit of standing in percent.
+
+    >>> [limit(end).replace(TIED, " ") for end in (0.3, 0.13, 0.015)]
+    ['30 %', '13 %', '1.5 %']
+    """
+    return f"{100 * standing:g}{TIED}%"
+
+
+def _decimals(value: float) -> int:
+    """So many that two digits count, and one at least."""
+    return min(max(1 - math.floor(math.log10(value)), 1), DECIMALS)
+
+
 def times(value: float) -> str:
     """A multiple with its sign."""
     return f"{multiple(value)}{TIED}×"
@@ -114,6 +152,15 @@ def plain(value: float) -> str:
     if 0 < abs(value) < 0.001:
         return "<0.001"
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def rounded(value: float) -> int:
+    """A whole number, of which three digits count.
+
+    >>> rounded(73.8), rounded(3_440_683.2)
+    (74, 3440000)
+    """
+    return round(float(f"{value:.3g}"))
 
 
 def tally(audit: Audit, method: str) -> dict[Verdict, int]:
@@ -138,22 +185,23 @@ def headline(audit: Audit) -> str:
 
 def under_fedfa(audit: Audit) -> str:
     """Which labels the headline means, as markup."""
-    size, share = audit.buffer_size, audit.label_influence["fedfa"]
+    size = audit.buffer_size
     last = "the last update alone" if size == 1 else f"the last {size:,} updates, whoever sent them"
     setting = f"f the server averages {last} (FedFa)"
-    worst = [int(i) for i in np.argsort(share, kind="stable")]
-    worst = [i for i in worst if audit.verdicts["fedfa"][i] != "kept"]
+    worst = [i for i in audit.worst_first() if audit.verdicts["fedfa"][i] != "kept"]
     if not worst:
         others = any(set(audit.verdicts[method]) - {"kept"} for method in METHODS)
         return f"I{setting}; other methods do worse." if others else f"Not even i{setting}."
     names = several([audit.labels[i] for i in worst])
-    least = f"{multiple(float(share[worst[0]]))} of its fair share"
-    if len(worst) == 1:
-        return f"I{setting}, label {names} weighs too little in the model: {least}."
-    return (
-        f"I{setting}, labels {names} weigh too little in the model:"
-        f" {named(audit.labels[worst[0]])} has {least}."
+    first, which = worst[0], "it" if len(worst) == 1 else f"label {named(audit.labels[worst[0]])}"
+    least = (
+        f"{which}, on {counted(int(audit.coverage[first]), 'client')}, has a standing of"
+        f" {in_percent(float(audit.standing['fedfa'][first]), 'fedfa')}, and would be kept from"
+        f" {limit(THRESHOLDS['fedfa'][1])}"
     )
+    if len(worst) == 1:
+        return f"I{setting}, label {names} is heard too little in the model: {least}."
+    return f"I{setting}, labels {names} are heard too little in the model: {least}."
 
 
 def answer(audit: Audit) -> str:
@@ -167,10 +215,8 @@ def answer(audit: Audit) -> str:
 
 
 def rare_rule(audit: Audit) -> str:
-    """Why these labels count as rare; an audit does not say whether they were named."""
-    few = audit.coverage <= np.median(audit.coverage) / 2
-    by_coverage = {label for label, is_few in zip(audit.labels, few, strict=True) if is_few}
-    if by_coverage != set(audit.rare_labels):
+    """Why these labels count as rare."""
+    if not audit.rare_by_coverage:
         return "as given"
     return f"held by at most half as many clients as the median label ({median(audit)})"
 
@@ -179,16 +225,17 @@ def median(audit: Audit) -> str:
     return f"{float(np.median(audit.coverage)):,g}"
 
 
-def limits() -> list[tuple[str, float, float]]:
-    """Methods that share their thresholds, with them.
-
-    >>> [(names, lost < kept) for names, lost, kept in limits()][0][1]
-    True
-    """
-    families: dict[tuple[float, float], list[str]] = {}
+def bounds() -> list[str]:
+    """Where lost, at risk and kept begin: methods that share their limits, with them."""
+    families: dict[tuple[str, str], list[str]] = {}
     for method in METHODS:
-        families.setdefault(THRESHOLDS[method], []).append(shown(method))
-    return [(" and ".join(names), *pair) for pair, names in families.items()]
+        lost, kept = THRESHOLDS[method]
+        families.setdefault((limit(lost), limit(kept)), []).append(shown(method))
+    return [
+        f"{' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}: lost below {lost},"
+        f" kept from {kept}"
+        for (lost, kept), names in families.items()
+    ]
 
 
 def _mentioned(audit: Audit) -> list[Label]:

@@ -14,7 +14,7 @@ MOST_GROUPS = 4096
 # Per axis, of equal logarithmic width and again of equal numbers of clients; what a bin rounds off
 # enters in second order only.
 BINS = 24
-FEW_BINS = 12  # for questions that are asked many times
+FEW_BINS = 10  # for questions that are asked many times
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import Weighting
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import Floats
+from fedraw.core.types import Floats, Ints
 
 DENSE_UP_TO = 2 * 10**7
 
@@ -79,7 +80,9 @@ class LabelShares:
     def _matrix(self, of_entry: Floats) -> Floats:
         """Groups x labels: the sum over the clients of a group."""
         shape = self._groups.many.size, self._labels
-        key = self._groups.of_client[self._row] * self._labels + self._column
-        return np.asarray(
-            np.bincount(key, of_entry, shape[0] * shape[1]).reshape(shape), np.float64
-        )
+        flat = np.bincount(self._cell, of_entry, shape[0] * shape[1])
+        return np.asarray(flat.reshape(shape), np.float64)
+
+    @cached_property
+    def _cell(self) -> Ints:
+        return self._groups.of_client[self._row] * self._labels + self._column

@@ -104,7 +104,8 @@ class LabelTable:
 
     def coverage(self) -> Ints:
         """How many clients hold each label."""
-        return np.bincount(self.column[self.count > 0], minlength=len(self.labels))
+        held = self.column if self.count.all() else self.column[self.count > 0]
+        return np.bincount(held, minlength=len(self.labels))
 
     def fair_shares(self) -> Floats:
         """Each label's share of all samples: its weight if every sample weighed the same."""

@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(tmp_path: Path) 
     options = ("--seeds", "1,2", "--jobs", "2")
     process = start(tmp_path, *options)
     log = tmp_path / "cut" / "seed-1" / "events.jsonl"
-    wait_until(lambda: log.exists() and log.stat().st_size > 10_000)
+    wait_until(lambda: log.exists() and log.stat().st_size > 0)
     below = children(process.pid)
     assert len(below) > 4
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of them get it

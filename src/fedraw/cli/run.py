@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
-from fedraw.errors import BadInput, FedrawError
+from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.crew import Crew, executor_of
@@ -89,8 +89,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         how = How(crew, Where(data), resume=resume, force=force)
         for cell in cells:
             refuse_existing(cell.folder, how)  # before a cluster is started
-        with crew.gathered():
-            results = run_cells(cells, how, jobs, progress)
+        try:
+            with crew.gathered():
+                results = run_cells(cells, how, jobs, progress)
+        except KeyboardInterrupt:  # while workers were gathered or sent home
+            raise Interrupted("interrupted") from None
     rows = compare(results)
     if json_:
         console.print_json(as_json(rows))
@@ -107,6 +110,8 @@ def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
         write_report([cell.folder for cell in cells if cell.folder], page, title=title)
     except BadInput as problem:
         console.say(f"no {page.name}: {problem}")
+    except KeyboardInterrupt:
+        console.say(f"no {page.name}: interrupted; the runs are finished")
 
 
 def _crew(executor: ExecutorName, jobs: int | None, address: str | None) -> Crew:

@@ -80,9 +80,12 @@ def _one_by_one(
         return None if progress is None else lambda events: progress(number, events)
 
     crew = how.crew
-    for number, cell in enumerate(cells):
-        how = replace(how, crew=cell.crew or crew, progress=tell(number))
-        done(number, _outcome(partial(run_seed, cell.spec, cell.seed, cell.folder, how=how)))
+    try:
+        for number, cell in enumerate(cells):
+            how = replace(how, crew=cell.crew or crew, progress=tell(number))
+            done(number, _outcome(partial(run_seed, cell.spec, cell.seed, cell.folder, how=how)))
+    except KeyboardInterrupt:  # between two runs; within one, the run itself heeds it
+        raise Interrupted("interrupted between two runs") from None
 
 
 def _side_by_side(

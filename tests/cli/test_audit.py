@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import fedraw
 
 COUNTS = "client,label,count\n" + "".join(
     f"site {i},benign,{60 + i}\nsite {i},malign,{30 + i}\n" for i in range(11)
@@ -25,10 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def audit(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", "audit", "labels.csv", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=folder
-    )
+    return fedraw("audit", "labels.csv", *arguments, cwd=folder)
 
 
 def document(folder: Path, *arguments: object) -> dict[str, Any]:

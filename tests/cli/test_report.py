@@ -9,33 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import SMALL, fedraw
 
 from fedraw.report.all_figures import write_figures
 from fedraw.report.material import read_material
-
-SMALL = """
-version = 1
-[partition]
-clients = 8
-rare_labels = [9]
-clients_per_common_label = 5
-[strategy]
-name = "fedraw"
-buffer = 4
-[training]
-epochs = 1
-[run]
-events = 30
-evaluate_every = 10
-seeds = [1, 2]
-"""
-
-
-def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
-    )
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,9 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from tests.cli.command import fedraw
 
 from fedraw.experiments.reproduction.artefacts import NAMES
-
-
-def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
-    )
 
 
 def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.reproduction.artefacts import load_artefacts
 from fedraw.experiments.reproduction.cell_files import CellFiles, CellRecord
 from fedraw.experiments.reproduction.data_needed import Machine, refuse_missing_data
-from fedraw.experiments.reproduction.documents import document, markdown, write_documents
 from fedraw.experiments.reproduction.execute import (
     Workshop,
     clear_finished,
@@ -26,6 +25,7 @@ from fedraw.experiments.reproduction.plan import Planned, key_of, make_plan
 from fedraw.experiments.reproduction.scales import Scale
 from fedraw.experiments.run import run_seed
 from fedraw.experiments.spec import Spec
+from fedraw.report.reproduction_tables import document, markdown, write_documents
 
 SMOKE = Scale.named("smoke")
 

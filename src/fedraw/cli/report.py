@@ -9,8 +9,9 @@ import typer
 
 from fedraw.cli import console
 from fedraw.report.all_figures import write_figures
+from fedraw.report.html_file import write_page
 from fedraw.report.material import read_material
-from fedraw.report.page import render, write_page
+from fedraw.report.page import render
 
 
 def report(

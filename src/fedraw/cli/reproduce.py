@@ -20,7 +20,6 @@ from fedraw.experiments.reproduction.data_needed import (
     prepare_all,
     refuse_missing_data,
 )
-from fedraw.experiments.reproduction.documents import markdown
 from fedraw.experiments.reproduction.execute import (
     Failure,
     Workshop,
@@ -35,6 +34,7 @@ from fedraw.experiments.reproduction.scales import Scale, scale_names
 from fedraw.experiments.source import Where
 from fedraw.report.reproduction import tally, write_block, write_reproduction
 from fedraw.report.reproduction_figures import write_figures
+from fedraw.report.reproduction_tables import markdown
 
 DYNAMICS = "dynamics"
 # Of these nothing is trained, so they need no data.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
-from string import Template
 
 import numpy as np
 
@@ -31,8 +29,8 @@ from fedraw.report.audit_words import (
     tally,
     under_fedfa,
 )
+from fedraw.report.html_file import contents, fill, write_page
 from fedraw.report.markup import note, section, text
-from fedraw.report.page import write_page
 
 SHOWN_LABELS = 25
 SHOWN_RARE = 75  # beyond the first, so that a page stays one that opens
@@ -81,8 +79,8 @@ def render_audit(audit: Audit, *, title: str, source: str, notes: Sequence[str] 
         "Clients": _clients(audit),
         "How to read it": _reading(),
     }
-    template = files("fedraw.report").joinpath("audit_page.html").read_text(encoding="utf-8")
-    return Template(template).substitute(
+    return fill(
+        "audit_page.html",
         title=text(title),
         headline=text(headline(audit)),
         lead=under_fedfa(audit),
@@ -91,7 +89,7 @@ def render_audit(audit: Audit, *, title: str, source: str, notes: Sequence[str] 
         standing=text(STANDING),
         methods=_methods(audit),
         definitions=definitions(),
-        contents=_contents(parts),
+        contents=contents(parts),
         sections="\n".join(parts.values()),
         footer="<p>Made by <code>fedraw audit</code>, before any training.</p>",
     )
@@ -135,14 +133,6 @@ def _counts(audit: Audit, method: str) -> str:
     many = tally(audit, method)
     words = [f"{SIGN[word]} {many[word]:,} {word}" for word in VERDICTS if many[word]]
     return "".join(f"<span>{word}</span> " for word in words)
-
-
-def _contents(parts: Mapping[str, str]) -> str:
-    def link(name: str, part: str) -> str:
-        identity = part.split('id="', 1)[1].split('"', 1)[0]
-        return f'<li><a href="#{identity}">{text(name)}</a></li>'
-
-    return "".join(link(name, part) for name, part in parts.items())
 
 
 def _federation(audit: Audit, source: str, notes: Sequence[str]) -> str:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 
-from fedraw.errors import BadInput
 from fedraw.experiments.compare import Group, notes_of
 from fedraw.experiments.summary import METRICS
 from fedraw.experiments.toml import to_toml
@@ -18,6 +14,7 @@ from fedraw.report.cells import grid
 from fedraw.report.drawing import Drawing, on_white, svg_of
 from fedraw.report.figures import PANELS, accuracy_curves, learning_curves
 from fedraw.report.glossary import MEANING
+from fedraw.report.html_file import contents, fill, write_page
 from fedraw.report.markup import copyable, csv_text, details, note, section, text
 from fedraw.report.material import Material, read_material
 from fedraw.report.page_words import cautions_of, facts_of, lead_of
@@ -29,19 +26,6 @@ BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest.
 def write_report(runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "") -> None:
     """Write the page of all runs at or below these folders, from their event logs alone."""
     write_page(out, render(read_material(runs), title=title, lead=lead))
-
-
-def write_page(out: Path, content: str) -> None:
-    """All of it or nothing; folders that are missing are made."""
-    draft = out.with_name(f"{out.name}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(content, encoding="utf-8")
-        draft.replace(out)
-    except OSError as problem:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
 
 
 def write_figure(runs: Sequence[Path], out: Path) -> None:
@@ -70,12 +54,12 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
     }
     shown = {name: part for name, part in parts.items() if part}
     words = lead or lead_of(groups)
-    template = files("fedraw.report").joinpath("page.html").read_text(encoding="utf-8")
-    return Template(template).substitute(
+    return fill(
+        "page.html",
         title=text(title),
         lead=f'<p class="lead">{text(words)}</p>' if words else "",
         facts=text(facts_of(groups)),
-        sections="\n".join([_cautions(material), _contents(shown), *shown.values()]),
+        sections="\n".join([_cautions(material), contents(shown), *shown.values()]),
         footer=f"<p>{text(machines(material))}</p>",
     )
 
@@ -83,17 +67,6 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
 def _cautions(material: Material) -> str:
     items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(material))
     return f'<ul class="cautions">{items}</ul>' if items else ""
-
-
-def _contents(shown: Mapping[str, str]) -> str:
-    """Links to the sections, by the names of their headings."""
-
-    def link(name: str, part: str) -> str:
-        identity = part.split('id="', 1)[1].split('"', 1)[0]
-        return f'<li><a href="#{identity}">{text(name)}</a></li>'
-
-    links = "".join(link(name, part) for name, part in shown.items())
-    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
 def _glance(figures: Mapping[str, Drawing]) -> str:

@@ -10,7 +10,6 @@ from textwrap import fill
 from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw.experiments.reproduction.documents import write_documents
 from fedraw.experiments.reproduction.outcome import Outcome
 from fedraw.experiments.reproduction.rules import Verdict
 from fedraw.experiments.reproduction.verdicts import (
@@ -20,6 +19,7 @@ from fedraw.experiments.reproduction.verdicts import (
     as_json,
     judge,
 )
+from fedraw.report.reproduction_tables import write_documents
 
 WIDTH = 100
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"

@@ -4,7 +4,7 @@ Trains on digits over many random federations (clients, coverage, speeds, buffer
 beside each label's recall what the audit says of it beforehand. The fit becomes the thresholds of
 the audit's verdicts (`fedraw.analysis.verdict`), the table `docs/audit.md`.
 
-    python -m benchmarks.audit_calibration --runs 600 --out runs/calibration.jsonl
+    python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=600)
+    parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("runs/calibration.jsonl"))
     options = parser.parse_args()

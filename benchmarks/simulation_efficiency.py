@@ -28,8 +28,8 @@ from torch.nn import functional
 from fedraw.core.randomness import Streams
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.digits import digits
+from fedraw.disk.event_log import read_log
 from fedraw.experiments.crew import Crew
-from fedraw.experiments.event_log import read_log
 from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.scenario import Parts
 from fedraw.experiments.spec import Spec

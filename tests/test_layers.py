@@ -18,6 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A layer imports itself and what stands here.
 MAY_IMPORT = {
     "core": {"errors"},
+    "disk": {"errors", "core"},
     "analysis": {"errors", "core"},
     "records": {"errors", "core"},
     "strategies": {"errors", "core"},
@@ -25,8 +26,19 @@ MAY_IMPORT = {
     "learning": {"errors", "core"},
     "data": {"errors", "core"},
     "metrics": {"errors", "core"},
-    "experiments": {"errors", "core", "strategies", "simulation", "learning", "data", "metrics"},
-    "report": {"errors", "core", "analysis", "metrics", "experiments"},
+    "server": {"errors", "core", "disk", "analysis", "strategies", "metrics"},
+    "flower": {"errors", "core", "strategies", "server"},
+    "experiments": {
+        "errors",
+        "core",
+        "disk",
+        "strategies",
+        "simulation",
+        "learning",
+        "data",
+        "metrics",
+    },
+    "report": {"errors", "core", "disk", "analysis", "metrics", "experiments"},
     "cli": {"errors", "analysis", "records", "data", "experiments", "report"},
 }
 ONLY_IN = {
@@ -38,6 +50,7 @@ ONLY_IN = {
     "requests": {"data"},
     "pyarrow": {"records"},
     "ray": {"simulation"},
+    "flwr": {"flower"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
 }
@@ -76,7 +89,7 @@ import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {
-            "torch", "sklearn", "matplotlib", "PIL", "pooch", "ray", "pyarrow"
+            "torch", "sklearn", "matplotlib", "PIL", "pooch", "ray", "pyarrow", "flwr"
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.experiments import federation_log
 
 SPEC = """
 version = 1
@@ -273,3 +274,17 @@ def test_bad_input_gets_a_message_and_exit_code_2(
     assert message in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_the_log_of_a_real_server(tmp_path: Path) -> None:
+    federation_log.write(tmp_path / "federation" / "events.jsonl", federation_log.STORY)
+    done = watch("federation", "--once", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1] == "event 5  4.0/min"
+    assert "members       2 now, 3 ever, 1 left: west" in lines
+    assert "server        1 restart, last at event 2 after 1 min 15 s, 2 asked again" in lines
+    assert "notes         2 notes, 1 × quarantine" in lines
+    assert "  event 4: node 9 did not tell who it is" in lines
+    told = json.loads(watch("federation", "--json", cwd=tmp_path).stdout)
+    assert told["runs"][0]["life"]["away"][0]["client"] == "west"

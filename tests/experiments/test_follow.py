@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.experiments import federation_log
 
+from fedraw.disk.event_log import FORMAT, Record, read_log
 from fedraw.errors import BadInput
-from fedraw.experiments import follow, status, tail
-from fedraw.experiments.event_log import FORMAT, Record, read_log
+from fedraw.experiments import follow, lived, status, tail
 from fedraw.experiments.follow import Follower
 from fedraw.experiments.status import Slot
 from fedraw.experiments.summary import Summary
@@ -399,3 +400,56 @@ def test_everything_as_json(log: Path) -> None:
     assert run["buffer"][1] == {"client": "b", "weight": 0.75, "age": 2, "rare": True}
     assert run["labels"][0]["label"] == "owl"
     assert run["rejected"] == {"c": 1}
+
+
+def test_a_real_server(tmp_path: Path) -> None:
+    log = write(tmp_path / "federation" / "events.jsonl", federation_log.STORY)
+    run = followed(log)
+    status, detail = run.status(T + 300), run.detail()
+    assert (status.seed, status.events, status.is_server) == (None, None, True)
+    assert status.state == "running"
+    assert status.rate == 2 / 30, "by its own times, since it was restarted"
+    assert (detail.members, detail.clients) == (2, 3)
+    assert detail.unheard == ()
+    life = detail.life
+    assert life.away == ((4, "west", federation_log.QUARANTINED),)
+    assert life.restarts == 1
+    assert life.last_restart == (2, 75.0, 2)
+    assert (life.notes, life.quarantined, life.changed) == (2, 1, 3)
+    assert life.last_notes == (
+        (4, "west", federation_log.QUARANTINED),
+        (4, None, "node 9 did not tell who it is"),
+        (2, "east", federation_log.OVERDUE),
+    )
+
+
+def test_a_server_is_quiet_while_its_sites_train(tmp_path: Path) -> None:
+    founded = write(tmp_path / "young" / "events.jsonl", federation_log.STORY[:3])
+    young = followed(founded)
+    assert young.status(T + 890).state == "starting", "the deadline of its first training"
+    assert young.status(T + 910).state == "stopped"
+    slow = [{**record, "time": 60 * record.get("time", 0.0)} for record in federation_log.STORY]
+    run = followed(write(tmp_path / "slow" / "events.jsonl", slow))
+    assert run.status(T + 1790).state == "running", "it was silent for ten minutes before"
+    assert run.status(T + 1810).state == "stopped"
+    append(run.log, as_bytes([federation_log.END]), T + 2000)
+    assert run.look()
+    assert run.status(T + 2000).state == "finished"
+
+
+def test_what_is_kept_of_a_server_is_bounded(tmp_path: Path) -> None:
+    note = federation_log.member("note", 4, 133.0, "east", reason="a late update")
+    run = followed(write(tmp_path / "events.jsonl", [*federation_log.STORY, *([note] * 1000)]))
+    life = run.detail().life
+    assert life.notes == 1002
+    assert len(life.last_notes) <= 2 * lived.NOTES
+    assert life.last_notes[0].reason == federation_log.QUARANTINED
+
+
+def test_a_server_as_json(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", federation_log.STORY)
+    watched = Watched(tmp_path)
+    assert watched.look()
+    (run,) = json.loads(json.dumps(watched.as_json(T), allow_nan=False))["runs"]
+    assert run["members"] == 2
+    assert run["life"]["last_restart"] == {"event": 2, "gap": 75.0, "reasked": 2}

@@ -13,9 +13,9 @@ from torch import nn
 
 import fedraw
 from fedraw import CA2FL, FedAvg, FedBuff, FedFa, FedRAW, LabelTable, QFedAvg
+from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.compare import compare
-from fedraw.experiments.event_log import read_log
 from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.run import How, Result, run, run_seed
 from fedraw.experiments.spec import Spec

@@ -67,3 +67,16 @@ def test_without_rare_clients_or_arrivals_everything_is_undefined() -> None:
     assert silent["BufPres"] is None
     assert silent["Rho"] is None
     assert silent["RareMeanStale"] is None
+
+
+def test_a_client_is_rare_from_when_it_is_called_so_until_it_is_no_longer() -> None:
+    dynamics = Dynamics()
+    dynamics.observe(arrival(0, 7, [0], [1.0]))
+    assert dynamics.metrics()["BufPres"] is None
+    dynamics.count_as(0, True)
+    dynamics.observe(arrival(0, 3, [0], [1.0]))
+    dynamics.count_as(0, False)
+    dynamics.observe(arrival(0, 9, [0], [1.0]))
+    metrics = dynamics.metrics()
+    assert metrics["BufPres"] == metrics["RarePart"] == pytest.approx(100 / 3)
+    assert metrics["RareMaxStale"] == 3

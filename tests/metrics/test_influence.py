@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections import defaultdict
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedraw.core.labels import LabelTable
 from fedraw.metrics.influence import Influence, group_influence, label_influence
@@ -40,3 +44,49 @@ def test_label_influence_against_the_fair_share() -> None:
     assert labels["rare"].fair_share == pytest.approx(0.2)
     assert labels["rare"].ratio == pytest.approx(0.25)
     assert sum(label.influence for label in labels.values()) == pytest.approx(1)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["join", "leave", "step"]), st.sets(st.integers(0, 5), max_size=3))
+)
+
+
+@given(st.integers(0, 6), STEPS)
+def test_with_members_that_come_and_go_it_is_what_adding_up_each_step_gives(
+    founders: int, steps: list[tuple[str, set[int]]]
+) -> None:
+    members, cached, weighed, count = (
+        set(range(founders)),
+        set[int](),
+        defaultdict[int, Fraction](Fraction),
+        0,
+    )
+    influence = Influence(founders, "cache")
+    for kind, clients in steps:
+        if kind == "step":
+            count += 1
+            cached |= clients & members
+            for client in cached:
+                weighed[client] += Fraction(1, len(members))
+            present = sorted(clients & members)
+            influence.observe(aggregation(present, [1.0] * len(present)))
+        for client in clients:
+            if kind == "join" and client not in members:
+                members.add(client)
+                influence.joined(client)
+            elif kind == "leave" and client in members:
+                members.discard(client)
+                cached.discard(client)
+                influence.left(client)
+    expected = {client: float(total / count) for client, total in weighed.items()}
+    assert influence.by_client() == pytest.approx(expected)
+
+
+def test_the_update_of_one_that_left_may_still_lie_in_the_buffer() -> None:
+    influence = Influence(2, "cache")
+    influence.left(0)
+    influence.observe(aggregation([0, 1], [0.5, 0.5]))
+    assert influence.by_client() == {1: 1.0}
+    influence.joined(0)
+    influence.observe(aggregation([0], [1.0]))
+    assert influence.by_client() == {0: 0.25, 1: 0.75}

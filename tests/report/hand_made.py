@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedraw.experiments.event_log import FORMAT, EventLog, Record
+from fedraw.disk.event_log import FORMAT, EventLog, Record
 
 COMMON, RARE = "common", "scarce"
 

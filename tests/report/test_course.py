@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.experiments.federation_log import START, STORY
 
 from fedraw.experiments.summary import Summary
 from fedraw.report.course import BINS, QUANTILES, Course, spread_of
@@ -106,3 +107,25 @@ def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None
         at_or_below = sum(other <= value for other in everything)
         assert below < share * len(everything) + 1e-6
         assert at_or_below >= share * len(everything) - 1e-6
+
+
+def test_sites_that_come_and_go() -> None:
+    course = Course()
+    for record in [{**START, "events": 5}, *STORY[1:]]:
+        course.observe(record)
+    presence = [point.presence for point in course.points()]
+    assert presence == [0, 100, 0, None, 0]  # the fourth was refused
+    assert [point.rare_weight for point in course.points()] == [0, 75, 0, None, 0]
+    assert course.samples == {"west": 4, "east": 2, "north": 2}
+    assert not course.rare
+    assert course.rare_staleness == {1: 1}
+    assert course.common_staleness == {0: 1, 2: 1, 4: 1}
+
+
+def test_a_cached_update_goes_with_its_client() -> None:
+    course = Course()
+    for record in [{**START, "events": 5, "influence": "cache"}, *STORY[1:]]:
+        course.observe(record)
+    largest = [point.largest for point in course.points()]
+    # Members: west, east; and north; without east; without west, with east again.
+    assert largest == pytest.approx([50, 100 / 3, 50, None, 50], nan_ok=True)

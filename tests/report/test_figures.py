@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
+from fedraw.disk.event_log import Record
 from fedraw.errors import MissingExtra
-from fedraw.experiments.event_log import Record
 from fedraw.report.figures import MOST_POINTS, PANELS, curve_of, learning_curves
 from fedraw.report.looks import COLOURS, OWN_COLOUR, looks
 

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.experiments import federation_log
 from tests.report.hand_made import COMMON, RARE, write_run
 
 from fedraw.errors import BadInput
@@ -230,3 +231,40 @@ def test_a_run_that_had_hardly_begun_is_shown_too(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert "interrupted at event 0 of 2" in page
     assert Outline(page).count("svg") == 0
+
+
+def test_a_real_federation_has_no_seed_and_no_data_but_a_life(tmp_path: Path) -> None:
+    log = [*federation_log.STORY, federation_log.END]
+    federation_log.write(tmp_path / "federation" / "events.jsonl", log)
+    page = written(tmp_path, title="Real")
+    assert "3 clients · 5 events · 1 method · 1 run · rare: owl" in page
+    assert (
+        "fedraw: north joined later; east and west left; east came back; north declared new label"
+        " counts; the server was restarted once, after 1 min 15 s." in page
+    )
+    assert "One run, values of the last model." in page
+    assert "None" not in page
+    assert "fedraw run" not in page
+    assert "deadline = 900.0" in page
+
+
+def test_real_federations_side_by_side(tmp_path: Path) -> None:
+    story = [*federation_log.STORY[1:], federation_log.END]
+    for name in ("fedraw", "fedfa"):
+        server = {"folder": f"/srv/{name}"}
+        spec = {"strategy": {"name": name}, "server": server}
+        labels = ["cat", "owl"] if name == "fedraw" else ["owl", "cat"]  # who came first
+        start = {**federation_log.START, "name": name, "labels": labels, "spec": spec}
+        for again in ("one", "two"):
+            federation_log.write(tmp_path / name / again / "events.jsonl", [start, *story])
+    page = written(tmp_path)
+    assert "2 methods · 2 runs" in page
+    write_run(tmp_path, "simulated", 1)
+    with pytest.raises(BadInput, match="because their data differ: those of a real federation and"):
+        written(tmp_path)
+
+
+def test_a_federation_that_goes_on_is_told_as_such(tmp_path: Path) -> None:
+    federation_log.write(tmp_path / "events.jsonl", federation_log.STORY)
+    page = written(tmp_path)
+    assert "fedraw: not finished, at event 5. Its numbers are those of its last" in page

@@ -11,8 +11,10 @@ from rich.console import Console
 from fedraw.experiments.status import (
     Detail,
     LabelTrend,
+    Life,
     Point,
     Refusal,
+    Restart,
     Slot,
     State,
     Status,
@@ -232,3 +234,53 @@ def test_a_spark_line_runs_over_events() -> None:
     assert spark([(10, 100.0), (20, None)], 5) == "██"
     assert len(spark([(n, 50.0) for n in range(1, 500)])) == 24
     assert spark([(1, 0.0), (2, 0.0), (100, 100.0)], 3) == "▁▁█"
+
+
+SERVER = replace(RUN, name="fedraw", seed=None, events=None, event=120, is_server=True, rate=0.05)
+LIFE = Life(
+    away=(Refusal(110, "west", "quarantined for 3600 s"), Refusal(90, "east", "out of reach")),
+    changed=3,
+    restarts=2,
+    last_restart=Restart(100, 75.0, 4),
+    notes=14,
+    quarantined=1,
+    last_notes=(Refusal(110, "west", "quarantined for 3600 s"), Refusal(80, None, "disk full")),
+)
+
+
+def test_a_server_shows_who_came_and_went() -> None:
+    detail = replace(DETAIL, clients=6, members=4, life=LIFE, unheard=(), rare_clients=("east",))
+    lines = drawn(one(SERVER, detail))
+    assert lines[0].startswith("fedraw  running")
+    assert lines[1] == "event 120  3.0/min"
+    start = lines.index("members       4 now, 6 ever, 2 left: west, east*")
+    assert lines[start : start + 4] == [
+        "members       4 now, 6 ever, 2 left: west, east*",
+        "  event 110, client west left: quarantined for 3600 s",
+        "  event 90, client east left: out of reach",
+        "server        2 restarts, last at event 100 after 1 min 15 s, 4 asked again",
+    ]
+    assert lines[-2:] == ["notes         14 notes, 1 × quarantine", "  event 80: disk full"]
+
+
+def test_a_stopped_server_is_started_again_not_resumed() -> None:
+    stopped = replace(SERVER, state="stopped", quiet=9000.0, checkpoint=118)
+    lines = drawn(one(stopped))
+    assert lines[2].endswith("; checkpoint at event 118")
+    assert lines[3] == "the server app, started again with this folder, loses nothing and goes on"
+    assert "--resume" not in " ".join(lines)
+
+
+@pytest.mark.parametrize("rows", [18, 24, 40])
+def test_the_frame_of_a_server_is_not_higher_than_its_screen_either(rows: int) -> None:
+    detail = replace(DETAIL, clients=6, members=4, life=LIFE)
+    assert len(one(SERVER, detail).lines(80, rows)) <= rows
+
+
+def test_nor_wider() -> None:
+    many = tuple(Refusal(10**9, NASTY, NASTY * 9) for _ in range(60))
+    life = replace(LIFE, away=many, last_notes=many[:10])
+    frame = one(replace(SERVER, event=10**9), replace(large(), members=10**6, life=life))
+    for line in drawn(frame):
+        assert len(line) <= 80
+        assert "\x1b" not in line

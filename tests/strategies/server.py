@@ -12,6 +12,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts, Vector
 from fedraw.core.update import Update, difference
+from fedraw.disk.snapshot import Arrays, pack
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
@@ -19,7 +20,6 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
-from fedraw.strategies.snapshot import Arrays, pack
 from fedraw.strategies.strategy import Arrived, Event, Receivers, State, Strategy
 
 # Three parameters and two batch-norm statistics.

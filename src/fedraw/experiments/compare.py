@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import Record, read_log
 from fedraw.experiments.names import distinct_names
 from fedraw.experiments.run import Result
 from fedraw.experiments.summary import Summary
@@ -35,7 +35,7 @@ class Stat:
 @dataclass(frozen=True)
 class Row:
     name: str
-    seeds: tuple[int, ...]
+    seeds: tuple[int | None, ...]  # a real federation has none
     metrics: Mapping[str, Stat]
     notes: tuple[str, ...] = ()  # what has to be said wherever the row is shown
 
@@ -63,8 +63,10 @@ class Group:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The spec that runs all these seeds again."""
+        """The spec that runs all these seeds again; of a real federation, how it was led."""
         spec: dict[str, Any] = dict(self.runs[0].content["spec"])
+        if None in self.row.seeds:
+            return spec
         return spec | {"run": spec["run"] | {"seeds": list(self.row.seeds)}}
 
 
@@ -153,6 +155,8 @@ def without_seeds(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a summary or a start record, which all seeds of one row share."""
     spec: dict[str, Any] = dict(summary["spec"])
     spec["run"] = {key: value for key, value in spec.get("run", {}).items() if key != "seeds"}
+    if "server" in spec:  # where it was written says nothing about what it was
+        spec["server"] = {k: v for k, v in spec["server"].items() if k != "folder"}
     return spec
 
 
@@ -162,8 +166,8 @@ def identity(summary: Mapping[str, Any]) -> str:
 
 def _row(name: str, group: Sequence[Mapping[str, Any]]) -> Row:
     seeds = tuple(summary["seed"] for summary in group)
-    if len(set(seeds)) < len(seeds):
-        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+    twice = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
+    if twice is not None:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
     keys = group[0]["metrics"]
     stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}

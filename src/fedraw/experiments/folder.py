@@ -21,15 +21,11 @@ from safetensors.numpy import load_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
+from fedraw.disk.event_log import EventLog, Record, read_log
+from fedraw.disk.lock import lock
+from fedraw.disk.model_file import write_model
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import EventLog, Record, read_log
 from fedraw.experiments.toml import flat, to_toml
-from fedraw.strategies.snapshot import write_tensors
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # not a Unix: there two processes may write to one folder
-    fcntl = None  # type: ignore[assignment]
 
 
 class RunFolder:
@@ -112,21 +108,13 @@ class RunFolder:
             yield EventLog(file)
 
     def _lock(self, file: IO[bytes]) -> None:
-        """One process per run; the lock goes with the process, however that ends."""
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(
-                f"another process is running {self.path}; wait for it, or choose another --out"
-            ) from None
+        lock(file, self.path, "wait for it, or choose another --out")
 
     def write_results(
         self, summary: dict[str, Any], model: Vector, layout: Layout | None, seconds: float
     ) -> None:
         if layout is not None:
-            self._write_model(model, layout)
+            write_model(model, layout, self.path / "model.safetensors")
         timing = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -154,10 +142,3 @@ class RunFolder:
                 f"{self.path} is finished, but its results cannot be read: {problem}; "
                 "run it again with --force"
             ) from None
-
-    def _write_model(self, model: Vector, layout: Layout) -> None:
-        segments = layout.segments
-        tensors = {s.name: np.ascontiguousarray(model[s.slice].reshape(s.shape)) for s in segments}
-        draft = self.path / "model.safetensors.part"
-        write_tensors(tensors, draft)
-        draft.replace(self.path / "model.safetensors")

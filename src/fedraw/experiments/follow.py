@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedraw.core.types import ClientId
+from fedraw.disk.event_log import FORMAT, Record, read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import FORMAT, Record, read_log
+from fedraw.experiments.lived import Lived
 from fedraw.experiments.run import PROGRESS_EVERY
 from fedraw.experiments.status import Curve, Detail, LabelTrend, Point, Refusal, Slot, State, Status
 from fedraw.experiments.summary import Summary
@@ -24,7 +25,7 @@ from fedraw.experiments.tail import Tail, modified
 QUIET = 20.0
 # The rate is that of the last so many seconds.
 RATE_WINDOW = 60.0
-# Kept of what is unbounded: arrivals of one client, refusals, gaps between writes.
+# Kept of what is unbounded: arrivals of one client, refusals (and notes), gaps between writes.
 ARRIVALS, REFUSALS, REMEMBERED = 64, 5, 20
 SHOWN = ("GlobalAcc", "AvgRare")
 # The last so many evaluations are set against as many before them.
@@ -54,6 +55,7 @@ class Follower:
         self._arrivals: dict[ClientId, deque[int]] = {}
         self._buffer: Record = {}
         self._refusals: deque[Refusal] = deque(maxlen=REFUSALS)
+        self._life = Lived()
         self._grown: deque[tuple[float, int]] = deque()  # when the log grew, and to which event
         self._gaps: deque[float] = deque(maxlen=REMEMBERED)
 
@@ -112,6 +114,7 @@ class Follower:
                 point = Point(record["event"], record["metrics"], record["recall"])
                 self._curve.add(point)
                 del self.summary.evaluations[: -2 * TREND]
+        self._life.observe(record)
 
     def _refuse(self) -> None:
         for _ in read_log(self.log):  # finds what is wrong, and says it
@@ -145,6 +148,7 @@ class Follower:
         summary, quiet = self.summary, max(0.0, now - self.written)
         rate = self._rate()
         wanted = self.start.get("events")
+        is_server = self._is_server
         state = self._state(quiet, rate)
         left = None
         if state == "running" and rate and wanted is not None:
@@ -164,7 +168,13 @@ class Follower:
             unread=self._tail.unread,
             checkpoint=None if summary.finished else self._checkpoint(),
             metrics={key: last and last.metrics.get(key) for key in SHOWN},
+            is_server=is_server,
         )
+
+    @property
+    def _is_server(self) -> bool:
+        """Whether this is no simulation: chance has no seed there."""
+        return bool(self.start) and self.start.get("seed") is None
 
     def _state(self, quiet: float, rate: float | None) -> State:
         if self.summary.finished:
@@ -175,12 +185,19 @@ class Follower:
 
     def _patience(self, rate: float | None) -> float:
         """A run shows what it wrote only now and then: a slow one is quiet for long."""
+        if self._is_server:
+            return self._life.patience(self.start)
         usual = PROGRESS_EVERY / rate if rate else 0.0
         # The second longest gap: the longest may be the time until someone resumed it.
         return max(QUIET, 3 * usual, *(3 * gap for gap in sorted(self._gaps)[-2:-1]))
 
     def _rate(self) -> float | None:
-        """Events a second: as seen while looking on; before that, as other files tell."""
+        """Events a second: as seen while looking on; before that, as other files tell.
+
+        The log of a real server has real times, and tells by itself.
+        """
+        if self._is_server:
+            return self._life.rate()
         if self._tail.unread or not self._grown:
             return None
         (begun, before), (ended, event) = self._grown[0], self._grown[-1]
@@ -220,10 +237,12 @@ class Follower:
             version=self._version,
             clients=len(summary.clients),
             rare_clients=rare,
-            unheard=tuple(c for c in summary.clients if c not in self._arrivals),
+            unheard=tuple(c for c in summary.members if c not in self._arrivals),
             participation=summary.dynamics(),
             rejected=summary.rejected,
             refusals=tuple(self._refusals),
+            members=len(summary.members),
+            life=self._life.so_far(summary.changes),
         )
 
     def _labels(self) -> Iterator[LabelTrend]:

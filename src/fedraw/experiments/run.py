@@ -14,21 +14,20 @@ import numpy.typing as npt
 
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
+from fedraw.disk.event_log import EventLog, Record, read_log
+from fedraw.disk.snapshot import can_be_saved
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.checkpoint import Checkpoints, can_be_saved
+from fedraw.experiments.checkpoint import Checkpoints
 from fedraw.experiments.clients import Partition
 from fedraw.experiments.crew import Crew, executor_of
-from fedraw.experiments.event_log import (
-    EventLog,
-    Record,
+from fedraw.experiments.folder import RunFolder
+from fedraw.experiments.interrupts import deferred_interrupts
+from fedraw.experiments.log_records import (
     arrival_record,
     claim_records,
     joined_records,
-    read_log,
     start_record,
 )
-from fedraw.experiments.folder import RunFolder
-from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.names import row_name
 from fedraw.experiments.scenario import Parts, Scenario
 from fedraw.experiments.source import Where

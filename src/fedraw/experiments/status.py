@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,9 +25,32 @@ class Slot(NamedTuple):
 
 
 class Refusal(NamedTuple):
+    """An update that was refused; or a site that left, or of which something else is told."""
+
     event: int
-    client: ClientId
+    client: ClientId | None  # a note may be about nobody
     reason: str
+
+
+class Restart(NamedTuple):
+    """A server that is back; whatever it had asked for was asked again of `reasked` sites."""
+
+    event: int
+    gap: float | None  # seconds
+    reasked: int
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a real federation goes through beside its updates; all of it is newest first."""
+
+    away: tuple[Refusal, ...] = ()  # sites that left and have not come back
+    changed: int = 0  # sites that joined later, left or declared new labels
+    restarts: int = 0
+    last_restart: Restart | None = None
+    notes: int = 0
+    quarantined: int = 0  # how often a site was
+    last_notes: tuple[Refusal, ...] = ()  # those of quarantine before all others
 
 
 class Point(NamedTuple):
@@ -64,6 +87,7 @@ class Status:
     unread: int  # bytes of the log that are still to be read
     checkpoint: int | None  # its event
     metrics: Mapping[str, float | None]
+    is_server: bool = False  # of a real federation
 
 
 @dataclass(frozen=True)
@@ -78,12 +102,14 @@ class Detail:
     capacity: int | None
     aggregated_at: int | None  # event of the last aggregation
     version: int
-    clients: int
+    clients: int  # everyone who ever took part
     rare_clients: tuple[ClientId, ...]
-    unheard: tuple[ClientId, ...]
+    unheard: tuple[ClientId, ...]  # members of whom nothing has come yet
     participation: Mapping[str, float | None]
     rejected: Mapping[str, int]
     refusals: tuple[Refusal, ...]  # newest first
+    members: int | None = None  # those who take part now
+    life: Life = field(default_factory=Life)
 
 
 class Curve:

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId
-from fedraw.experiments.event_log import Record
+from fedraw.disk.event_log import Record
+from fedraw.experiments.membership import Changes, Membership
 from fedraw.metrics.dynamics import Dynamics
 from fedraw.metrics.influence import Influence, group_influence, label_influence
 
@@ -38,11 +39,9 @@ class Summary:
         self.start: Record = {}
         self.evaluations: list[Record] = []
         self.finished = False
-        self._counts: dict[ClientId, dict[str, int]] = {}
         self._events = 0
         self._rejected: dict[str, int] = {}
-        self._dynamics: Dynamics | None = None
-        self._influence: Influence | None = None
+        self._begin({})
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Summary:
@@ -51,13 +50,15 @@ class Summary:
             summary.observe(record)
         return summary
 
+    def _begin(self, start: Record) -> None:
+        self.start = start
+        self._membership = Membership(start.get("rare_labels", ()))
+        self._dynamics = Dynamics(attacker=start.get("attacker"))
+        self._influence = Influence(rule=start.get("influence", "slots"))
+
     def observe(self, record: Record) -> None:
         match record["kind"]:
             case "arrival":
-                if self._dynamics is None or self._influence is None:
-                    self._dynamics = Dynamics(self.rare_clients, self.start.get("attacker"))
-                    rule = self.start.get("influence", "slots")
-                    self._influence = Influence(len(self._counts), rule)
                 self._events = record["event"]
                 self._dynamics.observe(record)
                 self._influence.observe(record)
@@ -67,12 +68,27 @@ class Summary:
                 self._events = record["event"]
                 client = str(record["client"])
                 self._rejected[client] = self._rejected.get(client, 0) + 1
-            case "joined":
-                self._counts[record["client"]] = record["counts"]
             case "start":
-                self.start = record
+                self._begin(record)
             case "end":
                 self.finished = True
+            case "joined":
+                if record["client"] not in self._membership.members:
+                    self._influence.joined(record["client"])
+                self._membership.joined(record)
+                self._count(record["client"])
+            case "declared" if "counts" in record:  # else a false claim, which changes nothing
+                self._membership.declared(record)
+                self._count(record["client"])
+            case "left":
+                if record["client"] in self._membership.members:
+                    self._influence.left(record["client"])
+                self._membership.left(record)
+            case "restarted":
+                self._membership.restarted(record)
+
+    def _count(self, client: ClientId) -> None:
+        self._dynamics.count_as(client, self._membership.is_rare(client))
 
     @property
     def events(self) -> int:
@@ -81,7 +97,17 @@ class Summary:
 
     @property
     def clients(self) -> list[ClientId]:
-        return list(self._counts)
+        """Everyone who ever took part."""
+        return list(self._membership.counts)
+
+    @property
+    def members(self) -> list[ClientId]:
+        """Those who take part now."""
+        return list(self._membership.members)
+
+    @property
+    def changes(self) -> Changes:
+        return self._membership.changes
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -90,24 +116,24 @@ class Summary:
 
     @property
     def rare_clients(self) -> list[ClientId]:
-        """Those that hold a label that the metrics call rare."""
-        rare = set(self.start.get("rare_labels", ()))
-        return [c for c, counts in self._counts.items() if not rare.isdisjoint(counts)]
+        """Those that hold a label that the metrics call rare; also those that have left."""
+        return self._membership.rare
 
     def dynamics(self) -> dict[str, float | None]:
         """Who reached the buffer so far, and how stale: see metrics.dynamics."""
-        dynamics = Dynamics(self.rare_clients) if self._dynamics is None else self._dynamics
-        return dynamics.metrics()
+        return self._dynamics.metrics()
 
     def as_dict(self) -> dict[str, Any]:
         """The content of summary.json."""
         last = self.evaluations[-1] if self.evaluations else {}
-        influence = {} if self._influence is None else self._influence.by_client()
+        influence = self._influence.by_client()
+        counts = self._membership.counts
         measured = {**last.get("metrics", {}), **self.dynamics()}
         rare = self.rare_clients
         measured["RareInfluence"] = group_influence(influence, rare) if rare and influence else None
-        table = LabelTable.from_counts(self._counts)
+        table = LabelTable.from_counts({c: held for c, held in counts.items() if held})
         labels = label_influence(influence, table) if influence else {}
+        changes = self.changes.as_dict()
         return {
             "name": self.start.get("name"),
             "seed": self.start.get("seed"),
@@ -119,8 +145,9 @@ class Summary:
             "tail": self._tail(),
             "recall": last.get("recall", {}),
             "confusion": last.get("confusion"),
-            "influence": {str(client): influence.get(client, 0.0) for client in self._counts},
+            "influence": {str(client): influence.get(client, 0.0) for client in counts},
             "label_influence": {str(label): value._asdict() for label, value in labels.items()},
+            **({"changes": changes} if changes else {}),
             "spec": self.start.get("spec", {}),
         }
 

@@ -15,6 +15,8 @@ TIE = 1e-12
 class Dynamics:
     """Sums over the arrivals of a log; shares in percent, staleness in events, undefined is None.
 
+    Who is rare is asked when an arrival is taken in: it may change in between.
+
     BufPres         share of aggregations with a rare client in the buffer
     RarePart        share of arrivals that come from rare clients
     RareMeanStale   mean, and RareMaxStale the largest, staleness of a rare client's arrival
@@ -22,8 +24,9 @@ class Dynamics:
     Rho, RhoMean    K Σ w² of an aggregation, largest and mean: 1 is uniform, K is one client alone
     """
 
-    def __init__(self, rare: Collection[ClientId], attacker: ClientId | None = None) -> None:
-        self._rare = frozenset(rare)
+    def __init__(self, rare: Collection[ClientId] = (), attacker: ClientId | None = None) -> None:
+        self._rare = set(rare)
+        self._any_rare = bool(self._rare)
         self._attacker = attacker
         self._arrivals = 0
         self._aggregations = 0
@@ -34,6 +37,14 @@ class Dynamics:
         self._attacker_weights: list[float] = []
         self._rho_sum = 0.0
         self._rho_max: float | None = None
+
+    def count_as(self, client: ClientId, rare: bool) -> None:
+        """From now on the client is a rare one, or none."""
+        if rare:
+            self._rare.add(client)
+            self._any_rare = True
+        else:
+            self._rare.discard(client)
 
     def observe(self, arrival: Mapping[str, Any]) -> None:
         """Take in one record of kind "arrival"."""
@@ -59,7 +70,7 @@ class Dynamics:
             self._attacker_weights.append(sum(own))
 
     def metrics(self) -> dict[str, float | None]:
-        stale, rare = self._rare_staleness, bool(self._rare)
+        stale, rare = self._rare_staleness, self._any_rare
         claims = self._attacker_weights
         attacked = self._attacker is not None
         return {

@@ -12,7 +12,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Label
 
 # slots: a client weighs what its slots weigh in an aggregation.
-# cache: every client heard so far weighs 1/N, because its last update is part of every step.
+# cache: every member heard so far weighs 1/N, because its last update is part of every step.
 Rule = Literal["slots", "cache"]
 
 
@@ -23,14 +23,34 @@ class LabelInfluence(NamedTuple):
 
 
 class Influence:
-    """π_i, the mean weight of client i over the aggregations of a log."""
+    """π_i, the mean weight of client i over the aggregations of a log.
 
-    def __init__(self, clients: int, rule: Rule = "slots") -> None:
-        self._clients = clients
+    N is the number of members at the time of an aggregation. One that leaves takes its cached
+    update along; what it has weighed until then, it has weighed.
+    """
+
+    def __init__(self, clients: int = 0, rule: Rule = "slots") -> None:
+        self._members = clients
         self._rule = rule
         self._aggregations = 0
         self._total: defaultdict[ClientId, float] = defaultdict(float)
-        self._first_heard: dict[ClientId, int] = {}
+        # Of the aggregations since N last changed: what N is, how many, and from which of them on
+        # each cached client is part of them.
+        self._clients = clients
+        self._span = 0
+        self._since: dict[ClientId, int] = {}
+        self._gone: set[ClientId] = set()
+
+    def joined(self, client: ClientId) -> None:
+        self._members += 1
+        self._gone.discard(client)
+
+    def left(self, client: ClientId) -> None:
+        self._members -= 1
+        if self._rule == "cache":
+            self._settle()
+            self._since.pop(client, None)
+            self._gone.add(client)  # its last update may still lie in the buffer
 
     def observe(self, arrival: Mapping[str, Any]) -> None:
         """Take in one record of kind "arrival"."""
@@ -38,20 +58,32 @@ class Influence:
             return
         self._aggregations += 1
         if self._rule == "cache":
+            if self._clients != self._members:
+                self._settle()
+            self._span += 1
             for client in arrival["buffer"]:
-                self._first_heard.setdefault(client, self._aggregations)
+                if client not in self._gone:
+                    self._since.setdefault(client, self._span)
             return
         total = self._total
         for client, weight in zip(arrival["buffer"], arrival["weights"], strict=True):
             total[client] += weight
 
+    def _settle(self) -> None:
+        """Add up what was weighed with the old N."""
+        for client, first in self._since.items():
+            self._total[client] += (self._span - first + 1) / max(1, self._clients)
+            self._since[client] = 1
+        self._span, self._clients = 0, self._members
+
     def by_client(self) -> dict[ClientId, float]:
         """π_i of every client that ever weighed anything; empty before the first aggregation."""
         count = self._aggregations
-        if self._rule == "cache":
-            heard = self._first_heard.items()
-            return {c: (count - first + 1) / count / self._clients for c, first in heard}
-        return {client: total / count for client, total in self._total.items()}
+        influence = {client: total / count for client, total in self._total.items()}
+        for client, first in self._since.items():
+            lately = (self._span - first + 1) / count / max(1, self._clients)
+            influence[client] = influence.get(client, 0.0) + lately
+        return influence
 
 
 def label_influence(

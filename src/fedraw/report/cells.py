@@ -58,17 +58,20 @@ def number(metric: str, value: float | None) -> str:
 
 
 def seeds_of(rows: Sequence[Row]) -> str:
-    """How many seeds stand behind a row, as words.
+    """How many seeds stand behind a row, as words; real federations have none, and are runs.
 
     >>> seeds_of([Row("a", (1, 2, 3), {}), Row("b", (1,), {})])
     '1 to 3 seeds'
+    >>> seeds_of([Row("a", (None,), {})])
+    '1 run'
     """
     counts = sorted({len(row.seeds) for row in rows})
+    noun = "run" if any(None in row.seeds for row in rows) else "seed"
     if not counts:
-        return "no seeds"
+        return f"no {noun}s"
     if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]} seeds"
-    return "1 seed" if counts == [1] else f"{counts[0]} seeds"
+        return f"{counts[0]} to {counts[-1]} {noun}s"
+    return f"1 {noun}" if counts == [1] else f"{counts[0]} {noun}s"
 
 
 def has_spread(rows: Sequence[Row]) -> bool:

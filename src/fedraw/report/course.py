@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
-from fedraw.experiments.event_log import Record
+from fedraw.disk.event_log import Record
+from fedraw.experiments.membership import held
 
 BINS = 24
 # Of a log that does not say how many events there are to be.
@@ -43,16 +44,18 @@ class Course:
     """Takes in records one by one, as `Summary` does."""
 
     def __init__(self) -> None:
-        self.samples: dict[ClientId, int] = {}
+        self.samples: dict[ClientId, int] = {}  # of everyone who ever took part, as last told
         self.attacker: ClientId | None = None
         self.rare_staleness: Counter[int] = Counter()
         self.common_staleness: Counter[int] = Counter()
         self._rare_labels: frozenset[str] = frozenset()
         self._rare: set[ClientId] = set()
+        self._any_rare = False
         self._width = float(WIDTH_WITHOUT_END)
         self._last: int | None = None
         self._cached = False
-        self._heard: set[ClientId] = set()
+        self._members: set[ClientId] = set()
+        self._heard: set[ClientId] = set()  # those of them whose update is cached
         self._bins: defaultdict[int, _Bin] = defaultdict(_Bin)
 
     def observe(self, record: Record) -> None:
@@ -60,16 +63,27 @@ class Course:
             case "start":
                 self._begin(record)
             case "joined":
-                counts: Mapping[str, int] = record["counts"]
-                self.samples[record["client"]] = sum(counts.values())
-                if not self._rare_labels.isdisjoint(counts):
-                    self._rare.add(record["client"])
+                self._members.add(record["client"])
+                self._hold(record["client"], record["counts"])
+            case "declared" if "counts" in record:
+                self._hold(record["client"], record["counts"])
+            case "left":
+                self._members.discard(record["client"])
+                self._heard.discard(record["client"])
             case "arrival":
                 rare = record["client"] in self._rare
                 stale = self.rare_staleness if rare else self.common_staleness
                 stale[record["staleness_events"]] += 1
                 if record["aggregated"]:
                     self._aggregate(record["event"], record["buffer"], record["weights"])
+
+    def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
+        self.samples[client] = sum(counts.values())
+        if self._rare_labels.isdisjoint(held(counts)):
+            self._rare.discard(client)
+        else:
+            self._rare.add(client)
+            self._any_rare = True
 
     def _begin(self, start: Record) -> None:
         self._rare_labels = frozenset(start.get("rare_labels", ()))
@@ -98,8 +112,8 @@ class Course:
         self, buffer: Sequence[ClientId], weights: Sequence[float]
     ) -> Mapping[ClientId, float]:
         if self._cached:  # the last update of everyone heard so far is part of every step
-            self._heard.update(buffer)
-            return dict.fromkeys(self._heard, 1 / max(1, len(self.samples)))
+            self._heard.update(self._members.intersection(buffer))
+            return dict.fromkeys(self._heard, 1 / max(1, len(self._members)))
         by_client: defaultdict[ClientId, float] = defaultdict(float)
         for client, weight in zip(buffer, weights, strict=False):
             by_client[client] += weight
@@ -107,7 +121,7 @@ class Course:
 
     @property
     def rare(self) -> Collection[ClientId]:
-        """Clients that hold a rare label."""
+        """Clients that hold a rare label, by what they last told; also those that have left."""
         return self._rare
 
     def points(self) -> list[Point]:
@@ -134,10 +148,10 @@ class Course:
         return Point(
             event=(number + 0.5) * self._width,
             end=(number + 1) * self._width,
-            presence=100 * own.with_rare / count if count and self._rare else None,
-            rare_clients=own.rare_clients / count if count and self._rare else None,
+            presence=100 * own.with_rare / count if count and self._any_rare else None,
+            rare_clients=own.rare_clients / count if count and self._any_rare else None,
             largest=100 * own.largest / weighed if weighed else None,
-            rare_weight=100 * own.rare_weight / weighed if weighed and self._rare else None,
+            rare_weight=100 * own.rare_weight / weighed if weighed and self._any_rare else None,
         )
 
 

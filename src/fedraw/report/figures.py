@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedraw.experiments.event_log import Record
+from fedraw.disk.event_log import Record
 from fedraw.report.course import Course, Point, share_of
 from fedraw.report.drawing import Drawing, legend, stroke, svg_of
 from fedraw.report.looks import INK, Look, looks

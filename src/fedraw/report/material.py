@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import Group, Run, find_logs, grouped
-from fedraw.experiments.event_log import Record, read_log
 from fedraw.experiments.summary import Summary
 from fedraw.report.course import Course
 
@@ -56,6 +56,8 @@ def interruption(run: Run) -> str:
         return ""
     wanted = run.start.get("events") or run.content["spec"].get("run", {}).get("events")
     of_all = "" if wanted is None else f" of {wanted}"
+    if run.start.get("seed") is None:  # it may still be going on
+        return f"not finished, at event {run.content['events']}{of_all}"
     return f"interrupted at event {run.content['events']}{of_all}"
 
 
@@ -96,8 +98,8 @@ def _refuse_other_data(runs: Sequence[Run]) -> None:
     of_seed: dict[Any, Run] = {}
     for run in runs:
         # Of another seed, for which test images may be drawn anew, their number must agree.
-        _refuse(runs[0], run, "labels", _labels)
         _refuse(runs[0], run, "data", _form)
+        _refuse(runs[0], run, "labels", _labels)
         _refuse(of_seed.setdefault(run.start.get("seed"), run), run, "data", _fingerprint)
 
 
@@ -111,21 +113,25 @@ def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> Non
 
 
 def _labels(run: Run) -> str:
+    if run.start.get("seed") is None:  # whoever was there first named its own; others came later
+        return "those of the sites"
     return ", ".join(map(str, run.start.get("labels", ())))
 
 
 def _form(run: Run) -> str:
-    data = run.start.get("data", {})
+    data = run.start.get("data") or {}
     sizes = [f"{data[key]} {key} samples" for key in ("train", "test") if key in data]
     return ", ".join([_data_name(run), *sizes])
 
 
 def _fingerprint(run: Run) -> str:
-    sha = run.start.get("data", {}).get("sha256")
+    sha = (run.start.get("data") or {}).get("sha256")
     return f"{_data_name(run)}, sha256 {sha}" if sha else _data_name(run)
 
 
 def _data_name(run: Run) -> str:
+    if run.start.get("seed") is None:
+        return "those of a real federation"
     return str(run.content["spec"].get("data", {}).get("name", "data"))
 
 

@@ -10,14 +10,14 @@ from fedraw.experiments.summary import METRICS
 from fedraw.experiments.toml import to_toml
 from fedraw.report import page_confusion, page_tables, page_weights
 from fedraw.report.all_figures import drawings
-from fedraw.report.cells import grid
+from fedraw.report.cells import grid, seeds_of
 from fedraw.report.drawing import Drawing, on_white, svg_of
 from fedraw.report.figures import PANELS, accuracy_curves, learning_curves
 from fedraw.report.glossary import MEANING
 from fedraw.report.html_file import contents, fill, write_page
 from fedraw.report.markup import copyable, csv_text, details, note, section, text
 from fedraw.report.material import Material, read_material
-from fedraw.report.page_words import cautions_of, facts_of, lead_of
+from fedraw.report.page_words import cautions_of, changes_of, facts_of, lead_of
 from fedraw.report.provenance import machines, provenance
 
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
@@ -59,7 +59,9 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
         title=text(title),
         lead=f'<p class="lead">{text(words)}</p>' if words else "",
         facts=text(facts_of(groups)),
-        sections="\n".join([_cautions(material), contents(shown), *shown.values()]),
+        sections="\n".join(
+            [_cautions(material), _changes(material), contents(shown), *shown.values()]
+        ),
         footer=f"<p>{text(machines(material))}</p>",
     )
 
@@ -67,6 +69,10 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
 def _cautions(material: Material) -> str:
     items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(material))
     return f'<ul class="cautions">{items}</ul>' if items else ""
+
+
+def _changes(material: Material) -> str:
+    return "".join(map(note, changes_of(material)))
 
 
 def _glance(figures: Mapping[str, Drawing]) -> str:
@@ -182,13 +188,30 @@ def _figure(drawing: Drawing, words: str) -> str:
 
 def _specs(groups: Sequence[Group]) -> str:
     blocks = [
-        details(g.name, _seeds(g), f'<pre tabindex="0"><code>{text(to_toml(g.spec))}</code></pre>')
+        details(g.name, _seeds(g), f'<pre tabindex="0"><code>{text(_toml(g))}</code></pre>')
         for g in groups
     ]
     words = "As the logs record them; 'fedraw run' takes such a file."
+    if any(None in g.row.seeds for g in groups):
+        words = "As the logs record them."
     return section("specs", "Specs", note(words), *blocks)
+
+
+def _toml(group: Group) -> str:
+    """Of a real federation, only what TOML can say: no None, no layout of a model."""
+    if None not in group.row.seeds:
+        return to_toml(group.spec)
+    tables = {name: table for name, table in group.spec.items() if isinstance(table, Mapping)}
+    return to_toml(
+        {
+            name: {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
+            for name, table in tables.items()
+        }
+    )
 
 
 def _seeds(group: Group) -> str:
     seeds = group.row.seeds
+    if None in seeds:
+        return seeds_of([group.row])
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"

@@ -128,7 +128,8 @@ def _union(groups: Sequence[Group], key: str) -> list[str]:
 
 def _comparison_caption(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     present = {column.metric for column in columns}
-    spread = f"Mean ± population sd over {seeds_of(rows)}" if has_spread(rows) else "One seed"
+    alone = seeds_of(rows).replace("1 ", "One ")
+    spread = f"Mean ± population sd over {seeds_of(rows)}" if has_spread(rows) else alone
     model = ", values of the last model" if present & HIGHER_IS_BETTER else ""
     units = {"Jain": "Jain (0 to 1)", "RareMeanStale": "staleness (events)"}
     others = " and ".join(words for metric, words in units.items() if metric in present)

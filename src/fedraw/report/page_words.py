@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedraw.experiments.compare import Group, Run
 from fedraw.report.cells import seeds_of, stat_of
 from fedraw.report.material import Material, interruption
 from fedraw.report.page_tables import rare_labels
+from fedraw.report.words import clean, duration
 
 # Percent of AvgRare below which the rare labels count as lost.
 LOST = 50.0
+# Sites that a sentence names.
+_NAMED = 8
+_VERBS = {
+    "joined": "joined later",
+    "left": "left",
+    "returned": "came back",
+    "declared": "declared new label counts",
+}
 
 
 def lead_of(groups: Sequence[Group]) -> str:
@@ -44,12 +53,13 @@ def lead_of(groups: Sequence[Group]) -> str:
 def facts_of(groups: Sequence[Group]) -> str:
     """What all runs have in common, as far as they do."""
     specs = [group.spec for group in groups]
+    runs = [run for group in groups for run in group.runs]
     rare = rare_labels(groups)
     methods = "1 method" if len(groups) == 1 else f"{len(groups)} methods"
     parts = [
         *_shared([spec.get("data", {}).get("name") for spec in specs], "{}"),
-        *_shared([spec.get("partition", {}).get("clients") for spec in specs], "{} clients"),
-        *_shared([spec["run"].get("events") for spec in specs], "{} events"),
+        *_shared([_clients(run) for run in runs], "{} clients"),
+        *_shared([_events(run) for run in runs], "{} events"),
         methods,
         seeds_of([group.row for group in groups]),
         f"rare: {', '.join(rare)}" if rare else "no rare labels",
@@ -60,8 +70,8 @@ def facts_of(groups: Sequence[Group]) -> str:
 def cautions_of(material: Material) -> list[str]:
     """What a reader must know before comparing."""
     cautions = [
-        f"{name}, seed {run.start.get('seed')}: {where}. Its numbers are those of its last"
-        " evaluation, not of a finished run."
+        f"{_named(name, run)}: {where}. Its numbers are those of its last evaluation, not of a"
+        " finished run."
         for name, run in material.runs
         if (where := interruption(run))
     ]
@@ -71,6 +81,57 @@ def cautions_of(material: Material) -> list[str]:
             " meaning: see the specs."
         )
     return cautions
+
+
+def changes_of(material: Material) -> list[str]:
+    """Of each federation in which sites came and went, or the server did."""
+    return [
+        f"{_named(name, run)}: {'; '.join(_changes(run.content['changes']))}."
+        for name, run in material.runs
+        if run.content.get("changes")
+    ]
+
+
+def _changes(changes: Mapping[str, Any]) -> Iterator[str]:
+    """What happened, and to whom.
+
+    >>> changes = {"joined": {"north": 1}, "left": {"east": 2, "west": 1}}
+    >>> print("; ".join(_changes({**changes, "restarts": 1, "down": 5.0})))
+    north joined later; east (2 times) and west left; the server was restarted once, after 5 s
+    """
+    for key, verb in _VERBS.items():
+        if changes.get(key):
+            yield f"{_sites(changes[key])} {verb}"
+    restarts, down = changes["restarts"], duration(changes["down"])
+    if restarts == 1:
+        yield f"the server was restarted once, after {down}"
+    elif restarts:
+        yield f"the server was restarted {restarts} times, and was down for {down} in all"
+
+
+def _sites(times: Mapping[str, int]) -> str:
+    names = [clean(site) + (f" ({n} times)" if n > 1 else "") for site, n in times.items()]
+    if len(names) > _NAMED:
+        names = [*names[:_NAMED], f"{len(names) - _NAMED} more"]
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _named(name: str, run: Run) -> str:
+    seed = run.start.get("seed")
+    return name if seed is None else f"{name}, seed {seed}"
+
+
+def _clients(run: Run) -> int | None:
+    """As the spec has it; of a real federation, everyone who ever took part."""
+    told: int | None = run.content["spec"].get("partition", {}).get("clients")
+    return len(run.content["influence"]) if run.start.get("seed") is None else told
+
+
+def _events(run: Run) -> int | None:
+    told: int | None = run.content["spec"].get("run", {}).get("events")
+    happened: int = run.content["events"]
+    return happened if run.start.get("seed") is None else told
 
 
 def _rare(run: Run) -> tuple[str, ...]:

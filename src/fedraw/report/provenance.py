@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedraw.experiments.event_log import FORMAT
+from fedraw.disk.event_log import FORMAT
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.markup import cell, column_head, csv_text, row_head, table
 from fedraw.report.material import Material, interruption
@@ -22,15 +22,17 @@ def provenance(material: Material) -> str:
     lines, numbers = [], []
     for name, run in material.runs:
         timing = timing_of(run.folder)
-        sha = str(run.start.get("data", {}).get("sha256") or "")
+        sha = str((run.start.get("data") or {}).get("sha256") or "")
+        seed = run.start.get("seed")
         seconds = timing.get("seconds")
         took = f"{seconds:.1f}" if isinstance(seconds, int | float) else UNDEFINED
-        state = "interrupted" if interruption(run) else "finished"
+        unfinished = "interrupted" if seed is not None else "not finished"
+        state = unfinished if interruption(run) else "finished"
         date = str(timing.get("date") or "")
-        facts = [str(run.start.get("seed")), str(run.content["events"]), state]
+        facts = [UNDEFINED if seed is None else str(seed), str(run.content["events"]), state]
         cells = [*facts, sha[:12] or UNDEFINED, date[:10] or UNDEFINED, took]
         lines.append(row_head(name) + "".join(map(cell, cells)))
-        numbers.append([name, *facts, sha, date, seconds])
+        numbers.append([name, seed, *facts[1:], sha, date, seconds])
     head = "".join(
         column_head(words, "" if n else "corner", column=n, by_words=words in WORDS)
         for n, words in enumerate(HEADS)

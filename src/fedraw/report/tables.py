@@ -74,7 +74,8 @@ def csv(rows: Sequence[Row]) -> str:
     for row in rows:
         stats = [stat_of(row.metrics, metric) for metric in metrics]
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
-        out.writerow([row.name, " ".join(map(str, row.seeds)), *values, "; ".join(row.notes)])
+        seeds = " ".join(str(seed) for seed in row.seeds if seed is not None)
+        out.writerow([row.name, seeds, *values, "; ".join(row.notes)])
     return text.getvalue()
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedraw.core.types import ClientId
 from fedraw.experiments.follow import TREND
-from fedraw.experiments.status import Detail, LabelTrend, Slot, Status
+from fedraw.experiments.status import Detail, LabelTrend, Refusal, Slot, Status
 from fedraw.report.cells import UNDEFINED, number
 from fedraw.report.words import (
     SPARK_WIDTH,
@@ -50,7 +50,9 @@ def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterato
         list(_labels(detail, width, room)),
         list(_buffer(detail, width, room)),
         list(_participation(detail, width)),
+        list(_members(detail, width, room)),
         list(_rejected(detail, width, room)),
+        list(_notes(detail, width, room)),
     ]
     for part in filter(None, parts):
         if room.blanks:
@@ -75,20 +77,21 @@ def _head(run: Status, width: int) -> Iterator[Text]:
 
 def _progress(run: Status, width: int) -> Text:
     wanted = UNDEFINED if run.events is None else str(run.events)
-    done = f"event {run.event} of {wanted}"
-    words = [percent(run)]
+    endless = run.is_server and run.events is None  # time or a target ends it
+    done = f"event {run.event}" if endless else f"event {run.event} of {wanted}"
+    words = [] if endless else [percent(run)]
     if run.unread:
         words.append(f"reading the log, {size(run.unread)} to go")
     elif run.state in {"running", "starting"}:
-        words += [speed(run.rate), f"{duration(run.seconds_left)} left"]
+        words += [speed(run.rate), *([] if endless else [f"{duration(run.seconds_left)} left"])]
         if run.quiet >= 5:
             words.append(f"quiet for {duration(run.quiet)}")
     elif run.state == "finished":
         words.append(f"{duration(run.quiet)} ago")
     tail = "  ".join(words)
     space = width - len(done) - len(tail) - 4
-    if space < 5:
-        return Text(f"{done}  {tail}")
+    if space < 5 or endless:
+        return Text(f"{done}  {tail}".rstrip())
     full = round(space * share(run))
     bar = Text.assemble(("━" * full, "green"), ("─" * (space - full), "dim"))
     return Text.assemble(done, "  ", bar, "  ", tail)
@@ -102,6 +105,9 @@ def _stopped(run: Status, width: int) -> Iterator[Text]:
         yield Text(f"{quiet}; no checkpoint", style="red")
         return
     yield Text(f"{quiet}; checkpoint at event {run.checkpoint}", style="red")
+    if run.is_server:
+        yield Text("the server app, started again with this folder, loses nothing and goes on")
+        return
     out = shlex.quote(clean(str(run.folder.parent)))
     long, short = f"fedraw run SPEC.toml --out {out} --resume", "fedraw run … --resume"
     goes_on = " goes on from there"
@@ -245,10 +251,53 @@ def _participation(detail: Detail, width: int) -> Iterator[Text]:
         ]
         yield from _folded("rare clients*", facts, width)
     silent = detail.unheard
-    if len(silent) and len(silent) < detail.clients:
+    asked = detail.clients if detail.members is None else detail.members
+    if len(silent) and len(silent) < asked:
         names = [_client(client, client in rare) for client in silent]
-        first = f"{len(silent)} of {detail.clients} clients: {names[0]}"
+        first = f"{len(silent)} of {asked} clients: {names[0]}"
         yield from _folded("not heard", _few([first, *names[1:]]), width)
+
+
+def _members(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    """Who came and went; nothing where nobody did."""
+    life, rare = detail.life, detail.rare_clients
+    if life.changed:
+        gone = [_client(site.client, site.client in rare) for site in life.away if site.client]
+        facts = [f"{detail.members} now", f"{detail.clients} ever"]
+        if gone and room.reasons:
+            facts += _few([f"{len(gone)} left: {gone[0]}", *gone[1:]])
+        elif gone:
+            facts.append(f"{len(gone)} left")
+        yield from _folded("members", facts, width)
+        yield from _reasons(life.away[: room.reasons], width, " left")
+    if life.last_restart is not None:
+        last = life.last_restart
+        facts = [
+            f"{life.restarts} {'restart' if life.restarts == 1 else 'restarts'}",
+            f"last at event {last.event} after {duration(last.gap)}",
+            f"{last.reasked} asked again",
+        ]
+        yield from _folded("server", facts, width, style="yellow")
+
+
+def _notes(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+    life = detail.life
+    if not life.notes and not life.quarantined:
+        return
+    facts = [f"{life.notes} {'note' if life.notes == 1 else 'notes'}"]
+    if life.quarantined:
+        facts.append(f"{life.quarantined} × quarantine")
+    yield from _folded("notes", facts, width, style="yellow" if life.quarantined else "")
+    known = set(life.away[: room.reasons])  # told above
+    shown = [told for told in life.last_notes if told not in known]
+    yield from _reasons(shown[: room.reasons], width)
+
+
+def _reasons(told: Iterable[Refusal], width: int, what: str = "") -> Iterator[Text]:
+    for event, client, words in told:
+        whom = "" if client is None else f", client {clean(str(client))}"
+        head = f"  event {event}{whom}{what}: "
+        yield Text.assemble((head, "dim"), fitted(words, width - cell_len(head)).rstrip())
 
 
 def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
@@ -261,10 +310,7 @@ def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
     noun = "update" if total == 1 else "updates"
     first = f"{total} {noun}: {clients[0]}"
     yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
-    for refusal in detail.refusals[: room.reasons]:
-        head = f"  event {refusal.event}, client {clean(str(refusal.client))}: "
-        reason = fitted(refusal.reason, width - cell_len(head)).rstrip()
-        yield Text.assemble((head, "dim"), reason)
+    yield from _reasons(detail.refusals[: room.reasons], width)
 
 
 def _few(parts: list[str]) -> list[str]:

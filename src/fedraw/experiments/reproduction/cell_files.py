@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.event_log import read_log
 from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.reproduction.plan import Planned, key_of
 from fedraw.experiments.spec import Spec

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.update import Update
+from fedraw.disk.snapshot import Arrays, pack
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.snapshot import Arrays, pack
 from fedraw.strategies.strategy import Arrived
 
 PARAMETERS = 64

@@ -21,22 +21,36 @@ from safetensors.numpy import load_file, save_file
 T = TypeVar("T")
 
 
-class Arrays(dict[str, np.ndarray[Any, Any]]):
-    """Arrays by name; the same array gets the same name."""
+Array = np.ndarray[Any, Any]
 
-    def __init__(self) -> None:
+
+class Arrays(dict[str, Array]):
+    """Arrays by name; the same array gets the same name.
+
+    An array whose id is in `beside` lies in another file: it is called what `beside` says, and is
+    not kept here. Ids are good while their arrays live, so the caller has to hold on to them.
+    """
+
+    def __init__(self, beside: Mapping[int, str] = {}) -> None:
         super().__init__()
+        wrong = next((name for name in beside.values() if name.isdecimal()), None)
+        if wrong is not None:
+            raise ValueError(f"an array beside cannot be called {wrong!r}: numbers are given here")
+        self._beside = beside
         self._name_of: dict[int, str] = {}
 
-    def keep(self, array: np.ndarray[Any, Any]) -> str:
+    def keep(self, array: Array) -> str:
+        elsewhere = self._beside.get(id(array))
+        if elsewhere is not None:
+            return elsewhere
         name = self._name_of.setdefault(id(array), str(len(self)))
         self.setdefault(name, array)
         return name
 
 
-def save(value: Any, folder: Path) -> None:
-    """Write `state.json` and `state.safetensors` into the folder."""
-    arrays = Arrays()
+def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
+    """Write `state.json` and `state.safetensors` into the folder; for `beside`, see `Arrays`."""
+    arrays = Arrays(beside)
     tree = pack(value, arrays)
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -52,9 +66,13 @@ def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
         raise OSError(errno.EIO, str(problem), str(path)) from None
 
 
-def load(kind: type[T], folder: Path) -> T:
-    """Read back a value of the given type, to the bit."""
-    restored: T = unpack(kind, *read(folder))
+def load(kind: type[T], folder: Path, beside: Mapping[str, Array] = {}) -> T:
+    """Read back a value of the given type, to the bit; `beside` are the arrays that lie elsewhere.
+
+    A KeyError names one that neither the folder nor `beside` has.
+    """
+    tree, arrays = read(folder)
+    restored: T = unpack(kind, tree, {**arrays, **beside})
     return restored
 
 
@@ -105,3 +123,14 @@ def _alternative(kind: Any, tree: Any) -> Any:
         return kind
     name = tree.get("type") if isinstance(tree, dict) else None
     return next((k for k in get_args(kind) if getattr(k, "__name__", "") == name), type(tree))
+
+
+def can_be_saved(state: Any) -> bool:
+    """Whether a user's own state is made of what this can write and read back."""
+    try:
+        arrays, again = Arrays(), Arrays()
+        tree = json.loads(json.dumps(pack(state, arrays)))
+        restored = unpack(type(state), tree, arrays)
+        return bool(json.loads(json.dumps(pack(restored, again))) == tree)
+    except (TypeError, ValueError, KeyError, NameError, AttributeError):
+        return False

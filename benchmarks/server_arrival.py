@@ -1,0 +1,171 @@
+"""What an arrival costs a server on Flower, in copies of the model: from a reply to the next order.
+
+One copy is `vector.copy()`. Everything of ours between Flower's pull and its push is in it, in the
+tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal, strategy, log, and
+the ArrayRecord of the new model. Flower's own work (serialising, hashing, sending) is not.
+
+read       ArrayRecord to vector
+decide     checks, norm, strategy, log
+write      vector to ArrayRecord
+journal    the update on disk, with its checksum and fsync: shown beside the rest
+
+Run: make bench, or python -m benchmarks.server_arrival [--buffer K]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from benchmarks.machine import headline
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedraw.core.types import Vector
+from fedraw.flower.envelope import ARRAYS, COUNTS, FACTS
+from fedraw.flower.messages import Post
+from fedraw.flower.tensors import Template, record_of
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.journal import Journal
+from fedraw.server.opening import open_federation
+from fedraw.server.orders import Order
+from fedraw.server.settings import Settings
+from fedraw.strategies.fedraw import FedRAW
+
+SITES = 30
+ARRIVALS = 60
+STAGES = (64, 128, 256, 512)
+
+
+def resnet18(classes: int = 1000) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of its 122 tensors: 11.7 million parameters."""
+    shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, 7, 7)}
+
+    def norm(name: str, width: int) -> None:
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{name}.{part}"] = (width,)
+
+    norm("bn1", 64)
+    before = 64
+    for stage, width in enumerate(STAGES, start=1):
+        for block in range(2):
+            name = f"layer{stage}.{block}"
+            shapes[f"{name}.conv1.weight"] = (width, before if block == 0 else width, 3, 3)
+            norm(f"{name}.bn1", width)
+            shapes[f"{name}.conv2.weight"] = (width, width, 3, 3)
+            norm(f"{name}.bn2", width)
+            if block == 0 and before != width:
+                shapes[f"{name}.downsample.0.weight"] = (width, before, 1, 1)
+                norm(f"{name}.downsample.1", width)
+        before = width
+    shapes["fc.weight"], shapes["fc.bias"] = (classes, 512), (classes,)
+    return shapes
+
+
+class Clocked(Journal):
+    """The journal, with a look at the clock."""
+
+    seconds = 0.0
+
+    def write(self, *args: object) -> None:
+        begun = time.perf_counter()
+        super().write(*args)  # type: ignore[arg-type]
+        self.seconds = time.perf_counter() - begun
+
+
+def found(folder: Path, template: Template, buffer: int) -> tuple[Coordinator, Post, Clocked]:
+    settings = Settings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
+    strategy = FedRAW(buffer=buffer)
+    size = template.layout.size
+    leader = open_federation(
+        strategy, lambda: np.zeros(size, np.float32), settings, template.layout
+    )
+    journal = Clocked(folder / "updates")
+    leader._ledger.journal = journal  # the same folder, watched
+    leader._ledger._snapshots._journal = journal
+    return leader, Post(template, strategy.request), journal
+
+
+def reply(order: Order, post: Post, arrays: ArrayRecord | None) -> Message:
+    facts = {"site": f"site {order.node}", "order": order.number, "version": order.version}
+    content = RecordDict({FACTS: ConfigRecord({**facts, "examples": 10})})
+    if arrays is None:
+        content[COUNTS] = ConfigRecord({"common": 100, f"own {order.node % 7}": 10})
+    else:
+        content[ARRAYS] = arrays
+    return Message(content, reply_to=post.message(order))
+
+
+def measure(folder: Path, buffer: int) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    shapes = resnet18()
+    template = Template.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
+    leader, post, journal = found(folder, template, buffer)
+    sent = [
+        template.write(rng.normal(scale=0.01, size=template.layout.size).astype(np.float32))
+        for _ in range(3)
+    ]
+    waiting: list[Order] = []
+    times: dict[str, list[float]] = {n: [] for n in ("copy", "read", "decide", "write", "journal")}
+    model: Vector = np.zeros(template.layout.size, np.float32)
+    while leader.accepted < ARRIVALS:
+        now = time.time()
+        leader.online(range(1, SITES + 1), now)
+        for order in leader.orders(now):
+            leader.sent(order, f"ticket {order.number}")
+            waiting.append(order)
+        order = waiting.pop(0)
+        message = reply(order, post, None if order.kind == "summary" else sent[order.number % 3])
+        begun = time.perf_counter()
+        model.copy()
+        copied = time.perf_counter()
+        answer = post.answer(message)
+        read = time.perf_counter()
+        leader.answer(f"ticket {order.number}", answer, now)
+        following = leader.orders(now)
+        decided = time.perf_counter()
+        for made in following:
+            post.message(made)
+        written = time.perf_counter()
+        for made in following:
+            leader.sent(made, f"ticket {made.number}")
+        waiting += following
+        if order.kind == "train" and leader.accepted > 2 * buffer:
+            times["copy"].append(copied - begun)
+            times["read"].append(read - copied)
+            times["decide"].append(decided - read - journal.seconds)
+            times["journal"].append(journal.seconds)
+            times["write"].append(written - decided)
+    leader.close(time.time())
+    return {name: median(own) for name, own in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--buffer", type=int, default=10)
+    options = parser.parse_args()
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
+        1  # as Flower's process does
+    )
+    size = sum(math.prod(shape) for shape in resnet18().values())
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = measure(Path(folder), options.buffer)
+    copy = seconds["copy"]
+    print(headline())
+    tensors = f"{size:,} numbers in {len(resnet18())} tensors"
+    print(f"FedRAW, K = {options.buffer}, {SITES} sites, {tensors}")
+    print(f"{'':10} {'copies':>8} {'ms':>8}")
+    for name in ("read", "decide", "write"):
+        print(f"{name:10} {seconds[name] / copy:8.1f} {seconds[name] * 1e3:8.1f}")
+    total = seconds["read"] + seconds["decide"] + seconds["write"]
+    print(f"{'in all':10} {total / copy:8.1f} {total * 1e3:8.1f}")
+    print(f"{'journal':10} {seconds['journal'] / copy:8.1f} {seconds['journal'] * 1e3:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

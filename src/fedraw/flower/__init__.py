@@ -1,0 +1,21 @@
+"""Federations on Flower: the same strategies, real sites.
+
+    from fedraw.flower import Recall, client_app, server_app
+
+`server_app` and `client_app` give what the `serverapp` and `clientapp` of a Flower app name.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from fedraw.errors import MissingExtra
+
+if find_spec("flwr") is None:
+    raise MissingExtra("flwr", "flower")
+
+from fedraw.flower.client import TrainConfig, client_app, site_name
+from fedraw.flower.server import server_app
+from fedraw.server.recall import Recall
+
+__all__ = ["Recall", "TrainConfig", "client_app", "server_app", "site_name"]

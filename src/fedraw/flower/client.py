@@ -1,0 +1,163 @@
+"""The side of a site: three functions of the user become Flower's ClientApp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedraw.core.update import difference
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.flower.envelope import (
+    ARRAYS,
+    COUNTS,
+    FACTS,
+    RIGHT,
+    TOTAL,
+    Facts,
+    pack_counts,
+    read_arrays,
+)
+from fedraw.flower.tensors import Template, record_of
+from fedraw.server.recall import Recall
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What the server's strategy asks of a training."""
+
+    version: int
+    proximal: float = 0.0  # μ of a term μ/2 ||w − w_start||² in the local loss; 0: none
+    wants_loss: bool = False  # the mean loss of the model as it came, before training
+
+
+# A state_dict, a mapping from names to arrays, or an ArrayRecord.
+Model = Mapping[str, Any] | ArrayRecord
+
+# Gives back the trained model, the number of examples and, if asked for, the loss.
+Train = Callable[[ArrayRecord, TrainConfig, Context], tuple[Any, ...]]
+CountLabels = Callable[[Context], Mapping[Any, int]]
+Evaluate = Callable[[ArrayRecord, Context], Recall]
+
+
+def client_app(
+    *,
+    train: Train,
+    label_counts: CountLabels,
+    evaluate: Evaluate | None = None,
+    mods: list[Mod] | None = None,
+) -> ClientApp:
+    """A ClientApp that trains what it is sent, and says which labels it trains on.
+
+    The site's name is `site` of the node's config, "site-<partition>" in a simulation, else
+    "node-<id>". What these functions raise is seen by the server as a failure of this site.
+    """
+
+    def on_query(message: Message, context: Context) -> Message:
+        counts = pack_counts(label_counts(context), "label_counts")
+        context.state[COUNTS] = counts
+        return _reply(message, context, {}, {COUNTS: counts})
+
+    def on_train(message: Message, context: Context) -> Message:
+        facts = Facts(message.content)
+        config = TrainConfig(facts.whole("version"), facts.number("proximal"), facts.truth("loss"))
+        start = read_arrays(message.content)
+        trained, examples, loss = _unpack(train(start, config, context), config)
+        arrays = _to_send(start, record_of(trained), facts)
+        told: dict[str, Any] = {"examples": examples}
+        if loss is not None:
+            told["loss"] = loss
+        records: dict[str, Any] = {ARRAYS: arrays}
+        counts = pack_counts(label_counts(context), "label_counts")
+        if _changed(context, counts):
+            records[COUNTS] = counts
+        return _reply(message, context, told, records)
+
+    def on_evaluate(message: Message, context: Context) -> Message:
+        assert evaluate is not None
+        recall = evaluate(read_arrays(message.content), context)
+        if not isinstance(recall, Recall):
+            raise BadInput(f"evaluate gives {type(recall).__name__}; it has to give a Recall")
+        right, total = pack_counts(recall.right, "right"), pack_counts(recall.total, "total")
+        return _reply(message, context, {}, {RIGHT: right, TOTAL: total})
+
+    app = ClientApp(mods=mods)
+    app.query()(on_query)
+    app.train()(on_train)
+    if evaluate is not None:
+        app.evaluate()(on_evaluate)
+    return app
+
+
+def site_name(context: Context) -> str:
+    """The stable name of this site."""
+    config = context.node_config
+    if "site" in config:
+        return str(config["site"])
+    if "partition-id" in config:
+        return f"site-{config['partition-id']}"
+    return f"node-{context.node_id}"
+
+
+def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, float | None]:
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise BadInput(
+            f"train gives {type(result).__name__}; it has to give (model, examples) or "
+            "(model, examples, loss)"
+        )
+    model, examples, *loss = result
+    if config.wants_loss and not loss:
+        raise BadInput(
+            "the server's strategy weighs sites by their loss; let train give (model, examples, "
+            "loss) with the mean loss before training"
+        )
+    try:
+        return model, index(examples), float(loss[0]) if loss else None
+    except TypeError:
+        raise BadInput(
+            f"train gives {examples!r:.40} examples; it has to be a whole number"
+        ) from None
+
+
+def _to_send(start: ArrayRecord, trained: ArrayRecord, facts: Facts) -> ArrayRecord:
+    """The trained model, or what training changed if the strategy works on differences."""
+    template = Template.of(start, facts.texts("statistics"))
+    try:
+        vector = template.read(trained)
+    except RefusedUpdate as error:
+        raise BadInput(f"train gives another model than it was handed: {error}") from None
+    if facts.text("sends") == "delta":
+        vector = difference(vector, template.read(start), template.layout)
+    return template.write(vector)
+
+
+def _changed(context: Context, counts: ConfigRecord) -> bool:
+    """Whether the server may know others than these: once it may, until it asks anew.
+
+    A reply that carries new counts can be lost, so they go with every later one as well.
+    """
+    if context.state.get(COUNTS) == counts:
+        return False
+    if COUNTS in context.state:
+        del context.state[COUNTS]
+    return True
+
+
+def _reply(
+    message: Message, context: Context, told: Mapping[str, Any], records: Mapping[str, Any]
+) -> Message:
+    asked = Facts(message.content)
+    facts = ConfigRecord(
+        {
+            "site": site_name(context),
+            "order": asked.whole("order"),
+            "version": asked.whole("version"),
+            **told,
+        }
+    )
+    return Message(RecordDict({FACTS: facts, **records}), reply_to=message)

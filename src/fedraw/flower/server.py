@@ -1,0 +1,95 @@
+"""The side of the server: a strategy and a model become Flower's ServerApp."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.flower.drive import drive
+from fedraw.flower.messages import Post
+from fedraw.flower.run_config import read_settings, read_strategy, strategy_table
+from fedraw.flower.tensors import Template, record_of
+from fedraw.server.opening import open_federation
+from fedraw.server.recall import Recall
+from fedraw.server.settings import Settings
+
+
+def server_app(
+    *,
+    initial_model: Callable[[], Mapping[str, Any] | ArrayRecord],
+    strategy: Any = None,
+    evaluate: Callable[[ArrayRecord], Recall] | None = None,
+    statistics: Collection[str] | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+) -> ServerApp:
+    """A ServerApp that leads an asynchronous federation, and goes on where an earlier run stopped.
+
+    `initial_model` gives a state_dict, a mapping from names to arrays or an ArrayRecord. Tensors
+    named in `statistics` are averaged plainly by methods that work on differences; by default those
+    whose names end in running_mean or running_var. `fedraw.*` of the run config goes before
+    `settings`, and names the strategy if none is given here.
+    """
+
+    def main(grid: Grid, context: Context) -> None:
+        _show_log()
+        chosen = read_settings(context.run_config, settings)
+        record = record_of(initial_model())
+        template = Template.of(record, statistics)
+        method = with_layout(_choose(strategy, context.run_config), template.layout)
+        post = Post(template, method.request)
+
+        def tested(model: Vector) -> Recall:
+            assert evaluate is not None
+            # A copy of the mapping, not of the tensors: the user may empty it.
+            return evaluate(post.record(model).copy())
+
+        coordinator = open_federation(
+            method,
+            lambda: template.read(record),
+            chosen,
+            template.layout,
+            evaluate=None if evaluate is None else tested,
+            engine=f"flwr {version('flwr')}",
+        )
+        drive(grid, coordinator, post, chosen.poll)
+
+    app = ServerApp()
+    app.main()(main)
+    return app
+
+
+def with_layout(strategy: Any, layout: Layout) -> Any:
+    """Tell a strategy which numbers are statistics, if it wants to know and does not yet."""
+    known = {field.name for field in fields(strategy)} if is_dataclass(strategy) else set()
+    if "layout" in known and strategy.layout is None:
+        return replace(strategy, layout=layout)
+    return strategy
+
+
+def _choose(strategy: Any, run_config: Mapping[str, Any]) -> Any:
+    if strategy is None:
+        return read_strategy(run_config)
+    if named := strategy_table(run_config):
+        raise BadInput(
+            f"fedraw.strategy.{next(iter(named))} is set, but this app brings a strategy of its "
+            "own; leave one of them out"
+        )
+    return strategy
+
+
+def _show_log() -> None:
+    """Our lines go where Flower's go: `flwr log` shows them."""
+    ours, flowers = logging.getLogger("fedraw"), logging.getLogger("flwr")
+    ours.setLevel(logging.INFO)
+    for handler in flowers.handlers:
+        if handler not in ours.handlers:
+            ours.addHandler(handler)

@@ -1,0 +1,209 @@
+"""Where Flower's arrays end: an ArrayRecord seen as one flat float32 vector.
+
+Flower sends each tensor as a NumPy file in bytes. To read one is a look at its header and one copy
+of its numbers into the vector; to write one is a copy of its numbers behind a header.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+
+from fedraw.core.layout import Layout, Segment
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput, RefusedUpdate
+
+# How Flower names the one serialisation it has: the bytes of a .npy file.
+NPY = "numpy.ndarray"
+
+# Batch norm's, in torch's words.
+STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """The tensors of a model, in the user's order, and where each lies in the vector.
+
+    Integer tensors (torch's num_batches_tracked) cannot be averaged: they are kept as they came and
+    sent along, so that a strict load_state_dict finds everything it looks for. Half and double
+    precision become single in the vector and what they were on the way out.
+
+    >>> model = record_of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
+    >>> template = Template.of(model)
+    >>> template.read(model)
+    array([1., 1., 1., 1.], dtype=float32)
+    >>> zeros = template.write(np.zeros(4, np.float32))
+    >>> zeros["w"].numpy().tolist(), zeros["n"].numpy().tolist()
+    ([[0.0, 0.0], [0.0, 0.0]], 7)
+    """
+
+    layout: Layout
+    names: tuple[str, ...]
+    headers: Mapping[str, Header]  # of the tensors that are part of the vector
+    kept: Mapping[str, Array]  # the others
+
+    @classmethod
+    def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> Template:
+        """Learn the tensors of a model; by default the running mean and variance are statistics."""
+        found = {name: _learn(name, tensor) for name, tensor in record.items()}
+        floats = {name: header for name, header in found.items() if header.dtype.kind == "f"}
+        if not floats:
+            raise BadInput("the model has no tensor of floats; there is nothing to train")
+        for name in statistics or ():
+            if name not in floats:
+                raise BadInput(
+                    f"statistics has {name!r}, which is no tensor of floats of the model"
+                )
+        if statistics is None:
+            statistics = [name for name in floats if name.endswith(STATISTICS)]
+        averaged = [(name, h.shape) for name, h in floats.items() if name in statistics]
+        trained = [(name, h.shape) for name, h in floats.items() if name not in statistics]
+        headers = {name: Header.of(h.dtype, h.shape) for name, h in floats.items()}
+        kept = {name: record[name] for name in found if name not in floats}
+        return cls(Layout.of(trained, averaged), tuple(found), headers, kept)
+
+    @property
+    def statistics(self) -> list[str]:
+        """The names of the tensors that are averaged plainly."""
+        count = self.layout.parameter_count
+        return [segment.name for segment in self.layout.segments if segment.start >= count]
+
+    def read(self, record: ArrayRecord) -> Vector:
+        """One vector, in one pass; integer tensors may be there or not, and are not looked at."""
+        for name in record:
+            if name not in self.headers and name not in self.kept:
+                raise RefusedUpdate(f"tensor {name!r} is no part of the model")
+        vector: Vector = np.empty(self.layout.size, np.float32)
+        # A double that no single holds becomes infinite, and is refused as such.
+        with np.errstate(over="ignore"):
+            for segment in self.layout.segments:
+                tensor = record.get(segment.name)
+                if tensor is None:
+                    raise RefusedUpdate(f"tensor {segment.name!r} is missing")
+                self._copy(segment, tensor, vector[segment.slice])
+        return vector
+
+    def write(self, vector: Vector) -> ArrayRecord:
+        """All tensors of the model under their own names, shapes and types."""
+        places = {segment.name: segment.slice for segment in self.layout.segments}
+        record = ArrayRecord()
+        for name in self.names:
+            header = self.headers.get(name)
+            record[name] = self.kept[name] if header is None else header.array(vector[places[name]])
+        return record
+
+    def _copy(self, segment: Segment, tensor: Array, place: Vector) -> None:
+        expected = self.headers[segment.name]
+        if tensor.stype == NPY and tensor.data.startswith(expected.text):
+            header = expected
+        else:  # another byte order, Fortran's order, another version of the format, or wrong
+            header = _parse(segment.name, tensor)
+            if (header.dtype.newbyteorder("="), header.shape) != (expected.dtype, expected.shape):
+                raise RefusedUpdate(
+                    f"tensor {segment.name!r} is {header.words}, the model's is {expected.words}"
+                )
+        np.copyto(place.reshape(segment.shape), header.numbers(segment.name, tensor.data))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before the numbers in the bytes of a .npy file."""
+
+    text: bytes
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool = False
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
+        own = dtype.newbyteorder("=")
+        file = BytesIO()
+        description = np.lib.format.dtype_to_descr(own)
+        facts = {"descr": description, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, facts)
+        return cls(file.getvalue(), own, shape)
+
+    @property
+    def words(self) -> str:
+        return f"{self.dtype.name} of shape {self.shape}"
+
+    def array(self, numbers: npt.NDArray[Any]) -> Array:
+        """Flower's array; `numbers` in any type and shape of the right size."""
+        payload = np.ascontiguousarray(numbers, self.dtype)
+        return Array(self.dtype.name, self.shape, NPY, b"".join((self.text, payload.data)))
+
+    def numbers(self, name: str, data: bytes) -> npt.NDArray[Any]:
+        """The tensor in `data`, which is not copied."""
+        size, there = math.prod(self.shape) * self.dtype.itemsize, len(data) - len(self.text)
+        if there != size:
+            raise RefusedUpdate(f"tensor {name!r} has {there} bytes of numbers, not {size}")
+        flat = np.frombuffer(data, self.dtype, offset=len(self.text)) if size else np.empty(0)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def record_of(model: Mapping[str, Any] | ArrayRecord) -> ArrayRecord:
+    """A model as users have it: a state_dict of torch, a mapping of arrays, or Flower's own."""
+    if isinstance(model, ArrayRecord):
+        return model
+    if not isinstance(model, Mapping):
+        raise BadInput(
+            f"a model is a state_dict, a mapping from names to arrays or an ArrayRecord, "
+            f"not {type(model).__name__}"
+        )
+    record = ArrayRecord()
+    for name, tensor in model.items():
+        record[str(name)] = _array(str(name), tensor)
+    return record
+
+
+def _array(name: str, tensor: Any) -> Array:
+    if isinstance(tensor, Array):
+        return tensor
+    try:
+        array = np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+    except TypeError as error:  # torch's bfloat16
+        raise BadInput(f"tensor {name!r}: {error}; convert it with .float()") from None
+    _refuse_unusual(name, array.dtype)
+    return Header.of(array.dtype, array.shape).array(array)
+
+
+def _learn(name: str, tensor: Array) -> Header:
+    try:
+        header = _parse(name, tensor)
+    except RefusedUpdate as error:
+        raise BadInput(f"the model cannot be read: {error}") from None
+    _refuse_unusual(name, header.dtype)
+    return header
+
+
+def _refuse_unusual(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise BadInput(
+            f"tensor {name!r} is {dtype.name}; a model has float16, float32, float64 or integers"
+        )
+
+
+def _parse(name: str, tensor: Array) -> Header:
+    if tensor.stype != NPY:
+        raise RefusedUpdate(f"tensor {name!r} comes as {tensor.stype!r:.40}, not as {NPY!r}")
+    file = BytesIO(tensor.data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read(file)
+    except Exception as error:  # NumPy's parser has many ways to give up
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RefusedUpdate(f"tensor {name!r} is no NumPy array ({first:.80})") from None
+    if dtype.hasobject:  # these would be unpickled, and a pickle can run anything
+        raise RefusedUpdate(f"tensor {name!r} has Python objects where numbers should be")
+    return Header(tensor.data[: file.tell()], dtype, tuple(shape), fortran)

@@ -1,0 +1,126 @@
+"""Every accepted update as a file of its own, there before it is acted on."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import ref
+
+from safetensors import SafetensorError, safe_open
+
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Flight:
+    """When a site was handed its model, and how far its update has led it away."""
+
+    start_time: float
+    start_event: int
+    time: float  # when the update arrived
+    norm: float
+
+
+class Journal:
+    """`updates/<event>.safetensors`: the vector, and beside it everything else of an update.
+
+    The vectors written are also what a snapshot refers to, instead of storing them again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for draft in folder.glob("*.part"):
+            draft.unlink()
+        self._vectors: dict[int, ref[Vector]] = {}
+
+    def write(self, event: int, update: Update, flight: Flight) -> None:
+        """On disk for certain when this returns; after an OSError there is nothing."""
+        path = self._path(event)
+        draft = path.with_suffix(".part")
+        data = update.vector.data.cast("B")
+        try:
+            with draft.open("wb", buffering=0) as file:
+                for part in (_header(update, flight, data), data):
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[file.write(rest) or 0 :]
+                os.fsync(file.fileno())
+            draft.rename(path)
+            _sync_folder(self._folder)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        self._vectors[event] = ref(update.vector)
+
+    def read(self, event: int) -> tuple[Update, Flight]:
+        """An update as it was written, checked."""
+        path = self._path(event)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                facts = json.loads(file.metadata()["update"])
+                vector: Vector = file.get_tensor("vector")
+            whole = zlib.crc32(vector.data.cast("B")) == facts.pop("crc32")
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise BadInput(
+                f"{path} is damaged or missing, and the federation cannot be restored without it; "
+                "put it back from a backup"
+            )
+        vector.flags.writeable = False
+        self._vectors[event] = ref(vector)
+        flight = Flight(**facts.pop("flight"))
+        return Update(vector=vector, **facts), flight
+
+    def events(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("*.safetensors"))
+
+    def vectors(self) -> dict[int, int]:
+        """The event of each vector that is still in use, by the array's identity."""
+        live = ((event, vector()) for event, vector in self._vectors.items())
+        return {id(vector): event for event, vector in live if vector is not None}
+
+    def drop(self, event: int) -> None:
+        self._path(event).unlink(missing_ok=True)
+        self._vectors.pop(event, None)
+
+    def keep(self, used: Collection[int], until: int) -> None:
+        """Drop the updates up to an event that nothing refers to any more."""
+        for event in self.events():
+            if event <= until and event not in used:
+                self.drop(event)
+
+    def _path(self, event: int) -> Path:
+        return self._folder / f"{event:010d}.safetensors"
+
+
+def _header(update: Update, flight: Flight, data: memoryview) -> bytes:
+    """That of a safetensors file with one tensor; its own writer would copy the vector twice."""
+    facts = {
+        "client": update.client,
+        "start_version": update.start_version,
+        "examples": update.examples,
+        "loss": update.loss,
+        "flight": vars(flight),
+        "crc32": zlib.crc32(data),
+    }
+    tensor = {"dtype": "F32", "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}
+    header = json.dumps({"__metadata__": {"update": json.dumps(facts)}, "vector": tensor}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

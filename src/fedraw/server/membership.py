@@ -1,0 +1,140 @@
+"""Who takes part: nodes tell which site they are, sites come and go, some are shut out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from fedraw.errors import BadInput
+from fedraw.server.admission import check_counts
+from fedraw.server.ledger import Ledger
+from fedraw.server.orders import Summary
+from fedraw.server.settings import Settings
+from fedraw.server.sites import Conduct, Nodes
+
+# How soon a name that another node still has is asked for again.
+NAME_IN_USE = 10.0
+
+
+class Membership:
+    """Sites by name, behind nodes that may change; `released` hears of every site that is set free.
+
+    A site is free when nothing that it was asked counts any more: it has left, or is back after a
+    restart.
+    """
+
+    def __init__(
+        self, ledger: Ledger, settings: Settings, slots: int, released: Callable[[str], None]
+    ) -> None:
+        self.nodes = Nodes()
+        self.founders: dict[str, dict[str, int]] = {}
+        self._ledger = ledger
+        self._settings = settings
+        self._slots = slots  # that need a site each
+        self._released = released
+        self._conduct: defaultdict[str, Conduct] = defaultdict(Conduct)
+
+    @property
+    def members(self) -> list[str]:
+        return list(self._ledger.book.counts)
+
+    def ready(self, site: str, now: float) -> int | None:
+        """The site's node, if it is within reach and may be asked now."""
+        return self.nodes.of(site) if self._conduct[site].not_before <= now else None
+
+    def introduce(self, node: int, summary: Summary, now: float) -> None:
+        """A node has told which site it is."""
+        site, ledger, conduct = summary.site, self._ledger, self.nodes.conduct[node]
+        try:
+            self._admit(node, site)
+            known = ledger.book.counts.get(site) or self.founders.get(site)
+            counts = check_counts(site, summary.counts, known)
+        except BadInput as refusal:
+            conduct.fail(self._settings.back_off, now)
+            ledger.note(f"node {node} may not join: {refusal}", now, site or None)
+            return
+        holder = self.nodes.of(site)
+        if holder is not None and holder != node:
+            conduct.wait(NAME_IN_USE, now)
+            online = f"which is online as node {holder}"
+            ledger.note(f"node {node} says it is {site!r}, {online}; not let in", now, site)
+        elif (until := ledger.book.quarantined.get(site, 0.0)) > now:
+            conduct.wait(until - now, now)
+        elif ledger.begun:
+            self._welcome(node, site, counts, now)
+        else:
+            self.founders[site] = counts
+            self.nodes.bind(node, site, now)
+
+    def _admit(self, node: int, site: str) -> None:
+        allowed, first = self._settings.sites, self._ledger.book.nodes.get(site)
+        if allowed and site not in allowed:
+            raise BadInput(f"{site!r} is not among the sites that may take part; add it to `sites`")
+        if self._settings.pinned and first is not None and first != node:
+            raise BadInput(f"{site!r} is registered with node {first}, this is another key")
+
+    def _welcome(self, node: int, site: str, counts: dict[str, int], now: float) -> None:
+        ledger = self._ledger
+        before = ledger.book.counts.get(site)
+        if before is None:
+            ledger.join(site, counts, node, now)
+        else:  # restarted before anyone noticed, or the server was
+            if before != counts:
+                ledger.declare(site, counts, now)
+            self._released(site)
+            ledger.note(f"back as node {node}; asked again for what it was training", now, site)
+        self.nodes.bind(node, site, now)
+        self._conduct[site].succeed()
+
+    def enough_to_begin(self) -> dict[str, int] | None:
+        """The founders and their nodes, once there are enough within reach."""
+        here = {site: self.nodes.of(site) for site in self.founders}
+        nodes = {site: node for site, node in here.items() if node is not None}
+        return nodes if len(nodes) >= self._settings.min_clients else None
+
+    def succeeded(self, site: str) -> None:
+        self._conduct[site].succeed()
+
+    def put_off(self, site: str, reason: str, now: float) -> None:
+        """Something went wrong that the site cannot help."""
+        self._conduct[site].wait(self._settings.back_off, now)
+        self._ledger.note(f"asked again later: {reason}", now, site)
+
+    def failed(self, site: str, reason: str, now: float) -> None:
+        """Each failure in a row doubles the pause; too many of them, and the site is shut out."""
+        conduct = self._conduct[site]
+        conduct.fail(self._settings.back_off, now)
+        if conduct.failures < self._settings.patience:
+            pause = conduct.not_before - now
+            self._ledger.note(f"asked again in {pause:.0f} s: {reason}", now, site)
+            return
+        seconds, times = self._settings.quarantine, f"{conduct.failures} failures in a row"
+        words = f"quarantined for {seconds:.0f} s after {times}: {reason}"
+        if self._depart(site, words, now, until=now + seconds):
+            conduct.succeed()
+
+    def tick(self, now: float) -> None:
+        """Notice who is out of reach for too long."""
+        for site in [s for s in self.founders if self.nodes.of(s) is None]:
+            del self.founders[site]
+            self.nodes.unbind(site)
+        for site in self.members:
+            away = self.nodes.away(site, now)
+            if away > self._settings.absence:
+                self._depart(site, f"out of reach for {away:.0f} s", now)
+        self.nodes.forget(now - 10 * self._settings.absence)
+
+    def _depart(self, site: str, reason: str, now: float, until: float | None = None) -> bool:
+        """False while the disk does not take it; then it is tried again at the next occasion."""
+        try:
+            self._ledger.leave(site, reason, now, until)
+        except OSError:
+            return False
+        self.nodes.unbind(site)
+        self._released(site)
+        if len(self.members) < self._slots:
+            few = (
+                f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot each"
+            )
+            self._ledger.note(f"{few}; until more join, it lives on the updates it has", now)
+        return True

@@ -1,0 +1,83 @@
+"""Begin a federation in a folder, or go on with the one that is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.disk.snapshot import can_be_saved
+from fedraw.errors import BadInput
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.ledger import Identity, Ledger
+from fedraw.server.recall import Recall
+from fedraw.server.settings import Settings
+from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.strategy import State, Strategy
+
+
+def open_federation(
+    strategy: Strategy[Any],
+    model: Callable[[], Vector],
+    settings: Settings,
+    layout: Layout,
+    *,
+    evaluate: Callable[[Vector], Recall] | None = None,
+    engine: str = "",
+    now: float | None = None,
+) -> Coordinator:
+    """`model` is asked for only where a federation begins; `engine` is for the log."""
+    now = time.time() if now is None else now
+    state = _kind_of_state(strategy, settings, layout)
+    facts = {"influence": getattr(strategy, "influence", "slots"), "engine": engine}
+    told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
+    identity = Identity({"name": name_of(strategy), **_settings_of(strategy)}, told, facts)
+    ledger = Ledger(settings.folder, strategy, identity)
+    try:
+        ledger.recover(state, layout.size, now)
+    except BaseException:
+        ledger.log.close()
+        raise
+    return Coordinator(ledger, strategy, model, settings, layout, evaluate)
+
+
+def name_of(strategy: Strategy[Any]) -> str:
+    """What the log calls it: the catalogue's name, or a user's class."""
+    known = {kind: name for name, kind in BY_NAME.items()}
+    return known.get(type(strategy), type(strategy).__name__)
+
+
+def _kind_of_state(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
+    """Try the strategy on as many sites as it will begin with, before anyone is asked anything."""
+    sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
+    try:
+        state, _ = strategy.start(np.zeros(layout.size, np.float32), LabelTable.from_counts(sites))
+    except BadInput as refusal:
+        raise BadInput(f"with min_clients = {settings.min_clients}: {refusal}") from None
+    if not can_be_saved(state):
+        raise BadInput(
+            f"the state of {type(strategy).__name__} is not made of dataclasses, arrays and plain "
+            "values, so a server could not restore it"
+        )
+    return type(state)
+
+
+def _settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
+    if not is_dataclass(strategy) or isinstance(strategy, type):
+        return {}
+    settings = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
+    return {name: _plain(v) for name, v in settings.items() if not isinstance(v, Layout)}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,124 @@
+"""A federation between two events, on disk: cheap, whole, verified when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedraw.disk import snapshot
+from fedraw.disk.numbered import Kept, NumberedFolders
+from fedraw.errors import BadInput
+from fedraw.server.journal import Journal
+from fedraw.strategies.strategy import State
+
+# The newest, and the one before in case the newest cannot be read.
+KEPT = 2
+
+
+@dataclass
+class Book:
+    """What there is to know of a federation beside the strategy's state."""
+
+    epoch: float = 0.0  # when training began, in unix seconds: the log's time 0
+    clock: float = 0.0  # when it was last written, in the log's time
+    event: int = 0
+    accepted: int = 0
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)  # of the members
+    owed: dict[str, None] = field(default_factory=dict)  # who is to be handed the model
+    quarantined: dict[str, float] = field(default_factory=dict)  # until when
+    nodes: dict[str, int] = field(default_factory=dict)  # where each site was first met
+    norms: list[float] = field(default_factory=list)
+    rare_labels: list[str] = field(default_factory=list)
+    ended: str | None = None  # why it is over
+
+
+@dataclass
+class Content:
+    state: State
+    book: Book
+
+
+class Found(NamedTuple):
+    state: State
+    book: Book
+    log_bytes: int
+    damaged: list[str]  # newer ones that cannot be read
+
+
+class Snapshots:
+    """Updates in a buffer are on disk already, as files of the journal: they are referred to."""
+
+    def __init__(self, folder: Path, journal: Journal, strategy: Mapping[str, Any]) -> None:
+        remedy = "restore the folder from a backup"
+        needs = ("log_bytes", "strategy", "updates")
+        self._folders = NumberedFolders(folder, KEPT, counted="event", needs=needs, remedy=remedy)
+        self._journal = journal
+        self._strategy = dict(strategy)
+        self._made: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
+
+    def write(self, state: State, book: Book, log_bytes: int, time: float) -> None:
+        """An OSError leaves those there are. Members that changed since are in the log."""
+        if self._made and self._made[-1][0] == book.event:
+            return
+        book.clock = time
+        used = self._journal.vectors()
+        beside = {identity: _name(event) for identity, event in used.items()}
+        facts = {
+            "log_bytes": log_bytes,
+            "strategy": self._strategy,
+            "updates": sorted(used.values()),
+        }
+        content = Content(state, book)
+        self._folders.write(book.event, lambda draft: snapshot.save(content, draft, beside), facts)
+        self._made = [*self._made, (book.event, set(used.values()))][-KEPT:]
+        needed = set().union(*(updates for _, updates in self._made))
+        self._journal.keep(needed, until=self._made[0][0])
+
+    def read(self, state: type[State], model_size: int) -> Found | None:
+        """The newest that can be read; None where there never was one."""
+        damaged: list[str] = []
+        for found in self._folders.read_all():
+            if isinstance(found, BadInput):
+                damaged.append(str(found))
+                continue
+            self._refuse_other_strategy(found.facts["strategy"])
+            content = self._load(found, state)
+            self._refuse_other_model(content.state.model.size, model_size)
+            self._made = [(content.book.event, set(found.facts["updates"]))]
+            return Found(content.state, content.book, found.facts["log_bytes"], damaged)
+        if damaged:
+            raise BadInput(damaged[0])
+        return None
+
+    def _load(self, found: Kept, state: type[State]) -> Content:
+        updates = found.facts["updates"]
+        beside = {_name(event): self._journal.read(event)[0].vector for event in updates}
+        tree, arrays = snapshot.read(found.path)
+        arrays = {**arrays, **beside}
+        return Content(
+            snapshot.unpack(state, tree["state"], arrays),
+            snapshot.unpack(Book, tree["book"], arrays),
+        )
+
+    def _refuse_other_strategy(self, before: Mapping[str, Any]) -> None:
+        if before != self._strategy:
+            keys = {**before, **self._strategy}
+            key = next(key for key in keys if before.get(key) != self._strategy.get(key))
+            raise BadInput(
+                f"{self._folders.folder.parent} holds a federation whose strategy has {key} = "
+                f"{before.get(key)!r}, and this one has {self._strategy.get(key)!r}; "
+                "set the same strategy, or another folder"
+            )
+
+    def _refuse_other_model(self, before: int, size: int) -> None:
+        if before != size:
+            raise BadInput(
+                f"{self._folders.folder.parent} holds a model of {before} numbers, and the app's "
+                f"has {size}; use the app it was begun with, or set another folder"
+            )
+
+
+def _name(event: int) -> str:
+    return f"update {event}"

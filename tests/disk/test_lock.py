@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedraw.disk.lock import lock
+from fedraw.errors import BadInput
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fedraw.disk.lock import lock
+file = Path(sys.argv[1]).open("ab")
+lock(file, Path("there"))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with path.open("ab") as file:
+            message = "another process is running here; wait for it, or choose another folder"
+            with pytest.raises(BadInput, match=message):
+                lock(file, Path("here"))
+            with pytest.raises(BadInput, match="running here; ask first"):
+                lock(file, Path("here"), "ask first")
+            holder.kill()
+            holder.wait()
+            lock(file, Path("here"))

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedraw.disk.numbered import Kept, NumberedFolders
+from fedraw.errors import BadInput
+
+
+def filling(text: str) -> Callable[[Path], None]:
+    def fill(draft: Path) -> None:
+        (draft / "a.txt").write_text(text)
+        (draft / "below").mkdir()
+        (draft / "below" / "b.txt").write_text(text.upper())
+
+    return fill
+
+
+def content(kept: Kept | BadInput | None) -> str:
+    assert isinstance(kept, Kept)
+    return (kept.path / "a.txt").read_text()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_is_read_with_its_facts(tmp_path: Path) -> None:
+    folders = NumberedFolders(tmp_path / "kept")
+    assert folders.read() is None
+    path = folders.write(7, filling("seven"), {"bytes": 12})
+    assert folders.read() == (path, {"bytes": 12})
+    assert path == tmp_path / "kept" / "0000000007"
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert list(manifest) == ["format", "number", "bytes", "sha256"]
+    assert sorted(manifest["sha256"]) == ["a.txt", "below/b.txt"]
+    folders.write(12, filling("twelve"))
+    assert content(folders.read()) == "twelve"
+    assert names(tmp_path / "kept") == ["0000000012"]
+
+
+def test_as_many_are_kept_as_asked_for(tmp_path: Path) -> None:
+    folders = NumberedFolders(tmp_path, keep=2)
+    for number in (1, 2, 10):
+        folders.write(number, filling(str(number)))
+    assert [content(kept) for kept in folders.read_all()] == ["10", "2"]
+
+
+def test_a_higher_number_is_of_a_course_that_was_given_up(tmp_path: Path) -> None:
+    folders = NumberedFolders(tmp_path, keep=2)
+    for number in (5, 9, 6):
+        folders.write(number, filling(str(number)))
+    assert [content(kept) for kept in folders.read_all()] == ["6", "5"]
+
+
+def test_a_number_may_be_written_again(tmp_path: Path) -> None:
+    folders = NumberedFolders(tmp_path)
+    folders.write(3, filling("old"))
+    folders.write(3, filling("new"))
+    assert content(folders.read()) == "new"
+    assert names(tmp_path) == ["0000000003"]
+
+
+def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> None:
+    folders = NumberedFolders(tmp_path)
+    folders.write(3, filling("old")).rename(tmp_path / "0000000003.old")
+    assert content(folders.read()) == "old"
+    folders.write(3, filling("new"))
+    assert content(folders.read()) == "new"
+    assert names(tmp_path) == ["0000000003"]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("a.txt", b"seveN", "a.txt is damaged: its checksum is not the one in manifest.json; mend"),
+        ("below/b.txt", None, "b.txt is damaged: its checksum"),
+        ("manifest.json", b"{", "manifest.json is damaged or of another version; mend it"),
+        ("manifest.json", b'{"format": 2, "number": 7, "sha256": {}}', "of another version"),
+        ("manifest.json", b'{"format": 1, "number": 8, "sha256": {}}', "of another version"),
+        ("manifest.json", b'{"format": 1, "number": 7, "sha256": {}}', "of another version"),
+        ("manifest.json", b'{"format": 1, "number": 7, "at": 1, "sha256": []}', "another version"),
+        ("manifest.json", b"[1, 2]", "of another version"),
+        ("manifest.json", b"\xff", "of another version"),
+        ("manifest.json", None, "of another version"),
+    ],
+)
+def test_damage_is_named_with_its_remedy(
+    file: str, damage: bytes | None, message: str, tmp_path: Path
+) -> None:
+    folders = NumberedFolders(tmp_path, 2, needs=["at"], remedy="mend it")
+    folders.write(6, filling("six"), {"at": 1})
+    path = folders.write(7, filling("seven"), {"at": 2}) / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(BadInput, match=message):
+        folders.read()
+    newest, older = folders.read_all()
+    assert isinstance(newest, BadInput)
+    assert content(older) == "six"
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_leaves_what_was_there_and_no_draft(
+    problem: BaseException, tmp_path: Path
+) -> None:
+    folders = NumberedFolders(tmp_path)
+    folders.write(1, filling("one"))
+
+    def fail(draft: Path) -> None:
+        (draft / "a.txt").write_text("half")
+        raise problem
+
+    with pytest.raises(type(problem)):
+        folders.write(2, fail)
+    assert names(tmp_path) == ["0000000001"]
+    assert content(folders.read()) == "one"
+
+
+def test_what_the_manifest_says_itself_can_be_no_fact(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="format"):
+        NumberedFolders(tmp_path).write(1, filling("one"), {"format": 3})
+    with pytest.raises(ValueError, match="keep = 0"):
+        NumberedFolders(tmp_path, keep=0)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from fedraw.disk.numbered import NumberedFolders
+folders = NumberedFolders(Path(sys.argv[1]), keep=2)
+for number in range(1, 10**9):
+    folders.write(number, lambda draft: (draft / "a.txt").write_text(str(number) * 20_000))
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_moment_loses_nothing_it_had_finished(tmp_path: Path) -> None:
+    for turn in range(6):
+        folder = tmp_path / str(turn)
+        command = [sys.executable, "-c", WRITER, str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(2 + 3 * turn):
+                process.stdout.readline()
+            os.kill(process.pid, signal.SIGKILL)
+            last = [2 + 3 * turn, *map(int, process.stdout.read().split())][-1]
+        kept = NumberedFolders(folder, keep=2).read()
+        assert kept is not None
+        number = int(kept.path.name)
+        assert number >= last
+        assert content(kept) == str(number) * 20_000
+        NumberedFolders(folder).write(number + 1, filling("next"))
+        assert names(folder) == [f"{number + 1:010d}"]

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedraw.core.types import Vector
+from fedraw.disk import snapshot
+
+
+@dataclass(eq=False)
+class Shelf:
+    model: Vector
+    buffer: list[Vector]
+    by_name: dict[str, Vector]
+
+
+def shelf() -> Shelf:
+    one, two, three = (np.full(4, value, np.float32) for value in (1, 2, 3))
+    return Shelf(one, [two, three, one], {"again": two})
+
+
+def test_an_array_that_lies_beside_is_stored_by_its_name_only(tmp_path: Path) -> None:
+    kept = shelf()
+    two = kept.buffer[0]
+    snapshot.save(kept, tmp_path, {id(two): "update 7"})
+    stored = load_file(tmp_path / "state.safetensors")
+    assert sorted(array[0] for array in stored.values()) == [1, 3]
+    tree, _ = snapshot.read(tmp_path)
+    assert tree["buffer"][0] == tree["by_name"][0][1] == {"array": "update 7"}
+    read = snapshot.load(Shelf, tmp_path, {"update 7": two})
+    assert read.buffer[0] is two
+    assert read.by_name["again"] is two
+    assert read.buffer[1].tobytes() == kept.buffer[1].tobytes()
+    assert read.buffer[2] is read.model
+
+
+def test_without_it_the_array_is_missed_by_name(tmp_path: Path) -> None:
+    kept = shelf()
+    snapshot.save(kept, tmp_path, {id(kept.model): "update 7"})
+    with pytest.raises(KeyError, match="update 7"):
+        snapshot.load(Shelf, tmp_path)
+
+
+def test_a_name_that_could_be_one_of_the_files_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="'0'"):
+        snapshot.Arrays({1: "0"})
+
+
+def test_everything_may_lie_beside(tmp_path: Path) -> None:
+    kept = shelf()
+    arrays = [kept.model, *kept.buffer]
+    beside = {id(array): f"update {array[0]:.0f}" for array in arrays}
+    snapshot.save(kept, tmp_path, beside)
+    assert load_file(tmp_path / "state.safetensors") == {}
+    read = snapshot.load(Shelf, tmp_path, {beside[id(array)]: array for array in arrays})
+    assert read.model is kept.model

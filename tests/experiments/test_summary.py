@@ -1,0 +1,95 @@
+"""What a log comes to when sites join, leave and declare new labels while it is written."""
+
+from __future__ import annotations
+
+import pytest
+from tests.experiments.federation_log import END, START, STORY, arrival, member
+
+from fedraw.disk.event_log import Record
+from fedraw.experiments.summary import Summary
+
+
+def test_who_is_rare_is_asked_when_an_arrival_is_taken_in() -> None:
+    dynamics = Summary.of(STORY).dynamics()
+    # Four arrivals, all aggregated; "north" is rare only at the second.
+    assert dynamics["BufPres"] == 25
+    assert dynamics["RarePart"] == 25
+    assert dynamics["RareMeanStale"] == dynamics["RareMaxStale"] == 1
+    assert dynamics["RareHoldsMax"] == 25
+    assert dynamics["Aggregations"] == 4
+
+
+def test_members_are_those_of_now_and_clients_those_of_ever() -> None:
+    summary = Summary.of(STORY)
+    assert summary.members == ["north", "east"]
+    assert summary.clients == ["west", "east", "north"]
+    assert summary.rare_clients == []
+
+
+def test_one_that_has_left_still_counts_for_what_it_sent() -> None:
+    content = Summary.of(STORY).as_dict()
+    assert content["influence"] == {"west": 0.4375, "east": 0.125, "north": 0.4375}
+    assert content["rejected"] == {"west": 1}
+    assert content["events"] == 5
+    assert content["seed"] is None
+    assert content["label_influence"] == {
+        "cat": {"influence": 1.0, "fair_share": 1.0, "ratio": 1.0}
+    }
+
+
+def test_a_rare_client_that_has_left_is_still_a_rare_one_in_the_buffer() -> None:
+    records = [
+        START,
+        member("joined", 0, 0.0, "west", counts={"cat": 1}),
+        member("joined", 0, 0.0, "north", counts={"owl": 1}),
+        arrival(1, 1.0, "north", ["north"], []),
+        member("left", 1, 2.0, "north", reason="out of reach"),
+        arrival(2, 3.0, "west", ["north", "west"], [0.5, 0.5]),
+    ]
+    summary = Summary.of(records)
+    assert summary.dynamics()["BufPres"] == 100
+    assert summary.rare_clients == ["north"]
+    assert summary.as_dict()["metrics"]["RareInfluence"] == 50
+
+
+def test_changes_are_told_by_site() -> None:
+    assert Summary.of([*STORY, END]).as_dict()["changes"] == {
+        "joined": {"north": 1},
+        "left": {"east": 1, "west": 1},
+        "returned": {"east": 1},
+        "declared": {"north": 1},
+        "restarts": 1,
+        "down": 75.0,
+    }
+
+
+def test_the_log_of_a_simulation_tells_of_no_changes() -> None:
+    claim = {"kind": "declared", "event": 0, "time": 0.0, "client": "east", "reason": "claims owls"}
+    records = [{**START, "attacker": "east"}, *STORY[1:3], claim, STORY[3]]
+    summary = Summary.of(records)
+    assert "changes" not in summary.as_dict()
+    assert summary.rare_clients == []
+
+
+def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time() -> None:
+    records: list[Record] = [
+        {**START, "influence": "cache"},
+        member("joined", 0, 0.0, "a", counts={"cat": 1}),
+        member("joined", 0, 0.0, "b", counts={"cat": 1}),
+        arrival(1, 1.0, "a", ["a"], [1.0]),
+        member("joined", 1, 2.0, "c", counts={"cat": 1}),
+        arrival(2, 3.0, "b", ["b"], [1.0]),
+        member("left", 2, 4.0, "a", reason="out of reach"),
+        arrival(3, 5.0, "c", ["a", "c"], [0.5, 0.5]),
+    ]
+    influence = Summary.of(records).as_dict()["influence"]
+    assert influence["a"] == pytest.approx((1 / 2 + 1 / 3) / 3)
+    assert influence["b"] == pytest.approx((1 / 3 + 1 / 2) / 3)
+    assert influence["c"] == pytest.approx(1 / 2 / 3)
+
+
+def test_a_site_told_twice_is_one_member() -> None:
+    again = [member("joined", 1, 2.0, "west", counts={"cat": 1})]
+    assert len(Summary.of([*STORY[:4], *again]).members) == 2
+    gone = [member("left", 1, 3.0, "west", reason="")] * 2
+    assert Summary.of([*STORY[:4], *gone]).members == ["east"]

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from tests.flower.memory_grid import context_of, identity, over_the_wire
+
+from fedraw.errors import BadInput
+from fedraw.flower.client import TrainConfig, client_app, site_name
+from fedraw.flower.messages import Post
+from fedraw.flower.tensors import Template, record_of
+from fedraw.server.orders import Answer, Evaluated, Kind, Order, Summary, Trained
+from fedraw.server.recall import Recall
+from fedraw.strategies.strategy import Request
+
+pytestmark = pytest.mark.usefixtures("identity")
+assert identity
+
+MODEL = record_of(
+    {
+        "w": np.array([1, 2], np.float32),
+        "running_var": np.array([10], np.float32),
+        "seen": np.array(4),
+    }
+)
+TEMPLATE = Template.of(MODEL)
+
+
+PLAIN = Request()
+
+
+def ask(
+    app: ClientApp,
+    kind: Kind = "train",
+    request: Request = PLAIN,
+    context: Context | None = None,
+) -> Answer:
+    """What the server hears when it asks."""
+    post = Post(TEMPLATE, request)
+    message = post.message(Order(5, kind, 7, "north", 100.0, 3, TEMPLATE.read(MODEL)))
+    message.metadata.__dict__["_message_id"] = "ticket"
+    reply = app(over_the_wire(message), context or context_of(site="north"))
+    assert reply.metadata.reply_to_message_id == "ticket"
+    return post.answer(over_the_wire(reply))
+
+
+def doubled(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
+    return {name: 2 * array.numpy() for name, array in arrays.items()}, 8
+
+
+def counting(counts: Any) -> Callable[[Context], Any]:
+    return lambda context: counts
+
+
+def test_a_site_says_which_labels_it_has() -> None:
+    app = client_app(train=doubled, label_counts=counting({0: np.int64(3), "cat": 2}))
+    answer = ask(app, "summary")
+    assert isinstance(answer, Summary)
+    assert (answer.site, answer.counts) == ("north", {"0": 3, "cat": 2})
+
+
+def test_a_model_is_sent_back_whole() -> None:
+    answer = ask(client_app(train=doubled, label_counts=counting({"cat": 2})))
+    assert isinstance(answer, Trained)
+    assert answer.vector.tolist() == [2, 4, 20]
+    assert (answer.site, answer.order, answer.version) == ("north", 5, 3)
+    assert (answer.examples, answer.loss) == (8, None)
+
+
+def test_a_difference_is_sent_with_its_statistics_as_they_are() -> None:
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}))
+    answer = ask(app, request=Request(sends="delta"))
+    assert isinstance(answer, Trained)
+    assert answer.vector.tolist() == [1, 2, 20]
+
+
+def test_training_is_told_what_the_strategy_wants() -> None:
+    told = []
+
+    def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
+        told.append((config, context.node_config["site"], list(arrays)))
+        return arrays, np.int64(3), np.float32(0.5)
+
+    app = client_app(train=train, label_counts=counting({"cat": 2}))
+    answer = ask(app, request=Request(loss=True, proximal=0.1))
+    assert told == [(TrainConfig(3, 0.1, True), "north", ["w", "running_var", "seen"])]
+    assert isinstance(answer, Trained)
+    assert (answer.examples, answer.loss) == (3, 0.5)
+
+
+def test_counts_go_along_once_they_have_changed_and_until_the_server_asks_again() -> None:
+    counts, context = {"cat": 2}, context_of(site="north")
+    app = client_app(train=doubled, label_counts=lambda _: dict(counts))
+
+    def told(kind: Kind = "train") -> Any:
+        answer = ask(app, kind, context=context)
+        assert isinstance(answer, Trained | Summary)
+        return answer.counts
+
+    assert told("summary") == {"cat": 2}
+    assert told() is None
+    counts["cat"] = 3
+    assert [told(), told()] == [{"cat": 3}, {"cat": 3}]
+    counts["cat"] = 2  # back to what the server was told first, but not last
+    assert told() == {"cat": 2}
+    assert told("summary") == {"cat": 2}
+    assert told() is None
+
+
+def test_a_site_evaluates_on_its_own_data() -> None:
+    def evaluate(arrays: ArrayRecord, context: Context) -> Recall:
+        assert arrays["w"].numpy().tolist() == [1, 2]
+        return Recall({"cat": 1}, {"cat": 2, "owl": 1})
+
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}), evaluate=evaluate)
+    answer = ask(app, "evaluate")
+    assert isinstance(answer, Evaluated)
+    assert (answer.site, answer.order) == ("north", 5)
+    assert (answer.right, answer.total) == ({"cat": 1}, {"cat": 2, "owl": 1})
+
+
+def test_mods_see_each_message() -> None:
+    seen = []
+
+    def mod(message: Message, context: Context, call: Any) -> Message:
+        seen.append(message.metadata.message_type)
+        reply: Message = call(message, context)
+        return reply
+
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}), mods=[mod])
+    ask(app, "summary")
+    ask(app)
+    assert seen == ["query", "train"]
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"site": "north", "partition-id": 3}, "north"),
+        ({"partition-id": 3}, "site-3"),
+        ({}, "node-7"),
+    ],
+)
+def test_a_site_has_a_name(config: dict[str, Any], name: str) -> None:
+    assert site_name(context_of(7, **config)) == name
+
+
+def test_an_exception_of_the_user_is_left_to_flower() -> None:
+    def train(*_: Any) -> Any:
+        raise ZeroDivisionError("no data")
+
+    with pytest.raises(ZeroDivisionError, match="no data"):
+        ask(client_app(train=train, label_counts=counting({"cat": 2})))
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (None, "train gives NoneType; it has to give (model, examples)"),
+        ((MODEL,), "train gives tuple; it has to give (model, examples)"),
+        ((MODEL, 2.5), "train gives 2.5 examples; it has to be a whole number"),
+        (([1], 2), "a model is a state_dict"),
+        (
+            ({"w": np.ones(2, np.float32)}, 2),
+            "train gives another model than it was handed: tensor",
+        ),
+    ],
+)
+def test_a_training_that_gives_something_else_is_told_at_the_site(result: Any, words: str) -> None:
+    app = client_app(train=lambda *_: result, label_counts=counting({"cat": 2}))
+    with pytest.raises(BadInput) as error:
+        ask(app)
+    assert str(error.value).startswith(words)
+
+
+def test_a_loss_that_the_strategy_needs_is_asked_for() -> None:
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}))
+    with pytest.raises(BadInput, match="weighs sites by their loss"):
+        ask(app, request=Request(loss=True))
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ([1, 2], "label_counts gives list"),
+        ({"cat": 1.5}, "label_counts has 1.5 for label 'cat'"),
+        ({1: 2, "1": 3}, "label_counts has label '1' twice"),
+    ],
+)
+def test_label_counts_that_are_none_are_told_at_the_site(counts: Any, words: str) -> None:
+    app = client_app(train=doubled, label_counts=counting(counts))
+    with pytest.raises(BadInput) as error:
+        ask(app, "summary")
+    assert str(error.value).startswith(words)
+
+
+def test_an_evaluation_has_to_give_a_recall() -> None:
+    def evaluate(*_: Any) -> Any:
+        return 0.9
+
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}), evaluate=evaluate)
+    with pytest.raises(BadInput, match="evaluate gives float; it has to give a Recall"):
+        ask(app, "evaluate")

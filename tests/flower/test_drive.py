@@ -1,0 +1,361 @@
+"""The loop, with a real coordinator, real client apps and a grid in memory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.supercore.run import RunNotRunningException
+from safetensors.numpy import load_file
+from tests.flower.memory_grid import MemoryGrid, identity
+
+from fedraw.errors import BadInput
+from fedraw.flower import Recall, TrainConfig, client_app, server_app
+from fedraw.server.journal import Journal
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedraw import FedRAW
+
+pytestmark = pytest.mark.usefixtures("identity")
+assert identity
+
+MODEL = {
+    "w": np.zeros(3, np.float32),
+    "running_var": np.ones(1, np.float32),
+    "seen": np.array(0),
+}
+NODES = {11: "north", 12: "south", 13: "east"}
+LABELS = {"north": {"cat": 3}, "south": {"cat": 2, "dog": 2}, "east": {"owl": 5}}
+
+
+def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
+    """Each site pulls one number of the model towards one."""
+    place = sorted(LABELS).index(str(context.node_config["site"]))
+    model = {name: array.numpy().copy() for name, array in arrays.items()}
+    model["w"][place] = 1.0
+    return model, 5, 0.1
+
+
+def label_counts(context: Context) -> dict[str, int]:
+    return LABELS[str(context.node_config["site"])]
+
+
+def a_grid(**options: Any) -> MemoryGrid:
+    contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
+    return MemoryGrid(client_app(train=train, label_counts=label_counts), contexts, **options)
+
+
+def lead(grid: MemoryGrid, folder: Path, strategy: Any = None, **more: Any) -> None:
+    """Run a server to its end."""
+    chosen = {"folder": folder, "min_clients": 3, "arrivals": 9, "poll": 0.01, "back_off": 0.05}
+    config = {} if strategy is not None else {"fedraw.strategy.buffer": 3}
+    app = server_app(
+        initial_model=lambda: MODEL,
+        strategy=strategy,
+        evaluate=more.pop("evaluate", None),
+        settings={**chosen, **more},
+    )
+    app(grid, Context(1, 1, {}, RecordDict(), config))
+
+
+def log(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [record for record in records if kind in (None, record["kind"])]
+
+
+def test_a_federation_is_led_to_its_end(tmp_path: Path) -> None:
+    tested = []
+
+    def evaluate(arrays: ArrayRecord) -> Recall:
+        tested.append(arrays["w"].numpy().tolist())
+        arrays.clear()  # whatever a user does with it, the sites' model stays whole
+        return Recall({"cat": 1}, {"cat": 2})
+
+    grid = a_grid()
+    lead(grid, tmp_path, evaluate=evaluate, evaluate_every=3)
+    assert [r["client"] for r in log(tmp_path, "arrival")].count("east") == 3
+    assert log(tmp_path, "end")[0]["reason"] == "9 updates accepted"
+    assert log(tmp_path, "start")[0]["engine"].startswith("flwr 1.")
+    final = load_file(tmp_path / "model.safetensors")["w"]
+    assert final.tolist() == pytest.approx(tested[-1])
+    assert (final > 0).all()
+    assert grid.replies == {}, "everything that was asked for has been fetched"
+    assert [m.metadata.message_type for m in grid.pushed[:3]] == ["query"] * 3
+
+
+def test_all_receivers_of_a_version_share_one_record(tmp_path: Path) -> None:
+    grid = a_grid()
+    lead(grid, tmp_path, arrivals=3)
+    first = [m.content["arrays"] for m in grid.pushed if m.metadata.group_id == "0"
+             and "arrays" in m.content]  # fmt: skip
+    assert len(first) == 3
+    assert first[0] is first[1] is first[2]
+
+
+def test_a_message_that_flower_does_not_take_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = a_grid()
+    refused: list[Any] = []
+    push = grid.push_messages
+
+    def reluctant(messages: Any) -> Any:
+        if grid.pushed and messages[0].metadata.message_type == "train" and len(refused) < 2:
+            refused.append(messages)
+            return [None] if len(refused) == 1 else []  # as deployed, as in simulation
+        return push(messages)
+
+    monkeypatch.setattr(grid, "push_messages", reluctant)
+    lead(grid, tmp_path)
+    told = [r["reason"] for r in log(tmp_path, "note") if "did not take" in r["reason"]]
+    assert len(told) == 2
+    assert len(log(tmp_path, "arrival")) == 9
+
+
+@pytest.mark.parametrize("call", ["look", "push", "pull"])
+def test_nothing_is_lost_while_the_superlink_is_away(
+    call: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid, calls = a_grid(), []
+
+    def before(name: str) -> None:
+        calls.append(name)
+        if name == call and 3 < calls.count(call) < 9:
+            raise httpx.ConnectError("refused")
+
+    grid.before = before
+    lead(grid, tmp_path)
+    assert len(log(tmp_path, "arrival")) == 9
+    assert not log(tmp_path, "left")
+    assert log(tmp_path, "note") == []
+    lines = [record.message for record in caplog.records if record.name == "fedraw.server"]
+    assert lines.count("the SuperLink cannot be reached, trying on: refused") == 1
+    assert lines.count("the SuperLink is reached again") == 1
+    assert len({m.object_id for m in grid.pushed}) == len(grid.pushed), "sent twice"
+
+
+def test_sites_are_not_taken_for_gone_because_the_superlink_was(tmp_path: Path) -> None:
+    grid, looks = a_grid(), []
+
+    def before(name: str) -> None:
+        if name == "look":
+            looks.append(name)
+            grid.offline = set(NODES) if len(looks) in (6, 7) else set()  # not back yet
+            if len(looks) == 6:
+                time.sleep(1.2)
+
+    grid.before = before
+    lead(grid, tmp_path, absence=0.6, arrivals=30)
+    assert len(looks) > 7
+    assert not log(tmp_path, "left")
+
+
+def test_an_internal_error_for_one_message_holds_nobody_up(tmp_path: Path) -> None:
+    grid, calls = a_grid(), []
+    request = httpx.Request("POST", "http://superlink")
+    error = httpx.HTTPStatusError("500", request=request, response=httpx.Response(500))
+
+    def before(name: str) -> None:
+        calls.append(name)
+        if (name, calls.count(name)) in (("push", 5), ("pull", 5)):
+            raise error
+
+    grid.before = before
+    lead(grid, tmp_path)
+    assert len(log(tmp_path, "arrival")) == 9
+
+
+def test_a_reply_that_flower_itself_cannot_read_costs_only_itself(tmp_path: Path) -> None:
+    grid, calls = a_grid(), []
+
+    def before(name: str) -> None:
+        calls.append(name)
+        if name == "pull" and calls.count(name) == 5:
+            raise ValueError("Unexpected set of `children`.\nsecond line")
+
+    grid.before = before
+    lead(grid, tmp_path)
+    told = [r["reason"] for r in log(tmp_path, "note")]
+    assert any("unreadable reply: ValueError Unexpected set of `children`." in t for t in told)
+    assert len(log(tmp_path, "arrival")) == 9
+
+
+def test_what_the_grid_of_a_simulation_forgot_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = a_grid()
+    lost: list[str] = []
+    pull = grid.pull_messages
+
+    def forgetful(tickets: Any) -> Any:
+        found = list(pull(tickets))
+        if found and found[0].metadata.message_type == "train" and not lost:
+            lost.extend(tickets)
+            raise KeyError(tickets[0])
+        return found
+
+    monkeypatch.setattr(grid, "pull_messages", forgetful)
+    lead(grid, tmp_path)
+    told = [r["reason"] for r in log(tmp_path, "note")]
+    assert "asked again later: the message or its reply has expired" in told
+
+
+def test_errors_and_bad_replies_are_noted_and_asked_for_again(tmp_path: Path) -> None:
+    grid, bad = a_grid(), iter([2, 5, "empty", 8])
+
+    def tamper(reply: Message) -> Message:
+        what = next(bad, None) if reply.metadata.message_type == "train" else None
+        if what == "empty":
+            reply.content = RecordDict()
+        elif isinstance(what, int):
+            reply.__dict__.update(_content=None, _error=Error(what, "told"))
+        return reply
+
+    grid.tamper = tamper
+    lead(grid, tmp_path)
+    told = " ".join(r["reason"] for r in log(tmp_path, "note"))
+    for words in ("raised an exception: told", "out of reach", "'fedraw' is missing", "crashed"):
+        assert words in told
+    assert len(log(tmp_path, "arrival")) == 9
+
+
+def test_while_the_disk_is_full_an_update_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid, tries, write = a_grid(), [], Journal.write
+
+    def full(self: Journal, event: int, *rest: Any) -> None:
+        tries.append((event, len(grid.replies)))
+        if 2 < len(tries) < 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, event, *rest)
+
+    monkeypatch.setattr(Journal, "write", full)
+    lead(grid, tmp_path)
+    assert [event for event, _ in tries] == [1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 6, 7, 8, 9]
+    waiting = [replies for event, replies in tries if event == 3]
+    assert waiting == sorted(waiting), "the others' replies stay with the SuperLink meanwhile"
+    assert len(log(tmp_path, "arrival")) == 9
+    lines = [r.message for r in caplog.records if r.message.startswith("an update")]
+    assert lines == [
+        "an update cannot be written, it is kept and tried again: No space left on device",
+        "an update could be written",
+    ]
+
+
+def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = a_grid()
+
+    def tamper(reply: Message) -> Message:
+        if reply.metadata.message_type == "query" and reply.metadata.src_node_id == 13:
+            grid.slow.add(13)
+        return reply
+
+    grid.tamper = tamper
+    strategy = FedRAW(buffer=2)
+    began = time.monotonic()
+    lead(grid, tmp_path, strategy, arrivals=4, deadline=1.5, patience=99)
+    assert 1.0 < time.monotonic() - began < 6
+    assert "waiting for 1 replies that are still under way" in caplog.text
+    assert len(log(tmp_path, "arrival")) == 4
+    assert grid.replies == {}
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """Whoever was responsible for signals before, as Flower is in a deployment."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    yield received
+    signal.signal(signal.SIGTERM, before)
+
+
+def terminate_when(condition: Callable[[], bool]) -> threading.Thread:
+    def wait() -> None:
+        while not condition():
+            time.sleep(0.005)
+        # Python acts on a signal that comes just before a blocking call only after that call.
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("name", ["fedraw", "fedbuff"])
+def test_asked_to_stop_it_leaves_everything_on_disk(
+    name: str, tmp_path: Path, heard: list[int]
+) -> None:
+    strategy = None if name == "fedraw" else FedBuff(buffer=2)
+    grid = a_grid()
+    thread = terminate_when(lambda: len(grid.pushed) > 12)
+    lead(grid, tmp_path, strategy, arrivals=10_000)
+    thread.join()
+    assert heard == [signal.SIGTERM], "the rest is Flower's"
+    done = len(log(tmp_path, "arrival"))
+    assert done >= 5
+    assert not log(tmp_path, "end")
+    lead(a_grid(), tmp_path, strategy, arrivals=done + 4)
+    assert len(log(tmp_path, "restarted")) == 1
+    assert len(log(tmp_path, "arrival")) == done + 4
+    assert log(tmp_path, "end")
+
+
+def test_asked_to_stop_while_the_superlink_is_away_it_does_not_wait(
+    tmp_path: Path, heard: list[int]
+) -> None:
+    grid, away = a_grid(), []
+
+    def before(name: str) -> None:
+        if len(grid.pushed) > 8:
+            away.append(name)
+            time.sleep(60)  # as Flower's grid does
+
+    grid.before = before
+    thread = terminate_when(lambda: bool(away))
+    began = time.monotonic()
+    lead(grid, tmp_path, arrivals=10_000)
+    thread.join()
+    assert time.monotonic() - began < 20
+    assert heard == [signal.SIGTERM]
+    assert len(away) == 1
+    assert list((tmp_path / "checkpoint").iterdir())
+
+
+def test_a_run_that_was_stopped_leaves_everything_on_disk(tmp_path: Path) -> None:
+    grid = a_grid()
+
+    def before(name: str) -> None:
+        if len(grid.pushed) > 8:
+            raise RunNotRunningException
+
+    grid.before = before
+    with pytest.raises(RunNotRunningException):
+        lead(grid, tmp_path, arrivals=10_000)
+    done = len(log(tmp_path, "arrival"))
+    lead(a_grid(), tmp_path, arrivals=done + 1)
+    assert len(log(tmp_path, "arrival")) == done + 1
+
+
+def test_a_strategy_named_twice_is_refused(tmp_path: Path) -> None:
+    app = server_app(
+        initial_model=lambda: MODEL,
+        strategy=FedBuff(2),
+        settings={"arrivals": 1, "folder": tmp_path},
+    )
+    config = {"fedraw.strategy.name": "fedraw"}
+    with pytest.raises(BadInput, match=r"fedraw\.strategy\.name is set, but this app brings"):
+        app(a_grid(), Context(1, 1, {}, RecordDict(), config))

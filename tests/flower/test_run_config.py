@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.flower.run_config import read_settings, read_strategy
+from fedraw.server.settings import Settings
+from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.qfedavg import QFedAvg
+
+
+def test_every_kind_of_setting_is_read() -> None:
+    settings = read_settings(
+        {
+            "lr": 0.1,
+            "fedraw.folder": "run",
+            "fedraw.min-clients": 4,
+            "fedraw.arrivals": 100,
+            "fedraw.seconds": 60,
+            "fedraw.rare_labels": "8, 9",
+            "fedraw.sites": "north",
+            "fedraw.pinned": True,
+            "fedraw.target-metric": "AvgRare",
+            "fedraw.strategy.name": "fedfa",
+        }
+    )
+    assert settings == Settings(
+        folder=Path("run"),
+        min_clients=4,
+        arrivals=100,
+        seconds=60.0,
+        rare_labels=("8", "9"),
+        sites=("north",),
+        pinned=True,
+        target_metric="AvgRare",
+    )
+    assert isinstance(settings.seconds, float)
+
+
+@pytest.mark.parametrize(
+    "given", [{"arrivals": 5, "min-clients": 3}, Settings(arrivals=5, min_clients=3)]
+)
+def test_the_run_goes_before_the_app(given: Any) -> None:
+    settings = read_settings({"fedraw.arrivals": 9}, given)
+    assert (settings.arrivals, settings.min_clients) == (9, 3)
+
+
+def test_an_empty_text_is_not_set() -> None:
+    run = {"fedraw.arrivals": "", "fedraw.rare_labels": "", "fedraw.folder": ""}
+    assert read_settings(run, {"arrivals": 5}) == Settings(arrivals=5)
+
+
+def test_a_single_number_is_a_list_of_one_label() -> None:
+    assert read_settings({"fedraw.rare_labels": 8}, {"arrivals": 5}).rare_labels == ("8",)
+    assert read_settings({}, {"arrivals": 5, "rare_labels": [8, 9]}).rare_labels == ("8", "9")
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"fedraw.min_client": 2}, "fedraw.min_client is no setting; did you mean 'min_clients'?"),
+        ({"fedraw.arrivals": "many"}, "fedraw.arrivals = 'many' must be a whole number"),
+        ({"fedraw.arrivals": 2.5}, "fedraw.arrivals = 2.5 must be a whole number"),
+        ({"fedraw.arrivals": True}, "fedraw.arrivals = True must be a whole number"),
+        ({"fedraw.poll": True}, "fedraw.poll = True must be a number"),
+        ({"fedraw.pinned": 1}, "fedraw.pinned = 1 must be true or false"),
+        ({"fedraw.folder": 3}, "fedraw.folder = 3 must be a text"),
+        ({"fedraw.min_clients": 0}, "min_clients = 0 must be a whole number, at least 1"),
+        ({}, "nothing would end this federation"),
+    ],
+)
+def test_a_wrong_setting_is_named(run: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        read_settings(run)
+    assert str(error.value).startswith(words)
+
+
+def test_a_wrong_setting_of_the_app_is_named() -> None:
+    with pytest.raises(BadInput, match="settings: arrival is no setting; did you mean 'arrivals'"):
+        read_settings({}, {"arrival": 5})
+
+
+def test_a_strategy_is_named_and_set() -> None:
+    assert read_strategy({}) == FedRAW()
+    run = {"fedraw.strategy.buffer": 4, "fedraw.strategy.cap-at": 1, "fedraw.strategy.cap": "naive"}
+    with pytest.raises(BadInput, match="cap"):
+        read_strategy({**run, "fedraw.strategy.cap": "wrong"})
+    assert read_strategy(run) == FedRAW(buffer=4, cap="naive", cap_at=1.0)
+    assert read_strategy({"fedraw.strategy.name": "fedbuff"}) == FedBuff()
+    run = {"fedraw.strategy.name": "qfedavg", "fedraw.strategy.lr": 0.1}
+    assert read_strategy(run) == QFedAvg(lr=0.1)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_strategy_can_be_named(name: str) -> None:
+    more = {"fedraw.strategy.lr": 0.1} if name == "qfedavg" else {}
+    assert type(read_strategy({"fedraw.strategy.name": name, **more})) is BY_NAME[name]
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"name": "fedrow"}, "fedraw.strategy.name = 'fedrow' is unknown; did you mean 'fedraw'?"),
+        ({"bufer": 3}, "fedraw.strategy.bufer is no setting; did you mean 'buffer'?"),
+        ({"buffer": "3"}, "fedraw.strategy.buffer = '3' must be a whole number"),
+        ({"weighting": "rare"}, "fedraw.strategy.weighting = 'rare' must be 'rarity' or 'uniform'"),
+        ({"name": "qfedavg"}, "fedraw.strategy.lr is missing; strategy 'qfedavg' needs it"),
+        ({"name": "fedbuff", "layout": "x"}, "fedraw.strategy.layout is no setting"),
+        ({"name": 3}, "fedraw.strategy.name = 3 is unknown"),
+    ],
+)
+def test_a_wrong_strategy_is_named(run: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        read_strategy({f"fedraw.strategy.{key}": value for key, value in run.items()})
+    assert str(error.value).startswith(words)

@@ -1,0 +1,161 @@
+"""Sites in memory that answer a real coordinator: a clock that is set by hand, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.disk.event_log import read_log
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.opening import open_federation
+from fedraw.server.orders import Answer, Evaluated, Failure, Order, Summary, Trained
+from fedraw.server.recall import Recall
+from fedraw.server.settings import Settings
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.strategy import Strategy
+
+SIZE = 4
+LAYOUT = Layout.of([("head.weight", (2, 1)), ("head.bias", (2,))])
+COUNTS = {
+    "north": {"cat": 6, "dog": 4},
+    "south": {"cat": 5, "dog": 5},
+    "east": {"dog": 8},
+    "west": {"owl": 3, "cat": 1},
+}
+
+
+@dataclass
+class Site:
+    """Where it is, how long it trains, and how it answers if not honestly."""
+
+    node: int
+    seconds: float = 1.0
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None  # under which it introduces itself
+    answer: Callable[[Order, Trained], Answer] | None = None
+    trained: int = 0
+
+
+class Engine:
+    """Delivers orders and answers between a coordinator and its sites."""
+
+    def __init__(
+        self,
+        folder: Path,
+        strategy: Strategy[Any] | None = None,
+        sites: Mapping[str, Mapping[str, Any]] = COUNTS,
+        evaluate: Callable[[Vector], Recall] | None = None,
+        only: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> None:
+        self.now = 1_000_000.0
+        self.strategy = FedFa(buffer=2) if strategy is None else strategy
+        defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
+        self.settings = Settings(folder=folder, **{**defaults, **settings})
+        self.evaluate = evaluate
+        self.sites = {
+            name: Site(100 + i, 1.0 + i, counts) for i, (name, counts) in enumerate(sites.items())
+        }
+        self.online = set(self.sites)
+        self.answers: list[tuple[float, str, Answer]] = []
+        self.sent: list[Order] = []
+        self.coordinator = self.open()
+
+    def open(self) -> Coordinator:
+        return open_federation(
+            self.strategy,
+            lambda: np.zeros(SIZE, np.float32),
+            self.settings,
+            LAYOUT,
+            evaluate=self.evaluate,
+            engine="test",
+            now=self.now,
+        )
+
+    def restart(self, away: float = 10.0, **settings: Any) -> None:
+        """The process is gone without a word; what was under way is never answered."""
+        self.coordinator._ledger.log.close()
+        self.answers = []
+        self.now += away
+        self.settings = replace(self.settings, **settings)
+        self.coordinator = self.open()
+
+    def look(self) -> None:
+        """One turn of an engine's loop."""
+        leader = self.coordinator
+        leader.online(
+            {site.node for name, site in self.sites.items() if name in self.online}, self.now
+        )
+        for order in leader.orders(self.now):
+            ticket = f"ticket {order.number} at {self.now}"
+            leader.sent(order, ticket)
+            self.sent.append(order)
+            self._serve(order, ticket)
+        for due, ticket, answer in sorted(self.answers, key=lambda entry: entry[:2]):
+            if due <= self.now:
+                self.answers.remove((due, ticket, answer))
+                leader.answer(ticket, answer, self.now)
+        leader.tick(self.now)
+
+    def run(self, until: Callable[[], bool], limit: int = 2000, step: float = 0.5) -> None:
+        for _ in range(limit):
+            if until():
+                return
+            self.now += step
+            self.look()
+        raise AssertionError(f"not within {limit} turns; the log: {self.kinds()}")
+
+    def accept(self, arrivals: int) -> None:
+        """Go on until so many updates are accepted."""
+        self.run(lambda: self.coordinator.accepted >= arrivals)
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        self.run(lambda: self.now >= until, limit=100_000)
+
+    def log(self, *kinds: str) -> list[dict[str, Any]]:
+        path = self.settings.folder / "events.jsonl"
+        records = read_log(path) if path.stat().st_size else ()
+        return [record for record in records if not kinds or record["kind"] in kinds]
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.log()]
+
+    def reasons(self, kind: str = "note") -> str:
+        return "\n".join(str(record["reason"]) for record in self.log(kind))
+
+    def _serve(self, order: Order, ticket: str) -> None:
+        name = next(name for name, site in self.sites.items() if site.node == order.node)
+        site = self.sites[name]
+        answer: Answer
+        delay = 0.0
+        if order.kind == "summary":
+            answer = Summary(site.name or name, site.counts)
+        elif order.kind == "evaluate":
+            total = {label: int(n) for label, n in site.counts.items()}
+            answer = Evaluated(name, order.number, {k: n // 2 for k, n in total.items()}, total)
+        else:
+            site.trained += 1
+            delay = site.seconds
+            honest = self._train(name, order)
+            answer = honest if site.answer is None else site.answer(order, honest)
+        if name in self.online:
+            self.answers.append((self.now + delay, ticket, answer))
+
+    def _train(self, name: str, order: Order) -> Trained:
+        assert order.model is not None
+        site = self.sites[name]
+        drawn = np.random.default_rng([site.node, site.trained]).normal(size=SIZE)
+        sends = self.coordinator.request.sends
+        vector = np.asarray(drawn + (order.model if sends == "model" else 0), np.float32)
+        return Trained(name, order.number, order.version, vector, 10, 0.5)
+
+
+def failing(order: Order, honest: Trained) -> Answer:
+    return Failure("the client app crashed")

@@ -1,0 +1,195 @@
+"""Sites that fail, are late, lie or send what cannot be: each is told, none of it gets through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.server.conftest import Found
+from tests.server.engine import SIZE, failing
+
+from fedraw.errors import BadInput
+from fedraw.server.admission import check_counts
+from fedraw.server.orders import Answer, Failure, Order, Summary, Trained
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedfa import FedFa
+
+Lie = Callable[[Order, Trained], Answer]
+
+
+def with_vector(vector: object) -> Lie:
+    return lambda order, honest: replace(honest, vector=np.asarray(vector))
+
+
+BAD: dict[str, tuple[Lie, str]] = {
+    "NaN": (
+        with_vector(np.array([0, np.nan, 0, 0], np.float32)),
+        "sent 1 numbers that are NaN or infinite",
+    ),
+    "wrong length": (with_vector(np.zeros(3, np.float32)), "sent 3 numbers, the model has 4"),
+    "wrong shape": (with_vector(np.zeros((2, 2), np.float32)), "an array of shape (2, 2)"),
+    "wrong dtype": (with_vector(np.zeros(SIZE, np.float64)), "type float64, not float32"),
+    "huge": (with_vector(np.full(SIZE, 1e6, np.float32)), "more than 10 times the usual"),
+    "overflow": (with_vector(np.full(SIZE, 3e38, np.float32)), "more than 10 times the usual"),
+    "another's name": (
+        lambda order, honest: replace(honest, site="north"),
+        "client 'west' answered in the name of 'north'",
+    ),
+    "another version": (
+        lambda order, honest: replace(honest, version=honest.version + 7),
+        "it answered for version",
+    ),
+    "no examples": (lambda order, honest: replace(honest, examples=0), "trained on 0 examples"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda name: name.replace(" ", "-"))
+def test_a_bad_update_is_refused_and_its_sender_quarantined(found: Found, bad: str) -> None:
+    lie, words = BAD[bad]
+    engine = found(FedFa(buffer=2), patience=3, back_off=2.0)
+    engine.accept(8)  # so that a usual norm is known
+    engine.sites["west"].answer = lie
+    engine.run(lambda: "west" not in engine.coordinator.members)
+    rejected = [r for r in engine.log("rejected") if r["client"] == "west"]
+    assert len(rejected) == 3 and all(words in r["reason"] for r in rejected)
+    (left,) = engine.log("left")
+    assert "quarantined for 3600 s after 3 failures in a row" in left["reason"]
+    assert words in left["reason"]
+    # The pauses double: 2 s, then 4 s.
+    first, second, third = (r["start_time"] for r in rejected)
+    assert second - first >= 2 and third - second >= 4
+    assert np.isfinite(engine.coordinator._ledger.state.model).all()
+
+
+def test_one_failure_is_forgiven(found: Found) -> None:
+    engine = found(patience=2, back_off=1.0)
+    tries = {"west": 0}
+
+    def every_other(order: Order, honest: Trained) -> Answer:
+        tries["west"] += 1
+        return Failure("killed") if tries["west"] % 2 else honest
+
+    engine.sites["west"].answer = every_other
+    engine.run(lambda: tries["west"] >= 6)
+    assert "west" in engine.coordinator.members
+
+
+def test_a_site_that_never_returns_frees_the_round(found: Found) -> None:
+    engine = found(FedAvg(), deadline=10.0, patience=2, back_off=1.0, absence=1e9)
+    engine.sites["west"].seconds = 1e9
+    engine.accept(6)  # the second round is under way: without west
+    assert "asked again in 1 s: no answer in 10 s" in engine.reasons()
+    (left,) = engine.log("left")
+    assert "2 failures in a row: no answer in 10 s" in left["reason"]
+
+
+def test_a_late_answer_is_welcome_once(found: Found) -> None:
+    engine = found(deadline=10.0, back_off=1.0, patience=9)
+    engine.sites["west"].seconds = 16.0  # asked again after 11, answers the first time after 16
+    engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
+    arrival = next(r for r in engine.log("arrival") if r["client"] == "west")
+    assert arrival["time"] - arrival["start_time"] >= 16
+    engine.wait(60)
+    assert "a late update; nobody waits for it any more" in engine.reasons()
+    # Never more orders under way than one that counts and what was overdue before it.
+    under_way = [d for d in engine.coordinator._dispatches if d.order.site == "west"]
+    assert sum(not d.overdue and not d.replaced for d in under_way) <= 1
+
+
+def test_the_same_answer_twice_counts_once(found: Found) -> None:
+    engine = found()
+    engine.accept(3)
+    engine.look()
+    _, ticket, answer = min(engine.answers, key=lambda entry: entry[:2])
+    before = engine.coordinator.accepted
+    engine.now += 10
+    engine.coordinator.answer(ticket, answer, engine.now)
+    engine.coordinator.answer(ticket, answer, engine.now)
+    assert engine.coordinator.accepted == before + 1
+    assert "an answer that nobody waits for" in engine.reasons()
+
+
+def test_an_update_on_too_old_a_model_is_refused_without_blame(found: Found) -> None:
+    engine = found(FedFa(buffer=1), max_staleness=3, patience=2, back_off=1.0)
+    engine.sites["west"].seconds = 20.0
+    engine.wait(120)
+    refused = [r for r in engine.log("rejected") if r["client"] == "west"]
+    assert len(refused) >= 3 and "max_staleness is 3" in refused[0]["reason"]
+    assert "west" in engine.coordinator.members
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"cat": -1}, "count -1 is negative"),
+        ({"cat": 0}, "reports no labels"),
+        ({}, "reports no labels"),
+        ({"cat": 1.5}, "is fractional"),
+        ({"cat": float("nan")}, "is not a number"),
+        ({"cat": "many"}, "is not a number"),
+        ({"x" * 300: 1}, "a label of 300 characters"),
+    ],
+)
+def test_label_counts_that_cannot_be_keep_a_site_out(
+    found: Found, counts: dict[str, object], words: str
+) -> None:
+    engine = found(min_clients=3)
+    engine.online = {"north", "south", "east"}
+    engine.accept(2)
+    engine.sites["west"].counts = counts
+    engine.online.add("west")
+    engine.wait(20)
+    assert words in engine.reasons()
+    assert "west" not in engine.coordinator.members
+    engine.sites["west"].counts = {"owl": 3}
+    engine.wait(200)
+    assert "west" in engine.coordinator.members
+
+
+def test_a_total_that_jumps_is_not_believed(found: Found) -> None:
+    engine = found()
+    engine.sites["east"].answer = lambda order, honest: replace(honest, counts={"dog": 8000})
+    engine.accept(6)
+    assert "reported 8 samples and now 8000, a jump by more than a factor of 10" in engine.reasons()
+    assert engine.coordinator._ledger.book.counts["east"] == {"dog": 8}
+    assert check_counts("east", {"dog": 80}, {"dog": 8}) == {"dog": 80}
+    with pytest.raises(BadInput, match="1 to 200 characters"):
+        check_counts("", {"dog": 80})
+
+
+def test_the_wrong_kind_of_answer_is_a_failure(found: Found) -> None:
+    engine = found(patience=2, back_off=1.0)
+    engine.sites["west"].answer = lambda order, honest: Summary("west", {"owl": 1})
+    engine.run(lambda: bool(engine.log("left")))
+    assert "asked to train, it sent Summary" in engine.log("left")[0]["reason"]
+
+
+def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found) -> None:
+    engine = found(min_clients=3, back_off=10.0)
+    asked: list[float] = []
+    serve = engine._serve
+
+    def silent(order: Order, ticket: str) -> None:
+        if order.node == engine.sites["west"].node:
+            asked.append(engine.now)
+            engine.answers.append((engine.now, ticket, Failure("the client app crashed")))
+        else:
+            serve(order, ticket)
+
+    engine._serve = silent  # type: ignore[method-assign]
+    engine.wait(200)
+    gaps = np.diff(asked)
+    assert len(gaps) >= 3 and all(np.diff(gaps) > 0)
+
+
+def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
+    engine = found(patience=1, quarantine=50.0, min_clients=4)
+    for site in engine.sites.values():
+        site.answer = failing
+    engine.run(lambda: len(engine.log("left")) == 4)
+    for site in engine.sites.values():
+        site.answer = None
+    engine.accept(8)
+    assert len(engine.coordinator.members) == 4

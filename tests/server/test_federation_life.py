@@ -1,0 +1,204 @@
+"""From the first site to the end: who is asked, who counts, what the log tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.server.conftest import Found
+from tests.server.engine import COUNTS
+
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.server.recall import Recall
+from fedraw.server.settings import Settings
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+
+
+def test_training_begins_with_enough_sites_and_ends_with_enough_updates(found: Found) -> None:
+    engine = found(min_clients=3, arrivals=6)
+    engine.online = {"north", "south"}
+    engine.wait(30)
+    assert not (engine.settings.folder / "events.jsonl").read_bytes()
+    engine.online = set(COUNTS)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    assert engine.coordinator.finished == "6 updates accepted"
+    kinds = engine.kinds()
+    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("arrival") == 6
+    assert (engine.settings.folder / "model.safetensors").exists()
+
+
+def test_an_asynchronous_method_hands_each_sender_the_model_at_once(found: Found) -> None:
+    engine = found()
+    engine.accept(12)
+    arrivals = engine.log("arrival")
+    # north trains for 1 s, west for 4: that is how often they are heard.
+    heard = {name: sum(r["client"] == name for r in arrivals) for name in COUNTS}
+    assert heard["north"] > heard["south"] > heard["west"] >= 1
+    assert [r["event"] for r in arrivals] == list(range(1, len(arrivals) + 1))
+    assert all(r["time"] - r["start_time"] >= 1 for r in arrivals)
+
+
+def test_a_synchronous_method_waits_for_its_round(found: Found) -> None:
+    engine = found(FedAvg())
+    engine.accept(8)
+    clients = [r["client"] for r in engine.log("arrival")]
+    assert sorted(clients[:4]) == sorted(clients[4:]) == sorted(COUNTS)
+    assert [r["version"] for r in engine.log("arrival")] == [0, 0, 0, 1, 1, 1, 1, 2]
+
+
+def test_a_newcomer_joins_and_the_log_has_the_scores_before_and_after(found: Found) -> None:
+    engine = found(FedRAW(buffer=2), min_clients=3)
+    engine.online = {"north", "south", "east"}
+    engine.accept(3)
+    engine.online.add("west")
+    engine.run(lambda: "west" in engine.coordinator.members)
+    (scores,) = engine.log("scores")
+    # cat: 2 holders become 3, dog stays at 3, owl is new. north has 6 cats and 4 dogs.
+    assert scores["cause"] == "west joined"
+    assert scores["before"]["north"] == pytest.approx(0.6 / 2 + 0.4 / 3)
+    assert scores["after"]["north"] == pytest.approx(0.6 / 3 + 0.4 / 3)
+    assert scores["before"]["west"] is None
+    assert scores["after"]["west"] == pytest.approx(0.75 / 1 + 0.25 / 3)
+    assert "east" not in scores["after"]  # nothing of hers has changed
+    engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
+
+
+def test_a_site_that_is_gone_leaves_and_comes_back(found: Found) -> None:
+    engine = found(FedAvg(), absence=20)
+    engine.accept(4)
+    engine.online.remove("west")
+    engine.run(lambda: "west" not in engine.coordinator.members)
+    (left,) = engine.log("left")
+    assert left["client"] == "west" and "out of reach" in left["reason"]
+    accepted = engine.coordinator.accepted
+    engine.accept(accepted + 6)  # the round no longer waits for it
+    engine.online.add("west")
+    engine.run(lambda: "west" in engine.coordinator.members)
+    assert [r["client"] for r in engine.log("joined")].count("west") == 2
+    engine.run(lambda: engine.log("arrival")[-1]["client"] == "west")
+
+
+def test_a_restarted_node_has_another_id_and_is_the_same_site(found: Found) -> None:
+    engine = found(FedRAW(buffer=4))
+    engine.accept(8)
+    engine.sites["north"].node = 900  # at once, before anyone noticed
+    engine.answers = [entry for entry in engine.answers if "north" not in str(vars(entry[2]))]
+    engine.run(lambda: "back as node 900" in engine.reasons())
+    before = engine.coordinator.accepted
+    engine.accept(before + 6)
+    assert not engine.log("left")
+    buffer = engine.log("arrival")[-1]["buffer"]
+    assert sorted(buffer) == sorted(COUNTS)  # one slot each, whatever the node ids
+
+
+def test_nobody_takes_the_name_of_a_site_that_is_there(found: Found) -> None:
+    engine = found(min_clients=3)
+    engine.sites["west"].name = "north"
+    engine.accept(6)
+    engine.wait(60)
+    assert "says it is 'north', which is online as node 100" in engine.reasons()
+    assert engine.coordinator.members == ["north", "south", "east"]
+    assert engine.sites["west"].trained == 0
+
+
+def test_a_pinned_name_belongs_to_its_first_key_for_ever(found: Found) -> None:
+    engine = found(min_clients=3, pinned=True, absence=5)
+    engine.online = {"north", "south", "east"}
+    engine.accept(3)
+    engine.online = {"south", "east", "west"}
+    engine.sites["west"].name = "north"
+    engine.wait(120)
+    assert "'north' is registered with node 100, this is another key" in engine.reasons()
+    assert engine.coordinator.members == ["south", "east"]
+
+
+def test_only_sites_on_the_list_take_part(found: Found) -> None:
+    engine = found(min_clients=2, only=("north", "south"))
+    engine.accept(4)
+    assert sorted(engine.coordinator.members) == ["north", "south"]
+    engine.wait(60)
+    assert "'east' is not among the sites that may take part" in engine.reasons()
+
+
+def test_a_site_declares_new_counts_with_an_update(found: Found) -> None:
+    engine = found(FedRAW(buffer=2))
+    engine.sites["east"].answer = lambda order, honest: replace(
+        honest, counts={"dog": 8, "eel": 2} if order.version else None
+    )
+    engine.run(lambda: bool(engine.log("declared")))
+    (declared,) = engine.log("declared")
+    assert declared["client"] == "east" and declared["counts"] == {"dog": 8, "eel": 2}
+    (scores,) = engine.log("scores")
+    assert scores["after"] == {"east": pytest.approx(0.8 / 3 + 0.2 / 1)}
+
+
+def test_time_ends_a_federation(found: Found) -> None:
+    engine = found(arrivals=None, seconds=20)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "20 s are over"
+
+
+def test_a_target_ends_a_federation(found: Found) -> None:
+    seen: list[float] = []
+
+    def evaluate(model: Vector) -> Recall:
+        seen.append(float(model[0]))
+        return Recall({"owl": len(seen)}, {"owl": 10})
+
+    engine = found(
+        evaluate=evaluate,
+        arrivals=None,
+        target=30.0,
+        target_metric="AvgRare",
+        evaluate_every=5,
+        rare_labels=("owl",),
+    )
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "AvgRare reached 30.0"
+    assert [r["metrics"]["AvgRare"] for r in engine.log("evaluation")] == [10, 20, 30]
+
+
+def test_a_failing_evaluation_does_not_end_a_federation(found: Found) -> None:
+    def evaluate(model: object) -> Recall:
+        raise ZeroDivisionError("no test images")
+
+    engine = found(evaluate=evaluate, evaluate_every=2)
+    engine.accept(5)
+    assert "the server's evaluation failed: ZeroDivisionError('no test images')" in engine.reasons()
+
+
+def test_sites_evaluate_on_their_own_tests(found: Found) -> None:
+    engine = found(federated_evaluation=True, evaluate_every=4)
+    engine.run(lambda: bool(engine.log("evaluation")))
+    (record, *_) = engine.log("evaluation")
+    assert record["sites"] == 4
+    # Half of each, rounded down: cats 3+2+0 of 12, dogs 2+2+4 of 17, owls 1 of 3.
+    assert record["recall"] == {
+        "cat": pytest.approx(100 * 5 / 12),
+        "dog": pytest.approx(100 * 8 / 17),
+        "owl": pytest.approx(100 / 3),
+    }
+    assert record["metrics"]["LocalRare"] == 25.0  # west: 1 of 4
+    assert record["metrics"]["AvgRare"] == pytest.approx(100 / 3)
+
+
+def test_what_cannot_work_is_said_before_anyone_is_asked(found: Found) -> None:
+    with pytest.raises(BadInput, match="min_clients = 4: buffer = 10 never fills"):
+        found(FedRAW(buffer=10))
+    with pytest.raises(BadInput, match="nothing would end this federation"):
+        found(arrivals=None)
+    with pytest.raises(BadInput, match="did you mean 'deadline'"):
+        Settings.of({"deadlin": 3})
+
+
+def test_rare_labels_are_those_of_low_coverage_unless_named(found: Found) -> None:
+    engine = found(FedFa(buffer=2))
+    engine.accept(1)
+    assert engine.log("start")[0]["rare_labels"] == ["owl"]
+    engine = found(FedFa(buffer=2), folder="two", rare_labels=("dog",))
+    engine.accept(1)
+    assert engine.log("start")[0]["rare_labels"] == ["dog"]

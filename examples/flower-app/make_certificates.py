@@ -1,0 +1,136 @@
+"""Keys for a deployment: a certificate authority, the SuperLink's certificate, a key for each site.
+
+python make_certificates.py keys --host superlink.example.org --site north --site south
+"""
+
+import argparse
+import ipaddress
+import os
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CURVE = ec.SECP384R1()  # one of the curves Flower accepts for its SuperNodes
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Only the owner may read it; a key that is there already is never overwritten."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def address(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def certificate(
+    subject: str, key: ec.EllipticCurvePublicKey, issuer: str, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(named(subject))
+        .issuer_name(named(issuer))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))  # clocks differ a little
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
+    """Write ca.pem, ca.key, superlink.pem, superlink.key and superexec.secret."""
+    authority = ec.generate_private_key(CURVE)
+    name = "fedraw example authority"
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    root = (
+        certificate(name, authority.public_key(), name, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    server = ec.generate_private_key(CURVE)
+    signed = (
+        certificate("superlink", server.public_key(), name, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([address(host) for host in hosts]), critical=False
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
+        .sign(authority, hashes.SHA384())
+    )
+    write_secret(folder / "ca.key", private_pem(authority))
+    (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    write_secret(folder / "superlink.key", private_pem(server))
+    (folder / "superlink.pem").write_bytes(signed.public_bytes(Encoding.PEM))
+    write_secret(folder / "superexec.secret", secrets.token_bytes(32))
+
+
+def make_site_key(folder: Path, site: str) -> None:
+    """Write <site>.key for the site and <site>.pub, which the SuperLink is told of."""
+    key = ec.generate_private_key(CURVE)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    write_secret(folder / f"{site}.key", pem)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    (folder / f"{site}.pub").write_bytes(public + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--host", action="append", default=[], help="name or IP of the SuperLink")
+    parser.add_argument("--site", action="append", default=[], help="a site that gets a key")
+    parser.add_argument("--days", type=int, default=365, help="how long the certificates are valid")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "ca.pem").exists():
+        make_superlink_keys(folder, ["localhost", "127.0.0.1", *arguments.host], arguments.days)
+    for site in arguments.site:
+        if (folder / f"{site}.key").exists():
+            print(f"{site}: has a key already, kept")
+        else:
+            make_site_key(folder, site)
+
+
+if __name__ == "__main__":
+    main()

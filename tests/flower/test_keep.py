@@ -1,0 +1,129 @@
+"""A supervisor of runs, with a `flwr` command that does what a script says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedraw.flower.keep import LONGEST_PAUSE, Flower, keep
+
+# Answers from a list of [words it begins with, exit code, what it prints], in turn.
+FLWR = """#!{python}
+import json, sys
+from pathlib import Path
+folder = Path(__file__).parent
+script = json.loads((folder / "script.json").read_text())
+begins, code, answer = script.pop(0)
+(folder / "script.json").write_text(json.dumps(script))
+with (folder / "asked.txt").open("a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+if not " ".join(sys.argv[1:]).startswith(begins):
+    sys.exit(f"expected {{begins}}, got {{sys.argv[1:]}}")
+print(answer if isinstance(answer, str) else json.dumps(answer))
+sys.exit(code)
+"""
+
+
+def flwr(folder: Path, *script: list[object]) -> str:
+    program = folder / "flwr"
+    program.write_text(FLWR.format(python=sys.executable))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (folder / "script.json").write_text(json.dumps(script))
+    return str(program)
+
+
+def run(number: int) -> list[object]:
+    return ["run app here", 0, {"success": True, "run-id": number}]
+
+
+def status(number: int, word: str) -> list[object]:
+    told = {"success": True, "runs": [{"run-id": number, "status": word}]}
+    return [f"list here --run-id {number}", 0, told]
+
+
+class Time:
+    """A clock that sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+    def clock(self) -> float:
+        return self.now
+
+
+def kept(program: str, time: Time) -> int:
+    return keep(Flower("here", program), "app", ["a=1"], time.sleep, time.clock)
+
+
+def test_a_failed_run_is_started_again_until_one_completes(tmp_path: Path) -> None:
+    long = [status(1, "running")] * 5
+    program = flwr(
+        tmp_path,
+        run(1),
+        *long,
+        status(1, "finished:failed"),
+        run(2),
+        status(2, "finished:completed"),
+    )
+    assert kept(program, Time()) == 0
+    asked = (tmp_path / "asked.txt").read_text().splitlines()
+    assert [line for line in asked if line.startswith("run")] == [
+        "run app here --run-config a=1 --format json"
+    ] * 2
+    assert json.loads((tmp_path / "script.json").read_text()) == []
+
+
+def test_a_run_that_someone_stopped_stays_stopped(tmp_path: Path) -> None:
+    assert kept(flwr(tmp_path, run(1), status(1, "finished:stopped")), Time()) == 0
+
+
+def test_runs_that_fail_at_once_are_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = [entry for i in range(5) for entry in (run(i), status(i, "finished:failed"))]
+    assert kept(flwr(tmp_path, *script), Time()) == 1
+    assert "5 runs in a row failed at once; see: flwr log 4" in caplog.text
+
+
+def test_an_absent_superlink_is_waited_for_longer_and_longer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away: list[object] = ["run", 1, {"success": False, "error-message": "connection refused"}]
+    time = Time()
+    assert kept(flwr(tmp_path, *[away] * 8, run(1), status(1, "finished:completed")), time) == 0
+    assert time.slept[:8] == [5, 10, 20, 40, 80, 160, 300, LONGEST_PAUSE]
+    assert "connection refused" in caplog.text
+
+
+def test_while_the_superlink_is_away_nothing_is_started_twice(tmp_path: Path) -> None:
+    away: list[object] = ["list", 1, "no json at all"]
+    program = flwr(tmp_path, run(1), away, away, status(1, "finished:completed"))
+    assert kept(program, Time()) == 0
+
+
+def test_asked_to_end_it_stops_the_run(tmp_path: Path) -> None:
+    stop: list[object] = ["stop 7 here", 0, {"success": True}]
+    flwr(tmp_path, run(7), stop)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "fedraw.flower.keep", "app", "here"]
+    with subprocess.Popen(command, env={**os.environ, "PATH": path}) as process:
+        until = time.monotonic() + 60
+        while not (tmp_path / "asked.txt").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert (tmp_path / "asked.txt").read_text().splitlines()[-1].startswith("stop 7 here")

@@ -20,6 +20,7 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.replay import Replay
 from fedraw.strategies.strategy import Arrived, Event, Receivers, State, Strategy
 
 # Three parameters and two batch-norm statistics.
@@ -50,6 +51,10 @@ METHODS: dict[str, Strategy[Any]] = {
     "ca2fl": CA2FL(4),
     "ca2fl arrival": CA2FL(4, refresh="arrival"),
     "ca2fl statistics": CA2FL(4, layout=NORMED),
+    "replay": Replay(4),
+    "replay for few": Replay(2, threshold=1),
+    "replay with a floor": Replay(4, floor=0.5),
+    "replay statistics": Replay(4, layout=NORMED),
     "fedasync": FedAsync(),
     "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
     "fedavg": FedAvg(),

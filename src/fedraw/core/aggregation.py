@@ -79,3 +79,18 @@ class RunningSum:
 
     def clear(self) -> None:
         self.total.fill(0)
+
+
+def inner(one: Vector, other: Vector) -> float:
+    """⟨a, b⟩ in float64, elementwise for the same reason as a sum.
+
+    >>> inner(np.array([1, 2], np.float32), np.array([3, 4], np.float32))
+    11.0
+    """
+    total = 0.0
+    scratch = np.empty(min(BLOCK, one.size))
+    for start in range(0, one.size, BLOCK):
+        a, b = one[start : start + BLOCK], other[start : start + BLOCK]
+        product = np.multiply(a, b, out=scratch[: a.size], dtype=np.float64)
+        total += float(np.add.reduce(product))
+    return total

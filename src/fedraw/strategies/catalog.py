@@ -11,6 +11,7 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.replay import Replay
 
 BY_NAME: dict[str, Any] = {
     "fedavg": FedAvg,
@@ -20,4 +21,5 @@ BY_NAME: dict[str, Any] = {
     "fedfa": FedFa,
     "ca2fl": CA2FL,
     "fedraw": FedRAW,
+    "fedraw-replay": Replay,
 }

@@ -1,0 +1,179 @@
+"""Residual replay: what a rare client sent last goes on acting until the model has followed it.
+
+Beyond the paper. Clients send differences. R is the clients with S_i > 2 · median S, at most K of
+them, W_r = S_r / Σ_i S_i, and Σ_R W_r at most 1/2. For each r in R that was heard the server keeps
+its last difference h_r and p_r, how much of h_r the global model has realised since. After K
+arrivals, A the sum of the m differences from clients outside R and ρ = Σ W_r over those kept:
+
+    v = (1 − ρ) A/m + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + v,   p_r ← p_r + ⟨v, h_r⟩ / ⟨h_r, h_r⟩
+
+So h_r is applied once in all, and again as far as others undo it. With R empty this is FedBuff.
+
+A client that leaves keeps its h_r until members need the place: its labels would be gone with it,
+and it may be back. `floor` > 0 keeps a force of at least floor / N on every h_r.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedraw.core.aggregation import RunningSum, inner
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.strategies.deltas import empty_sums, moved, split
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Event,
+    Receivers,
+    Request,
+    at_least,
+    between,
+    change_members,
+    check,
+    frozen,
+    starting,
+    whole,
+)
+
+# A difference with a smaller squared norm says nothing about a direction.
+TINY = 1e-12
+
+
+@dataclass(eq=False)
+class Kept:
+    """What a rare client sent last, ⟨h, h⟩, and how much of h has been realised."""
+
+    update: Update
+    squared: float
+    progress: float = 0.0
+
+
+@dataclass(eq=False)
+class ReplayState:
+    """The sum over the common arrivals of this round; `rare` has W_r, `kept` what was heard."""
+
+    model: Vector
+    version: int
+    federation: Federation
+    sum: RunningSum
+    statistics: RunningSum
+    rare: dict[ClientId, float] = field(default_factory=dict)
+    kept: dict[ClientId, Kept] = field(default_factory=dict)
+    common: list[ClientId] = field(default_factory=list)
+    arrivals: int = 0
+    full: bool = False
+
+    @property
+    def contents(self) -> Contents:
+        """Those of this round, and those who are replayed, with the weights of their losses."""
+        clients = [*self.common, *self.kept]
+        if not self.full:
+            return Contents(clients)
+        rho = sum(self.rare[client] for client in self.kept)
+        if not self.common:
+            return Contents(clients, [self.rare[client] / rho for client in self.kept])
+        each = (1 - rho) / len(self.common)
+        return Contents(clients, [each] * len(self.common) + [self.rare[c] for c in self.kept])
+
+
+@dataclass(frozen=True)
+class Replay:
+    buffer: int = 10
+    threshold: float = 2.0  # rare is who has more than so many times the median score
+    mass: float = 0.5  # at most this much for all rare clients together
+    floor: float = 0.0
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        whole("buffer", self.buffer)
+        at_least("threshold", self.threshold, 1)
+        between("mass", self.mass, 0, 0.9)
+        at_least("floor", self.floor, 0)
+
+    @property
+    def request(self) -> Request:
+        return Request(sends="delta")
+
+    def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
+        federation, sums = Federation.of(clients), empty_sums(model, self.layout)
+        state = ReplayState(starting(model), 0, federation, *sums)
+        self._find_rare(state)
+        return state, clients.clients
+
+    def step(self, state: ReplayState, event: Event) -> tuple[ReplayState, Receivers]:
+        if not isinstance(event, Arrived):
+            receivers = change_members(state.federation, event)
+            self._find_rare(state)
+            return state, receivers
+        check(state, event.update)
+        if state.full:
+            self._empty(state)
+        self._take_in(state, event.update)
+        if state.arrivals == self.buffer:
+            self._aggregate(state)
+        return state, [event.update.client]
+
+    def _find_rare(self, state: ReplayState) -> None:
+        """R and W; what is kept of clients that are no longer in R is dropped."""
+        members = list(state.federation)
+        scores = dict(zip(members, state.federation.scores(members), strict=True))
+        limit = self.threshold * float(np.median(list(scores.values()))) if scores else np.inf
+        here = sorted((c for c in members if scores[c] > limit), key=lambda c: -scores[c])
+        gone = {c: state.federation.score(c) for c in state.kept if c not in scores}
+        chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
+        scores |= gone
+        total = sum(scores.values())
+        weights = {client: scores[client] / total for client in chosen}
+        scale = min(1.0, self.mass / sum(weights.values())) if weights else 1.0
+        state.rare = {client: scale * weight for client, weight in weights.items()}
+        state.kept = {c: kept for c, kept in state.kept.items() if c in state.rare}
+
+    def _take_in(self, state: ReplayState, update: Update) -> None:
+        client, (delta, statistics) = update.client, split(update.vector, self.layout)
+        if client in state.rare:
+            state.kept[client] = Kept(update, inner(delta, delta))
+        else:
+            state.sum.add([(1.0, delta)])
+            state.common.append(client)
+        state.statistics.add([(1.0, statistics)])
+        state.arrivals += 1
+
+    def _aggregate(self, state: ReplayState) -> None:
+        step = self._move(state)
+        statistics = state.statistics.add([], divisor=self.buffer)
+        state.model = frozen(moved(state.model, step, statistics, rate=1.0))
+        for kept in state.kept.values():
+            if kept.squared > TINY:
+                kept.progress += inner(step, self._difference(kept)) / kept.squared
+        state.version += 1
+        state.full = True
+
+    def _move(self, state: ReplayState) -> Vector:
+        """v: the mean of those outside R, and what is left of what the others sent."""
+        count = len(state.common)
+        least = self.floor / max(len(state.federation), 1)
+        forces = [
+            (max(least, state.rare[client] * max(0.0, 1 - kept.progress)), self._difference(kept))
+            for client, kept in state.kept.items()
+            if kept.squared > TINY
+        ]
+        rho = sum(state.rare[client] for client in state.kept)
+        if not count:
+            return state.sum.add(forces, divisor=1.0)
+        # Σ_j Δ_j + Σ_r f_r m/(1 − ρ) h_r over m/(1 − ρ): without R it is FedBuff's, bit for bit.
+        divisor = count / (1 - rho)
+        return state.sum.add([(force * divisor, h) for force, h in forces], divisor=divisor)
+
+    def _difference(self, kept: Kept) -> Vector:
+        return split(kept.update.vector, self.layout)[0]
+
+    def _empty(self, state: ReplayState) -> None:
+        state.sum.clear()
+        state.statistics.clear()
+        state.common, state.arrivals, state.full = [], 0, False

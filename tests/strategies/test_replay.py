@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.strategies.server import COUNTS, METHODS, Server, begun, bits, fed, sent
+
+from fedraw.core.layout import Layout
+from fedraw.errors import BadInput
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.replay import Replay
+from fedraw.strategies.strategy import Declared, Joined, Left
+
+# S: c0 to c3 hold x with three others, so 1/4 each; r holds y alone, so 1. The median is 1/4.
+FIVE = {"c0": {"x": 1}, "c1": {"x": 1}, "c2": {"x": 1}, "c3": {"x": 1}, "r": {"y": 1}}
+WEIGHT = 1 / 2  # 1 / (4/4 + 1)
+
+
+def test_who_is_rare_and_how_much_it_weighs() -> None:
+    state = begun(Replay(2), FIVE, 0)
+    assert state.rare == {"r": WEIGHT}
+    assert begun(Replay(2, mass=0.2), FIVE, 0).rare == {"r": pytest.approx(0.2)}
+    assert begun(Replay(2, threshold=4), FIVE, 0).rare == {}  # 1 is not more than 4/4
+
+
+def test_one_step_by_hand() -> None:
+    strategy = Replay(3)
+    state = begun(strategy, FIVE, 10, 0)
+    state = fed(strategy, state, [sent("c0", 2, 0), sent("r", 0, 8), sent("c1", 4, 0)])
+    # v = (1 − 1/2) (2 + 4)/2 e_0 + 1/2 · 8 e_1, and half of h_r = 8 e_1 has been realised.
+    assert (state.version, state.model.tolist()) == (1, [11.5, 4.0])
+    assert state.kept["r"].progress == pytest.approx(0.5)
+    assert state.contents == (["c0", "c1", "r"], [0.25, 0.25, 0.5])
+
+
+def test_alone_a_rare_client_is_followed_geometrically_and_applied_once_in_all() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 0, 0), [sent("r", 0, 8)])
+    for n in range(1, 25):
+        assert 1 - state.kept["r"].progress == pytest.approx((1 - WEIGHT) ** n, abs=1e-6)
+        assert state.model[1] == pytest.approx(8 * state.kept["r"].progress, rel=1e-5)
+        # Someone else's arrival in another direction triggers the next step.
+        state = fed(strategy, state, [sent("c0", 1, 0, version=state.version)])
+    assert state.model[1] == pytest.approx(8, rel=1e-5)
+
+
+def test_what_others_undo_is_applied_again() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    for _ in range(30):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    followed = state.kept["r"].progress
+    assert followed == pytest.approx(1, abs=1e-6)
+    state = fed(strategy, state, [sent("c0", -4, version=state.version)])
+    assert state.kept["r"].progress < followed - 0.2
+    before = float(state.model[0])
+    state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert state.model[0] > before  # the force resumes
+
+
+def test_nobody_rare_is_fedbuff_to_the_bit() -> None:
+    even = {i: {"x": 1 + i} for i in range(6)}
+    model = np.array([0.1, -0.7, 3.0], np.float32)
+    layout = Layout.of([("w", (2,))], [("mean", (1,))])
+    one, other = (
+        Server(Replay(4, layout=layout), even, model=model),
+        Server(FedBuff(4, layout=layout), even, model=model),
+    )
+    for ours, theirs in zip(one.run(60), other.run(60), strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10, width=32)), min_size=20, max_size=80),
+    st.integers(1, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_its_own_replay_never_leads_beyond_what_it_sent(
+    arrivals: list[tuple[int, float]], buffer: int
+) -> None:
+    """With common clients that stand still, progress stays at most 1, whatever the angles."""
+    strategy = Replay(buffer, threshold=1)
+    state = begun(strategy, COUNTS, 0, 0)
+    for client, angle in arrivals:
+        rare = client in state.rare
+        values = (np.cos(angle), np.sin(angle)) if rare else (0.0, 0.0)
+        state = fed(strategy, state, [sent(client, *values, version=state.version)])
+        alone = len(state.kept) <= 1
+        assert not alone or all(kept.progress <= 1 + 1e-6 for kept in state.kept.values())
+        assert np.linalg.norm(state.model) <= len(arrivals)
+
+
+def test_a_new_update_replaces_the_older_and_begins_anew() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    state = fed(strategy, state, [sent("r", -2, version=1)])
+    assert state.kept["r"].squared == 4
+    assert state.kept["r"].progress == pytest.approx(WEIGHT)
+
+
+def test_more_rare_clients_than_slots_the_rarest_are_kept() -> None:
+    many = {f"c{i}": {"x": 1} for i in range(20)} | {
+        f"r{i}": {f"y{i}": 2, "x": i} for i in range(4)
+    }
+    state = begun(Replay(2), many, 0)
+    assert list(state.rare) == ["r0", "r1"]
+    assert sum(state.rare.values()) <= 0.5
+    strategy = Replay(2)
+    state = fed(strategy, state, [sent("r3", 5), sent("c0", 1)])
+    assert list(state.kept) == []  # it counts as a common one
+    assert state.model.tolist() == [3]
+
+
+def test_a_client_that_leaves_goes_on_acting_until_its_place_is_needed() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Left("r")])
+    assert list(state.kept) == ["r"]
+    moved = float(state.model[0])
+    state = fed(strategy, state, [sent("c0", 0, version=1)])
+    assert state.model[0] > moved
+    state = fed(strategy, state, [Joined("s", {"z": 1})])
+    assert list(state.rare) == ["s"] and not state.kept
+
+
+def test_a_client_that_is_no_longer_rare_is_no_longer_replayed() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Declared("r", {"x": 5})])
+    assert not state.rare and not state.kept
+
+
+def test_a_floor_keeps_a_force() -> None:
+    strategy = Replay(1, floor=0.5)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    for _ in range(60):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    # Each further step adds 0.5/5 of h_r.
+    before = float(state.model[0])
+    state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert state.model[0] - before == pytest.approx(0.8, rel=1e-4)
+
+
+def test_an_update_of_nothing_is_no_direction() -> None:
+    strategy = Replay(1)
+    state = fed(strategy, begun(strategy, FIVE, 3), [sent("r", 0), sent("c0", 2, version=1)])
+    assert np.isfinite(state.model).all() and state.kept["r"].progress == 0
+
+
+def test_at_most_k_updates_are_remembered() -> None:
+    server = Server(METHODS["replay for few"])
+    server.run(100)
+    _, arrays = bits(server.state)
+    assert sum(len(content) == 4 * 5 for content in arrays.values()) <= 2 + 1  # K and the model
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("buffer", 0), ("threshold", 0.5), ("mass", 1.0), ("floor", -1)]
+)
+def test_settings_that_cannot_be(key: str, value: float) -> None:
+    with pytest.raises(BadInput, match=key):
+        Replay(**{key: value})  # type: ignore[arg-type]

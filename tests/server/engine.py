@@ -52,6 +52,7 @@ class Engine:
         sites: Mapping[str, Mapping[str, Any]] = COUNTS,
         evaluate: Callable[[Vector], Recall] | None = None,
         only: tuple[str, ...] = (),
+        pace: float = 1.0,
         **settings: Any,
     ) -> None:
         self.now = 1_000_000.0
@@ -60,7 +61,8 @@ class Engine:
         self.settings = Settings(folder=folder, **{**defaults, **settings})
         self.evaluate = evaluate
         self.sites = {
-            name: Site(100 + i, 1.0 + i, counts) for i, (name, counts) in enumerate(sites.items())
+            name: Site(100 + i, pace * (1.0 + i), counts)
+            for i, (name, counts) in enumerate(sites.items())
         }
         self.online = set(self.sites)
         self.answers: list[tuple[float, str, Answer]] = []

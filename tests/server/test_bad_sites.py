@@ -135,9 +135,9 @@ def test_an_update_on_too_old_a_model_is_refused_without_blame(found: Found) -> 
 def test_label_counts_that_cannot_be_keep_a_site_out(
     found: Found, counts: dict[str, object], words: str
 ) -> None:
-    engine = found(min_clients=3)
+    engine = found(min_clients=3, pace=20.0)
     engine.online = {"north", "south", "east"}
-    engine.accept(2)
+    engine.accept(1)
     engine.sites["west"].counts = counts
     engine.online.add("west")
     engine.wait(20)
@@ -167,7 +167,7 @@ def test_the_wrong_kind_of_answer_is_a_failure(found: Found) -> None:
 
 
 def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found) -> None:
-    engine = found(min_clients=3, back_off=10.0)
+    engine = found(min_clients=3, back_off=10.0, pace=20.0)
     asked: list[float] = []
     serve = engine._serve
 

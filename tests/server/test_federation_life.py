@@ -106,7 +106,7 @@ def test_nobody_takes_the_name_of_a_site_that_is_there(found: Found) -> None:
 
 
 def test_a_pinned_name_belongs_to_its_first_key_for_ever(found: Found) -> None:
-    engine = found(min_clients=3, pinned=True, absence=5)
+    engine = found(min_clients=3, pinned=True, absence=5, pace=8.0)
     engine.online = {"north", "south", "east"}
     engine.accept(3)
     engine.online = {"south", "east", "west"}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.strategies.server import COUNTS, METHODS, Server, begun, bits, fed, sent
 
 from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, LabelCounts
 from fedraw.errors import BadInput
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.replay import Replay
@@ -60,7 +61,7 @@ def test_what_others_undo_is_applied_again() -> None:
 
 
 def test_nobody_rare_is_fedbuff_to_the_bit() -> None:
-    even = {i: {"x": 1 + i} for i in range(6)}
+    even: dict[ClientId, LabelCounts] = {i: {"x": 1 + i} for i in range(6)}
     model = np.array([0.1, -0.7, 3.0], np.float32)
     layout = Layout.of([("w", (2,))], [("mean", (1,))])
     one, other = (
@@ -100,9 +101,8 @@ def test_a_new_update_replaces_the_older_and_begins_anew() -> None:
 
 
 def test_more_rare_clients_than_slots_the_rarest_are_kept() -> None:
-    many = {f"c{i}": {"x": 1} for i in range(20)} | {
-        f"r{i}": {f"y{i}": 2, "x": i} for i in range(4)
-    }
+    many = {f"c{i}": {"x": 1} for i in range(20)}
+    many |= {f"r{i}": {f"y{i}": 2, "x": i} for i in range(4)}
     state = begun(Replay(2), many, 0)
     assert list(state.rare) == ["r0", "r1"]
     assert sum(state.rare.values()) <= 0.5

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.simulation.scenes import flat, simulation, steps
 
+import fedraw
 from fedraw.core.randomness import Streams
 from fedraw.errors import BadInput
 from fedraw.simulation.arrivals import Fixed, poisson
@@ -95,3 +96,46 @@ def test_a_restored_simulation_goes_on_as_if_nothing_had_been(
 def test_somebody_has_to_train(concurrency: int) -> None:
     with pytest.raises(BadInput, match=f"concurrency = {concurrency} must be at least 1"):
         bounded(FedFa(1), 3, concurrency)
+
+
+def test_those_who_go_first_are_handed_the_model_before_all_others() -> None:
+    streams = Streams(0)
+    run = simulation(
+        FedFa(1),
+        flat(10),
+        poisson(np.ones(10), streams),
+        concurrency=3,
+        receivers=streams.generator("receivers"),
+        first=[8, 9],
+    )
+    senders = [step.client for step in steps(run, 600)]
+    # Two of the three in training are always 8 and 9, so two arrivals in three are theirs.
+    counts = Counter(senders)
+    assert counts[8] + counts[9] == pytest.approx(400, abs=46)  # four standard deviations
+    assert all(counts[client] for client in range(8))
+    assert not run.timeline.waiting_first
+
+
+def test_without_anyone_to_go_first_nothing_changes() -> None:
+    one, other = bounded(FedFa(1), 6, 2), bounded(FedFa(1), 6, 2)
+    assert [s.client for s in steps(one, 100)] == [s.client for s in steps(other, 100)]
+
+
+def test_rare_first_reads_off_the_label_counts_who_is_rare() -> None:
+    tables: dict[str, Any] = {
+        "partition": {"clients": 10, "rare_labels": [8, 9], "clients_per_rare_label": 1,
+                      "clients_per_common_label": 8},
+        "training": {"kind": "none"},
+        "run": {"events": 300, "seeds": [1], "concurrency": 3},
+    }  # fmt: skip
+    shares = []
+    for receivers in ("uniform", "rare-first"):
+        tables["run"]["receivers"] = receivers
+        (result,) = fedraw.run(fedraw.Spec.read(tables))
+        shares.append(result.summary["metrics"]["RarePart"])
+    assert shares[1] > 1.5 * shares[0]
+
+
+def test_rare_first_needs_a_bound() -> None:
+    with pytest.raises(BadInput, match=r"set run\.concurrency as well"):
+        fedraw.Spec.read({"run": {"receivers": "rare-first"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats, Ints
@@ -18,6 +19,15 @@ def rarity_scores(table: LabelTable) -> Floats:
     array([0.5 , 0.75])
     """
     return scores_of_rows(table.start, table.column, table.share, table.coverage())
+
+
+def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_]:
+    """Who stands out: the scores above so many times the median.
+
+    >>> far_above_median(np.array([0.2, 0.2, 0.5]))
+    array([False, False,  True])
+    """
+    return scores > times * np.median(scores)
 
 
 def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> Floats:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Vector
+from fedraw.core.rarity import far_above_median, rarity_scores
+from fedraw.core.types import ClientId, Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
@@ -111,6 +113,7 @@ class Scenario:
             executor,
             concurrency=self.spec.run.concurrency,
             receivers=streams.generator("receivers"),
+            first=_rare(self.clients.claimed) if self.spec.run.receivers == "rare-first" else (),
             layout=None if self.trainer is None else self.trainer.layout,
         )
 
@@ -134,6 +137,12 @@ def _with_layout(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any
 
 def _name(thing: object) -> str:
     return str(getattr(thing, "__name__", type(thing).__name__)).lower()
+
+
+def _rare(table: LabelTable) -> list[ClientId]:
+    """Those whose score is far above the usual, as far as the server can know."""
+    pairs = zip(table.clients, far_above_median(rarity_scores(table)), strict=True)
+    return [client for client, rare in pairs if rare]
 
 
 def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:

@@ -141,12 +141,19 @@ class RunSpec:
     seeds: tuple[int, ...] = (42, 123, 456)
     evaluate_every: int = 150
     concurrency: int | None = None  # default: all clients
+    # Below that, who is handed the model next: anyone idle (the default), or rare clients first.
+    receivers: Literal["uniform", "rare-first"] | None = None
 
     def __post_init__(self) -> None:
         for key in ("events", "evaluate_every", "concurrency"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise BadInput(f"run.{key} = {value} must be at least 1")
+        if self.receivers == "rare-first" and self.concurrency is None:
+            raise BadInput(
+                "run.receivers = 'rare-first' changes nothing while all clients train at once; set "
+                "run.concurrency as well"
+            )
         if not self.seeds:
             raise BadInput("run.seeds is empty; give at least one seed")
         for seed in self.seeds:

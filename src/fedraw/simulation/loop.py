@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -57,6 +57,7 @@ class Timeline:
     due: list[tuple[float, int, ClientId]] = field(default_factory=list)
     in_flight: dict[ClientId, Flight] = field(default_factory=dict)
     waiting: list[ClientId] = field(default_factory=list)
+    waiting_first: list[ClientId] = field(default_factory=list)
     trainings: dict[ClientId, int] = field(default_factory=dict)
     mid_round: bool = False
 
@@ -74,11 +75,11 @@ class Simulation:
     """Runs a strategy in virtual time; the caller decides when to evaluate, log and stop.
 
     Those whom the strategy names as receivers wait; while fewer than `concurrency` clients train,
-    one of those waiting, drawn uniformly, is handed the current model. With the default, everyone,
-    nobody ever waits.
+    one of those waiting, drawn uniformly, is handed the current model; those in `first` before all
+    others. With the default concurrency, everyone, nobody ever waits.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         strategy: Strategy[Any],
         model: Vector,
@@ -88,6 +89,7 @@ class Simulation:
         *,
         concurrency: int | None = None,
         receivers: np.random.Generator | None = None,
+        first: Collection[ClientId] = (),
         layout: Layout | None = None,
     ) -> None:
         if concurrency is not None and concurrency < 1:
@@ -100,6 +102,7 @@ class Simulation:
         self._concurrency = concurrency or len(clients)
         self._nobody_waits = self._concurrency >= len(clients)
         self._rng = receivers or np.random.default_rng(0)
+        self._go_first = frozenset(first)
         self._position = {client: i for i, client in enumerate(clients.clients)}
         self.timeline = Timeline()
         self.state: State
@@ -171,9 +174,11 @@ class Simulation:
             for client in receivers:
                 self._launch(client)
             return
-        waiting, in_flight = self.timeline.waiting, self.timeline.in_flight
-        waiting.extend(receivers)
-        while waiting and len(in_flight) < self._concurrency:
+        ordinary, first = self.timeline.waiting, self.timeline.waiting_first
+        in_flight = self.timeline.in_flight
+        for client in receivers:
+            (first if client in self._go_first else ordinary).append(client)
+        while (waiting := first or ordinary) and len(in_flight) < self._concurrency:
             drawn = int(self._rng.integers(len(waiting)))
             waiting[drawn], waiting[-1] = waiting[-1], waiting[drawn]
             self._launch(waiting.pop())

@@ -22,19 +22,19 @@ def test_a_run_that_several_artefacts_need_is_planned_once() -> None:
         by_artefact[planned.artefact] = by_artefact.get(planned.artefact, 0) + 1
     # By hand: Table II 24 x 3; III 4 new x 3; fig1 Exp 1 and 2 x 3; IV 10x and 20x; S8 nine
     # attacks; S1 4 x 3; S9 ten other K; S10 five others; S5 6 x 3; S2 4; S4 12; S3 two other q;
-    # rates 5. fig2 runs nothing; fig3, S6, S7 and S11 look at runs of others.
+    # rates 5 and 4. fig2 runs nothing; fig3, S6, S7 and S11 look at runs of others.
     assert by_artefact == {
         "table2": 72, "table3": 12, "fig1": 6, "table4": 4, "s8": 9, "s1": 12, "s9": 10, "s10": 5,
-        "s5": 18, "s2": 4, "s4": 12, "s3": 2, "server-rate": 5,
+        "s5": 18, "s2": 4, "s4": 12, "s3": 2, "server-rate": 5, "local-rate": 4,
     }  # fmt: skip
-    assert len(every) == 171
+    assert len(every) == 175
 
 
 def test_what_says_most_comes_first_and_seed_after_seed() -> None:
     every = plan()
     assert list(dict.fromkeys(planned.artefact for planned in every)) == [
         "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
-        "server-rate",
+        "server-rate", "local-rate",
     ]  # fmt: skip
     assert [planned.seed for planned in every[:72]] == [42] * 24 + [123] * 24 + [456] * 24
 

@@ -19,6 +19,7 @@ from fedraw.experiments.reproduction.verdicts import (
     as_json,
     judge,
 )
+from fedraw.report.reproduction_steady import steady_markdown
 from fedraw.report.reproduction_tables import write_documents
 
 WIDTH = 100
@@ -36,11 +37,17 @@ def write_reproduction(outcomes: Sequence[Outcome], scale: str, out: Path) -> di
     judged = judge(outcomes, read_dynamics(out))
     content = write_documents(outcomes, scale, out, {"claims": as_json(judged)})
     if any(row.records for outcome in outcomes for row in outcome.rows):
-        path = out / "verdicts.md"
-        draft = path.with_suffix(".part")
-        draft.write_text(verdicts_markdown(judged, outcomes), encoding="utf-8")
-        draft.replace(path)
+        _write(out / "verdicts.md", verdicts_markdown(judged, outcomes))
+    tables = (steady_markdown(outcome) for outcome in outcomes if outcome.artefact == "table2")
+    for steady in filter(None, tables):
+        _write(out / "steady.md", steady)
     return content
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_suffix(".part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 def read_dynamics(out: Path) -> Dynamics | None:

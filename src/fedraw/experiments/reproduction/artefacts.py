@@ -16,7 +16,7 @@ from fedraw.experiments.spec import Spec
 NAMES = (
     "fig1", "fig2", "table2", "fig3", "table3", "table4",
     *(f"s{number}" for number in range(1, 12)),
-    "server-rate",
+    "server-rate", "local-rate",
 )  # fmt: skip
 
 NOT_PRINTED = "--"

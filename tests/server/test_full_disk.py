@@ -1,0 +1,276 @@
+"""A disk that is really full: a small file system of its own, filled up to the last page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tests.server.engine import Engine
+from tests.server.test_recovery import packed
+
+from fedraw.core.layout import Layout
+from fedraw.disk.numbered import NumberedFolders
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.opening import open_federation
+from fedraw.server.orders import Answer, Order, Trained
+from fedraw.strategies.fedraw import FedRAW
+
+# An update takes 5 pages, a snapshot 16: with so many left, each step of each fails once.
+PAGE, PARAMETERS = 4096, 4500
+ROOM = (0, 1, 2, 4, 5, 6, 10, 13, 14, 15, 16, 17, 18)
+LAYOUT = Layout.of([("w", (PARAMETERS,))])
+
+
+class Disk:
+    """A file system of 2 MB."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    def fill(self, pages_left: int) -> None:
+        with self._filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(PAGE))
+        os.truncate(self._filler, max(0, self._filler.stat().st_size - pages_left * PAGE))
+
+    def free(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small disk")
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield Disk(path)
+    finally:
+        # Lazily: a test that failed may have left the log open.
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+class Patient(Engine):
+    """Does what an engine has to do on a full disk: hand in again what was not taken."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.refusals = 0
+        self._given: dict[str, tuple[float, str, Answer]] = {}
+        folder = disk.path / "federation"
+        super().__init__(folder, FedRAW(buffer=3), snapshot_every=6.0, absence=5.0)
+
+    def open(self) -> Coordinator:
+        return open_federation(
+            self.strategy,
+            lambda: np.zeros(PARAMETERS, np.float32),
+            self.settings,
+            LAYOUT,
+            engine="test",
+            now=self.now,
+        )
+
+    def look(self) -> None:
+        try:
+            super().look()
+        except OSError as problem:
+            assert "No space left" in str(problem)
+            self.refusals += 1
+            waited_for = self.coordinator.tickets
+            self.answers = [self._given[t] for t in waited_for if t in self._given]
+            self.coordinator.tick(self.now)
+
+    def _serve(self, order: Order, ticket: str) -> None:
+        super()._serve(order, ticket)
+        self._given.update({entry[1]: entry for entry in self.answers})
+
+    def _train(self, name: str, order: Order) -> Trained:
+        assert order.model is not None
+        site = self.sites[name]
+        drawn = np.random.default_rng([site.node, site.trained]).normal(size=PARAMETERS)
+        vector = np.asarray(drawn + order.model, np.float32)
+        return Trained(name, order.number, order.version, vector, 10, 0.5)
+
+
+@pytest.fixture
+def engine(disk: Disk) -> Iterator[Patient]:
+    engine = Patient(disk)
+    yield engine
+    engine.coordinator._ledger.log.close()
+
+
+def check_whole(engine: Patient) -> None:
+    """The log has every accepted update once, in order; a new server finds the same federation."""
+    events = [r["event"] for r in engine.log("arrival")]
+    assert events == sorted(set(events))
+    assert len(events) == engine.coordinator.accepted
+    before = packed(engine)
+    engine.restart()
+    assert packed(engine) == before
+
+
+@pytest.mark.parametrize("pages", ROOM)
+def test_full_while_updates_arrive(disk: Disk, engine: Patient, pages: int) -> None:
+    engine.accept(9)
+    disk.fill(pages)
+    engine.wait(20)
+    assert engine.refusals, "the disk was not full"
+    accepted, before = engine.coordinator.accepted, packed(engine)
+    assert accepted <= 9 + pages
+    engine.restart()  # killed while the disk is full, and started again on it
+    assert packed(engine) == before
+    engine.wait(20)
+    disk.free()
+    engine.accept(accepted + 20)
+    check_whole(engine)
+    assert "no snapshot could be written" in engine.reasons()
+    assert not engine.log("rejected", "left")
+    drafts = [p.name for p in engine.settings.folder.rglob("*") if p.suffix == ".part"]
+    assert drafts == []
+
+
+def test_full_and_then_free_without_a_restart(disk: Disk, engine: Patient) -> None:
+    """Nothing is asked for twice: what could not be journalled is handed in again."""
+    engine.accept(8)
+    disk.fill(2)
+    engine.wait(20)
+    asked = len(engine.sent)
+    engine.wait(20)
+    assert len(engine.sent) == asked, "all four wait for their updates to be taken"
+    disk.free()
+    engine.accept(12)
+    assert {r["client"] for r in engine.log("arrival")[8:12]} == set(engine.sites)
+    check_whole(engine)
+
+
+def test_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
+    checkpoint = engine.settings.folder / "checkpoint"
+    failed = 0
+    for pages in ROOM:
+        engine.accept(engine.coordinator.accepted + 3)
+        newest = max(p.name for p in checkpoint.iterdir())
+        disk.fill(pages)
+        engine.now += 7
+        engine.coordinator.tick(engine.now)  # no answer is handed in meanwhile
+        names = {p.name for p in checkpoint.iterdir()}
+        assert "draft" not in names and newest in names
+        failed += max(names) == newest
+        assert NumberedFolders(checkpoint, 2, counted="event").read() is not None
+        before = packed(engine)
+        engine.restart()
+        assert packed(engine) == before
+        disk.free()
+        engine.wait(7)
+        assert max(p.name for p in checkpoint.iterdir()) > newest, "written now"
+    assert 5 <= failed < len(ROOM), "some had room enough and some had not"
+    assert "no snapshot could be written" in engine.reasons()
+    check_whole(engine)
+
+
+@pytest.mark.parametrize("pages", ROOM)
+def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int) -> None:
+    disk.fill(pages)
+    engine.wait(5)
+    disk.free()
+    engine.accept(5)
+    assert engine.kinds().count("start") == 1
+    assert [r["client"] for r in engine.log("joined")] == list(engine.sites)
+    check_whole(engine)
+
+
+def fill_page(engine: Patient) -> None:
+    """So that the log needs another page for its next record."""
+    ledger = engine.coordinator._ledger
+    before = len(ledger.log)
+    ledger.note("", engine.now)
+    own = len(ledger.log) - before
+    ledger.note("x" * (-(len(ledger.log) + own) % PAGE), engine.now)
+    assert len(ledger.log) % PAGE == 0
+
+
+@pytest.mark.parametrize("pages", [0, 2])
+def test_full_while_a_site_leaves_and_returns(disk: Disk, engine: Patient, pages: int) -> None:
+    engine.accept(8)
+    fill_page(engine)
+    disk.fill(pages)
+    engine.online.remove("west")
+    engine.wait(10)
+    left = [r["client"] for r in engine.log("left")]
+    assert left == (["west"] if pages else []), "what is not on disk does not take effect"
+    assert ("west" in engine.coordinator.members) == (not pages)
+    disk.free()
+    engine.wait(1)
+    assert [r["client"] for r in engine.log("left")] == ["west"]
+    fill_page(engine)
+    disk.fill(0)
+    engine.online.add("west")
+    engine.wait(5)
+    assert [r["client"] for r in engine.log("joined")].count("west") == 1
+    disk.free()
+    engine.wait(5)
+    assert [r["client"] for r in engine.log("joined")].count("west") == 2
+    assert "west" in engine.coordinator.members
+    check_whole(engine)
+
+
+@pytest.mark.parametrize("pages", ROOM)
+def test_full_at_the_end(disk: Disk, engine: Patient, pages: int) -> None:
+    engine.accept(8)
+    leader = engine.coordinator
+    leader._settings = replace(leader._settings, arrivals=9)
+    engine.run(lambda: leader.finished is not None)
+    disk.fill(pages)
+    with suppress(OSError):
+        leader.close(engine.now)
+    disk.free()
+    if not leader._ledger.log._file.closed:
+        leader.close(engine.now)
+    assert engine.kinds().count("end") == 1
+    tensors = load_file(engine.settings.folder / "model.safetensors")
+    assert tensors["w"].tobytes() == leader._ledger.state.model.tobytes()
+    engine.restart()
+    assert engine.coordinator.finished == "9 updates accepted"
+    assert engine.coordinator.accepted == 9
+
+
+def test_a_server_app_waits_for_room_and_says_so(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same under Flower's loop, which keeps the one reply that it has and pulls no other."""
+    pytest.importorskip("flwr")
+    from tests.flower import test_bad_clients as flower
+    from tests.flower.memory_grid import identity
+
+    fixture: Any = identity
+    fixture.__wrapped__(monkeypatch)
+    grid, folder, looks = flower.a_grid(), disk.path / "federation", []
+
+    def before(call: str) -> None:
+        looks.append(call)
+        if looks.count("look") == 5 and call == "look":
+            disk.fill(3)
+        elif looks.count("look") == 25 and call == "look":
+            disk.free()
+
+    grid.before = before
+    flower.lead(grid, folder, snapshot_every=0.02)
+    lines = [r.message for r in caplog.records if r.message.startswith("an update")]
+    assert lines == [
+        "an update cannot be written, it is kept and tried again: No space left on device",
+        "an update could be written",
+    ]
+    flower.check_end(folder, grid)
+    assert not flower.log(folder, "left") and not flower.log(folder, "rejected")

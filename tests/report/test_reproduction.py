@@ -33,6 +33,7 @@ from fedraw.report.reproduction import (
     write_reproduction,
 )
 from fedraw.report.reproduction_figures import paper_figures, write_figures
+from fedraw.report.reproduction_steady import steady_markdown
 
 SMOKE = Scale.named("smoke")
 THREE = replace(SMOKE, seeds=(42, 123, 456))
@@ -59,7 +60,8 @@ def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
                 cells.write(
                     CellRecord(
                         key=key_of(row.spec), seed=seed, name=row.method, spec=row.spec.tables(),
-                        metrics=metrics, tail={}, recall={str(i): 9.0 * i for i in range(10)},
+                        metrics=metrics, tail={"AvgRare": level / 2},
+                        recall={str(i): 9.0 * i for i in range(10)},
                         confusion={str(label): [0] * 10 for label in rare},
                         curve=[(30, 40.0, 1.0), (150, 70.0, level)], influence={},
                         label_influence={}, events=150, rejected={}, notes=[], data={}, fedraw="0",
@@ -99,6 +101,20 @@ def test_verdicts_figures_and_tables_without_data_or_training(whole: Path) -> No
     assert "nothing about the paper" in text
     assert {path.stem for path in (out / "figures").iterdir()} == FIGURES
     assert not (whole / "runs").exists()
+
+
+def test_the_last_model_beside_the_mean_of_the_last_five(tmp_path: Path) -> None:
+    write_cells(tmp_path, THREE, skip=tuple(name for name in NAMES if name != "table2"))
+    table = next(own for own in outcomes(tmp_path, THREE) if own.artefact == "table2")
+    text = steady_markdown(table)
+    assert text is not None
+    # write_cells: a row's level is 10 + 3 · its place, and its tail half of that; on EMNIST FedFa
+    # stands a row above FedRAW, so the differences are 3 and 1.5 for every seed.
+    rows = [line for line in text.splitlines() if line.startswith("| EMNIST, FedFa | AvgRare")]
+    assert rows == [
+        "| EMNIST, FedFa | AvgRare | 3 | **+3.0 (+3.0 to +3.0)** | **+1.5 (+1.5 to +1.5)** |"
+    ]
+    assert "| EMNIST, FedFa | GlobalAcc | 3 | +0.0 (+0.0 to +0.0) | – |" in text
 
 
 def test_it_is_the_same_again(whole: Path, tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ def test_on_a_full_disk_nothing_is_accepted_and_nothing_lost(
     assert not list((engine.settings.folder / "updates").glob("*.part"))
     disk.on = False
     engine.accept(9)
+    assert "nothing could be written to the disk, and no update was accepted" in engine.reasons()
     engine.restart()
     assert engine.coordinator.accepted == 9
 

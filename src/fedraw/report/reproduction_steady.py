@@ -59,7 +59,7 @@ def _lines(one: RowOutcome, other: RowOutcome) -> list[str]:
 
 def _differences(one: RowOutcome, other: RowOutcome, metric: str, read: Read) -> str:
     pairs = [
-        (read(record)[metric], read(other.records[seed])[metric])
+        (read(record).get(metric), read(other.records[seed]).get(metric))
         for seed, record in one.records.items()
         if seed in other.records
     ]

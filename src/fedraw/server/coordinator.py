@@ -56,6 +56,7 @@ class Coordinator:
         self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
         self._next_snapshot = 0.0
         self._snapshot_failed = False
+        self._disk_full_since: float | None = None
         self._stopping: str | None = None
         self._finished = ledger.book.ended
 
@@ -95,6 +96,17 @@ class Coordinator:
 
     def answer(self, ticket: str, answer: Answer, now: float) -> None:
         """Take an answer in. After an OSError nothing has changed: hand it in again."""
+        try:
+            self._answer(ticket, answer, now)
+        except OSError:
+            self._disk_full_since = self._disk_full_since or now
+            raise
+        if self._disk_full_since is not None:
+            waited = f"for {now - self._disk_full_since:.0f} s nothing could be written to the disk"
+            self._ledger.note(f"{waited}, and no update was accepted", now)
+            self._disk_full_since = None
+
+    def _answer(self, ticket: str, answer: Answer, now: float) -> None:
         dispatch = self._dispatches.find(ticket)
         if dispatch is None:
             named = getattr(answer, "site", None)

@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedfa": {"buffer": 3},
     "fedbuff": {"buffer": 3, "server_lr": 0.5, "staleness": "polynomial"},
     "ca2fl": {"buffer": 3, "server_lr": 0.5},
+    "fedraw-replay": {"buffer": 3},
     "fedasync": {"alpha": 0.5, "staleness": "none"},
     "fedavg": {},
     "qfedavg": {"q": 2.0},

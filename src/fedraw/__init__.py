@@ -34,6 +34,7 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.replay import Replay
 from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Request, Strategy
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ __all__ = [
     "MissingExtra",
     "QFedAvg",
     "RefusedUpdate",
+    "Replay",
     "Request",
     "Result",
     "Row",

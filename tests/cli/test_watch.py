@@ -19,17 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.command import SMALL
 from tests.experiments import federation_log
 
-SPEC = """
-version = 1
-[partition]
-clients = 8
-rare_labels = [9]
-clients_per_common_label = 5
-[strategy]
-name = "fedraw"
-buffer = 4
+# The small spec, slower and without an end.
+SPEC = (
+    SMALL.partition("[training]")[0]
+    + """
 [training]
 epochs = 4
 [run]
@@ -37,6 +33,7 @@ events = 100000
 evaluate_every = 20
 seeds = [1]
 """
+)
 PLAIN = {**os.environ, "COLUMNS": "80"}
 ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])")
 

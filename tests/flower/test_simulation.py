@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from tests.flower.quiet import QUIET, ROOT
 
 pytest.importorskip("ray")
-
-ROOT = Path(__file__).parents[2]
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def test_a_federation_runs_in_flowers_simulation(tmp_path: Path) -> None:

@@ -15,16 +15,10 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.flower.quiet import QUIET, ROOT
 from tests.flower.soak import ARRIVALS, BUFFER, MARK, SETTINGS, SITES, marked
 
 pytest.importorskip("ray")
-
-ROOT = Path(__file__).parents[2]
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def run(folder: Path, mark: str) -> tuple[str, float]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
 
 FORMAT = 1
@@ -81,7 +81,7 @@ class NumberedFolders:
             shutil.rmtree(replaced, ignore_errors=True)
             path.rename(replaced)
         draft.rename(path)
-        _to_disk(self.folder)
+        to_disk(self.folder)
         self._drop(number)
         return path
 
@@ -111,7 +111,7 @@ class NumberedFolders:
         new = not self.folder.is_dir()
         draft.mkdir(parents=True)
         if new:
-            _to_disk(self.folder.parent)
+            to_disk(self.folder.parent)
 
     def _seal(self, draft: Path, facts: Mapping[str, Any]) -> None:
         files = sorted(path for path in draft.rglob("*") if path.is_file())
@@ -119,8 +119,8 @@ class NumberedFolders:
         manifest = json.dumps({**facts, "sha256": sums}, indent=2)
         (draft / MANIFEST).write_text(manifest, encoding="utf-8")
         for path in draft.rglob("*"):
-            _to_disk(path)
-        _to_disk(draft)
+            to_disk(path)
+        to_disk(draft)
 
     def _drop(self, number: int) -> None:
         """All but the newest; a higher number is of a course that was given up."""
@@ -169,11 +169,3 @@ class NumberedFolders:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId, Vector
@@ -23,6 +22,7 @@ from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executor import Executor
 from fedraw.simulation.loop import Simulation
+from fedraw.strategies.deltas import with_layout
 from fedraw.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Scenario:
             shape, classes = clients.dataset.input_shape, clients.dataset.classes
             network = make_network(spec, parts.model, shape, classes, streams, where.root)
         layout = None if network is None else network.trainer.layout
-        strategy = _with_layout(parts.strategy or spec.make_strategy(layout), layout)
+        strategy = with_layout(parts.strategy or spec.make_strategy(layout), layout)
         return cls(spec, seed, clients, strategy, network, parts)
 
     @property
@@ -124,15 +124,6 @@ def refuse_no_images(dataset: Dataset) -> None:
             f"dataset {dataset.name!r} has labels and no images, so there is nothing to train on; "
             "set training.kind = 'none', or name a dataset with images"
         )
-
-
-def _with_layout(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any]:
-    """A strategy that looks into vectors and was made without a layout gets the model's."""
-    names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
-    if "layout" not in names or vars(strategy)["layout"] is not None:
-        return strategy
-    with_it: Strategy[Any] = replace(strategy, layout=layout)  # type: ignore[type-var]
-    return with_it
 
 
 def _name(thing: object) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.flower.drive import drive
@@ -21,6 +19,7 @@ from fedraw.flower.tensors import Template, record_of
 from fedraw.server.opening import open_federation
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
+from fedraw.strategies.deltas import with_layout
 
 
 def server_app(
@@ -65,14 +64,6 @@ def server_app(
     app = ServerApp()
     app.main()(main)
     return app
-
-
-def with_layout(strategy: Any, layout: Layout) -> Any:
-    """Tell a strategy which numbers are statistics, if it wants to know and does not yet."""
-    known = {field.name for field in fields(strategy)} if is_dataclass(strategy) else set()
-    if "layout" in known and strategy.layout is None:
-        return replace(strategy, layout=layout)
-    return strategy
 
 
 def _choose(strategy: Any, run_config: Mapping[str, Any]) -> Any:

@@ -51,7 +51,7 @@ class Coordinator:
         self._layout = layout
         self._dispatches = Dispatches()
         self._training: dict[str, Dispatch] = {}  # the order that a site is busy with
-        slots = strategy.buffer if getattr(strategy, "dedup", False) else 0  # type: ignore[attr-defined]
+        slots = getattr(strategy, "buffer", 0) if getattr(strategy, "dedup", False) else 0
         self._membership = Membership(ledger, settings, slots, self._release)
         self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
         self._next_snapshot = 0.0

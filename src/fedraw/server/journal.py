@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
+from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
 
 
@@ -54,7 +55,7 @@ class Journal:
                         rest = rest[file.write(rest) or 0 :]
                 os.fsync(file.fileno())
             draft.rename(path)
-            _sync_folder(self._folder)
+            to_disk(self._folder)
         except OSError:
             draft.unlink(missing_ok=True)
             raise
@@ -116,11 +117,3 @@ def _header(update: Update, flight: Flight, data: memoryview) -> bytes:
     header = json.dumps({"__metadata__": {"update": json.dumps(facts)}, "vector": tensor}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

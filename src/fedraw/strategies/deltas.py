@@ -1,10 +1,13 @@
-"""What FedBuff and CA2FL share: K arrivals of differences, then one server step.
+"""What the methods that work on differences share: K arrivals, then one server step.
 
 Batch-norm statistics are sent as they are and averaged plainly over the K arrivals: no server
 rate, no staleness weight, no cache.
 """
 
 from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,3 +38,11 @@ def empty_sums(model: Vector, layout: Layout | None) -> tuple[RunningSum, Runnin
         )
     parameters, statistics = split(model, layout)
     return RunningSum.zeros(parameters.size), RunningSum.zeros(statistics.size)
+
+
+def with_layout(strategy: Any, layout: Layout | None) -> Any:
+    """A strategy that looks into vectors and was made without a layout gets the model's."""
+    known = {field.name for field in fields(strategy)} if is_dataclass(strategy) else set()
+    if "layout" not in known or strategy.layout is not None:
+        return strategy
+    return replace(strategy, layout=layout)

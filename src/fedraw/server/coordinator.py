@@ -8,6 +8,7 @@ is made anew when a server is started again, and everyone is asked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedraw.server.membership import Membership
 from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
-from fedraw.strategies.strategy import Request, Strategy, check
+from fedraw.strategies.strategy import Request, Strategy, check, check_form, is_finite
 
 # A site has so many seconds to tell who it is.
 SUMMARY_DEADLINE = 300.0
@@ -233,9 +234,12 @@ class Coordinator:
         check_answers(order, answer)
         site, vector = order.site or "", np.ascontiguousarray(answer.vector)
         update = Update(site, order.version, vector, answer.examples, answer.loss)
-        check(self._ledger.state, update, self.request.loss)
+        check_form(self._ledger.state, update, self.request.loss)
         start = order.model if self.request.sends == "model" else None
         norm = distance(update.vector, start, self._layout)
+        # A finite norm has looked at every parameter already.
+        if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
+            check(self._ledger.state, update, self.request.loss)
         check_norm(site, norm, self._ledger.book.norms, self._settings.norm_bound)
         return update, norm
 

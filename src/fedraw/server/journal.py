@@ -7,6 +7,7 @@ import os
 import struct
 import zlib
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import ref
@@ -54,6 +55,7 @@ class Journal:
                     while rest:
                         rest = rest[file.write(rest) or 0 :]
                 os.fsync(file.fileno())
+                _forget(file.fileno())
             draft.rename(path)
             to_disk(self._folder)
         except OSError:
@@ -101,6 +103,13 @@ class Journal:
 
     def _path(self, event: int) -> Path:
         return self._folder / f"{event:010d}.safetensors"
+
+
+def _forget(file: int) -> None:
+    """Nobody reads it unless the server dies: its pages are better used by the next model."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # some file systems have no such advice
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _header(update: Update, flight: Flight, data: memoryview) -> bytes:

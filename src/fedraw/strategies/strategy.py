@@ -98,6 +98,14 @@ class Strategy(Protocol[S]):
 
 def check(state: State, update: Update, needs_loss: bool = False) -> None:
     """Refuse an update that would poison the model or that cannot be what it says it is."""
+    check_form(state, update, needs_loss)
+    if not is_finite(update.vector):
+        bad = int(np.count_nonzero(~np.isfinite(update.vector)))
+        raise RefusedUpdate(f"client {update.client!r} sent {bad} numbers that are NaN or infinite")
+
+
+def check_form(state: State, update: Update, needs_loss: bool = False) -> None:
+    """All of it but a look at each number."""
     client = update.client
     if client not in state.federation:
         raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
@@ -114,9 +122,6 @@ def check(state: State, update: Update, needs_loss: bool = False) -> None:
         )
     if not 1 <= update.examples < np.inf:
         raise RefusedUpdate(f"client {client!r} trained on {update.examples} examples")
-    if not is_finite(sent):
-        bad = int(np.count_nonzero(~np.isfinite(sent)))
-        raise RefusedUpdate(f"client {client!r} sent {bad} numbers that are NaN or infinite")
     if needs_loss and not (update.loss is not None and 0 <= update.loss < np.inf):
         raise RefusedUpdate(
             f"client {client!r} sent the loss {update.loss}, not a number from 0 on"

@@ -13,6 +13,7 @@ from hypothesis import settings
 from tests.simulation.scenes import simulation, steps
 
 from fedraw.analysis.groups import Groups
+from fedraw.analysis.replay import rarest
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats
@@ -64,14 +65,16 @@ def one_by_one(rate: npt.ArrayLike, score: npt.ArrayLike | None = None) -> Group
     """Every client a group of its own."""
     rates = np.asarray(rate, np.float64)
     scores = np.ones(rates.size) if score is None else np.asarray(score, np.float64)
-    return Groups(rates, scores, np.ones(rates.size, np.int64), np.arange(rates.size))
+    alone = np.ones(rates.size, np.int64), np.arange(rates.size)
+    return Groups(rates, scores, *alone, rarest(scores))
 
 
 def together(rate: npt.ArrayLike, score: npt.ArrayLike, many: Sequence[int]) -> Groups:
     """Groups of `many` clients each."""
     counts = np.asarray(many, np.int64)
     rates, scores = np.asarray(rate, np.float64), np.asarray(score, np.float64)
-    return Groups(rates, scores, counts, np.repeat(np.arange(counts.size), counts))
+    of_client = np.repeat(np.arange(counts.size), counts)
+    return Groups(rates, scores, counts, of_client, np.zeros(0, np.int64))
 
 
 class Measured(NamedTuple):
@@ -92,12 +95,13 @@ def measured(
     present, weight = [], []
     for _ in range(BATCHES):
         told = [step.contents for step in steps(run, events // BATCHES) if step.aggregated]
-        clients = np.array([contents.clients for contents in told], np.int64)
-        weights = np.array([contents.weights for contents in told], np.float64)
+        clients = np.concatenate([contents.clients for contents in told]).astype(np.int64)
+        weights = np.concatenate([contents.weights for contents in told])
+        row = np.repeat(np.arange(len(told)), [len(contents.clients) for contents in told])
         inside = np.zeros((len(told), seconds.size), np.bool_)
-        inside[np.arange(len(told))[:, None], clients] = True
+        inside[row, clients] = True
         present.append(inside.mean(0))
-        weight.append(np.bincount(clients.ravel(), weights.ravel(), seconds.size) / len(told))
+        weight.append(np.bincount(clients, weights, seconds.size) / len(told))
     found = np.array(present), np.array(weight)
     means = [batches.mean(0) for batches in found]
     errors = [batches.std(0, ddof=1) / math.sqrt(BATCHES) for batches in found]

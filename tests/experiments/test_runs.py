@@ -13,8 +13,10 @@ from torch import nn
 
 import fedraw
 from fedraw import CA2FL, FedAvg, FedBuff, FedFa, FedRAW, LabelTable, QFedAvg
+from fedraw.core.randomness import Streams
 from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
+from fedraw.experiments.clients import draw_clients
 from fedraw.experiments.compare import compare
 from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.run import How, Result, run, run_seed
@@ -192,6 +194,38 @@ def test_misreport_raises_the_liars_weight_and_a_cap_limits_it() -> None:
         weights[cap] = run(spec)[0].summary["metrics"]["AttackerWeightMax"]
     assert weights["none"] > 0.5
     assert weights["water-filling"] == pytest.approx(0.4)
+
+
+def test_labels_mixed_up_are_trained_with_and_not_told() -> None:
+    plain, noisy = (
+        draw_clients(small(**sections), Streams(1))
+        for sections in ({}, {"label_noise": {"share": 1.0}})
+    )
+    assert np.array_equal(noisy.claimed.count, plain.claimed.count)
+    changed = [
+        client
+        for client in range(8)
+        if not np.array_equal(noisy.train_labels[client], plain.train_labels[client])
+    ]
+    assert set(changed) == set(plain.rare)
+    one, other = (run(small(**s))[0].model for s in ({}, {"label_noise": {"share": 1.0}}))
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "models"),
+    [
+        # The model, a sum in float64 (which counts twice), and what the method keeps.
+        ({"name": "fedraw", "buffer": 4}, 1 + 2 + 4),
+        ({"name": "fedbuff", "buffer": 4}, 1 + 2),
+        ({"name": "fedraw-replay", "buffer": 4}, 1 + 2 + 2),  # two clients hold the rare label
+    ],
+)
+def test_a_log_says_how_many_models_the_server_keeps(
+    strategy: dict[str, Any], models: float
+) -> None:
+    summary = run(small(strategy=strategy))[0].summary
+    assert summary["server_models"] == pytest.approx(models, abs=0.1)
 
 
 @pytest.mark.parametrize(

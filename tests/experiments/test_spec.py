@@ -83,6 +83,7 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"speeds": {"kind": "ratio", "ratio": -1}}, "speeds.ratio = -1.0 must be a positive"),
         ({"speeds": {"arrivals": "recorded"}}, "speeds.trace is missing"),
         ({"speeds": {"jitter": 0.1}}, "speeds.jitter goes with"),
+        ({"label_noise": {"share": 1.5}}, "label_noise.share = 1.5 must be from 0 to 1"),
         ({"misreport": {}}, r"\[misreport\] lacks the key 'label'"),
         ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a number"),
     ],

@@ -263,7 +263,13 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
             grid.slow.add(13)
         return reply
 
-    grid.tamper = tamper
+    ended: list[bool] = []
+
+    def look(call: str) -> None:
+        if "still under way" in caplog.text:
+            ended.append((tmp_path / "model.safetensors").exists() and bool(log(tmp_path, "end")))
+
+    grid.tamper, grid.before = tamper, look
     strategy = FedRAW(buffer=2)
     began = time.monotonic()
     lead(grid, tmp_path, strategy, arrivals=4, deadline=1.5, patience=99)
@@ -271,6 +277,7 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
     assert "waiting for 1 replies that are still under way" in caplog.text
     assert len(log(tmp_path, "arrival")) == 4
     assert grid.replies == {}
+    assert ended and all(ended), "everything is on disk before anyone is waited for"
 
 
 @pytest.fixture

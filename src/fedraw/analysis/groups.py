@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.analysis.replay import rarest
 from fedraw.core.types import Floats, Ints
 
 # Up to this many clients every one is a group of its own, and nothing is rounded.
@@ -15,6 +16,7 @@ MOST_GROUPS = 4096
 # enters in second order only.
 BINS = 24
 FEW_BINS = 10  # for questions that are asked many times
+SLOTS = 50  # so many of the rarest clients stay alone, for what is kept of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,25 +31,37 @@ class Groups:
     score: Floats
     many: Ints
     of_client: Ints  # the group of each client
+    rarest: Ints  # the groups of those far above the median score, one client each, rarest first
 
     @classmethod
     def of(
-        cls, rate: Floats, score: Floats, flag: npt.NDArray[np.bool_], bins: int = BINS
+        cls,
+        rate: Floats,
+        score: Floats,
+        flag: npt.NDArray[np.bool_],
+        bins: int = BINS,
+        slots: int = SLOTS,
     ) -> Groups:
         """Group the clients; those with and without the flag stay apart.
+
+        The rarest, as many as a buffer has slots, are groups of their own.
 
         >>> groups = Groups.of(np.ones(5000), np.ones(5000), np.arange(5000) < 2)
         >>> groups.many
         array([4998,    2])
         """
         if rate.size <= MOST_GROUPS:
-            return cls(rate, score, np.ones(rate.size, np.int64), np.arange(rate.size))
+            alone = np.ones(rate.size, np.int64), np.arange(rate.size)
+            return cls(rate, score, *alone, rarest(score))
         key = (_bins(rate, bins) * 2 * bins + _bins(score, bins)) * 2 + flag
+        first = rarest(score, slots)
+        key[first] = 8 * bins * bins + np.arange(first.size)
         counts = np.bincount(key)
         held = np.flatnonzero(counts)
         many, of_client = counts[held], (np.cumsum(counts > 0) - 1)[key]
         mean_rate = np.bincount(of_client, rate, held.size) / many
-        return cls(mean_rate, np.bincount(of_client, score, held.size) / many, many, of_client)
+        mean_score = np.bincount(of_client, score, held.size) / many
+        return cls(mean_rate, mean_score, many, of_client, of_client[first])
 
     @property
     def shares(self) -> Floats:

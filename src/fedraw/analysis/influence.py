@@ -19,10 +19,11 @@ from fedraw.analysis.capped import capped_influence
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.presence import Buffer, check_fits, presence
 from fedraw.analysis.product_form import subsets
-from fedraw.core.types import Floats
+from fedraw.analysis.replay import replay_influence, replay_weights
+from fedraw.core.types import Floats, Ints
 from fedraw.core.weighting import Cap, check_cap
 
-Weighting = Literal["uniform", "rarity", "cached"]
+Weighting = Literal["uniform", "rarity", "cached", "replay"]
 
 STEP = 0.6  # in log u; the rule's own error is then 6e-7
 SMALL, LARGE = 1e-3, 18.0  # u X at both ends: below, the integrand is flat; above, it is nothing
@@ -43,9 +44,15 @@ RULES = {
     "fedbuff": Rule("blocks", "uniform"),
     "ca2fl": Rule("blocks", "cached"),
     "fedraw": Rule("dedup", "rarity"),
+    "fedraw-replay": Rule("blocks", "replay"),
     "fedraw-dedup-only": Rule("dedup", "uniform"),
     "fedraw-weight-only": Rule("window", "rarity"),
 }
+
+
+def kept(groups: Groups, size: int, rule: Rule) -> Ints | None:
+    """The groups of those whose last update stays, whoever arrives."""
+    return groups.rarest[:size] if rule.weighting == "replay" else None
 
 
 def influence(groups: Groups, size: int, rule: Rule) -> Floats:
@@ -65,6 +72,10 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
         if rule.buffer == "dedup":
             return presence(shares, size, "dedup", many) / size
         return shares
+    replayed = kept(groups, size, rule)
+    if replayed is not None:
+        weight = replay_weights(groups.score[replayed], float((groups.score * many).sum()))
+        return replay_influence(shares, many, replayed, weight, size)
     check_cap(rule.cap, rule.cap_at, size)
     if rule.cap != "none":
         found = capped_influence(groups, size, rule.buffer, rule.cap, rule.cap_at).mean

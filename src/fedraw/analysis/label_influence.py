@@ -47,6 +47,7 @@ class LabelShares:
             "cached": np.ones(rate.size),
             "uniform": arrivals,
             "rarity": arrivals * own,
+            "replay": arrivals,  # those who are replayed are groups of their own
         }
         usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
         self._scale = float(np.median(self._fair)) * min(1.0, usual)

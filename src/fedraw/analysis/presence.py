@@ -11,7 +11,7 @@ from fedraw.analysis.product_form import log_chance_of_none, mean_field_presence
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 
-# window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL);
+# window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL, replay);
 # dedup: one slot per client, evicted in order of first insertion (FedRAW).
 Buffer = Literal["window", "blocks", "dedup"]
 
@@ -29,8 +29,14 @@ def arrival_shares(seconds: npt.ArrayLike) -> Floats:
     return np.asarray(rate / rate.sum(), np.float64)
 
 
-def presence(shares: Floats, size: int, buffer: Buffer, many: Ints | None = None) -> Floats:
-    """The chance that each client has at least one slot.
+def presence(
+    shares: Floats,
+    size: int,
+    buffer: Buffer,
+    many: Ints | None = None,
+    kept: Ints | None = None,
+) -> Floats:
+    """The chance that each client has at least one slot; of those `kept` something is always there.
 
     >>> presence(np.array([0.5, 0.25, 0.25]), 2, "window")
     array([0.75  , 0.4375, 0.4375])
@@ -39,7 +45,9 @@ def presence(shares: Floats, size: int, buffer: Buffer, many: Ints | None = None
     """
     if buffer != "dedup":
         with np.errstate(divide="ignore"):  # a client alone has every slot
-            return np.asarray(-np.expm1(size * np.log1p(-shares)), np.float64)
+            found = np.asarray(-np.expm1(size * np.log1p(-shares)), np.float64)
+        found[[] if kept is None else kept] = 1.0
+        return found
     check_fits(size, shares, many)
     if shares.size * size > EXACT_UP_TO:
         return mean_field_presence(np.log(shares), size, many)
@@ -52,12 +60,15 @@ def group_presence(
     size: int,
     buffer: Buffer,
     many: Ints | None = None,
+    kept: Ints | None = None,
 ) -> float:
     """The chance that at least one client of the group has a slot.
 
     >>> group_presence(np.array([0.5, 0.25, 0.25]), np.array([False, True, True]), 2, "dedup")
     1.0
     """
+    if kept is not None and group[kept].any():
+        return 1.0
     if buffer != "dedup":
         counts = np.ones(shares.size) if many is None else many
         share = min(float((shares * counts)[group].sum()), 1.0)

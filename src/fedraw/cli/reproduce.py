@@ -13,7 +13,13 @@ from fedraw.cli.plan_progress import PlanProgress, budget_lines, plan_progress
 from fedraw.cli.reproduce_dynamics import reproduce_dynamics, saved_dynamics
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
 from fedraw.experiments.cells import cores
-from fedraw.experiments.reproduction.artefacts import NAMES, load_artefacts, refuse_unknown
+from fedraw.experiments.reproduction.artefacts import (
+    BEYOND,
+    EVERY,
+    NAMES,
+    load_artefacts,
+    refuse_unknown,
+)
 from fedraw.experiments.reproduction.cell_files import CellFiles
 from fedraw.experiments.reproduction.data_needed import (
     Machine,
@@ -39,13 +45,19 @@ from fedraw.report.reproduction_tables import markdown
 DYNAMICS = "dynamics"
 # Of these nothing is trained, so they need no data.
 DATALESS = ("fig2", DYNAMICS)
-KNOWN = (*NAMES, DYNAMICS)
+PAPER = (*NAMES, DYNAMICS)
+# One word for all that are not the paper's.
+GROUP = "beyond"
+KNOWN = (*PAPER, GROUP, *BEYOND)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     artefacts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARTEFACT]…", help=f"Of these: {', '.join(KNOWN)}. Default: all."),
+        typer.Argument(
+            metavar="[ARTEFACT]…",
+            help=f"Of these: {', '.join(KNOWN)}. Default: the paper's; {GROUP}: all after it.",
+        ),
     ] = None,
     scale: Annotated[
         str,
@@ -100,9 +112,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     _refuse_both(("--resume", resume), ("--force", force))
     _refuse_both(("--render", render), ("--dry-run", dry_run))
     _refuse_both(("--render", render), ("--force", force))
-    wanted = list(dict.fromkeys(artefacts or KNOWN))
-    for name in wanted:
-        refuse_unknown(name, KNOWN)
+    wanted = _wanted(artefacts or PAPER)
     if seeds is not None and DYNAMICS not in wanted:
         raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
     chosen = Scale.named(scale)
@@ -129,7 +139,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         failures = _run(to_run, shop, machine, jobs, force)
     except typer.Exit:  # interrupted: what is finished is worth a look already
         if shop.cells.names():
-            write_reproduction(_outcomes(folder, chosen), scale, folder)
+            write_reproduction(_outcomes(folder, chosen, trained), scale, folder)
         raise
     clear_finished(plan, shop)
     document = {}
@@ -139,10 +149,20 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         count = seeds or chosen.dynamics_seeds
         kept = None if artefacts else saved_dynamics(folder, count)
         own = reproduce_dynamics(count, jobs, folder, quiet=json_) if kept is None else kept
-        document = {**_with_claims(document, folder, chosen), DYNAMICS: own} if trained else own
+        if trained:
+            own = {**_with_claims(document, folder, chosen, trained), DYNAMICS: own}
+        document = own
     if json_:
         console.print_json(document)
     _tell_failures(failures)
+
+
+def _wanted(names: Sequence[str]) -> list[str]:
+    """Each artefact once; the name of a group stands for all in it."""
+    for name in names:
+        refuse_unknown(name, KNOWN)
+    groups = ((BEYOND if name == GROUP else (name,)) for name in names)
+    return list(dict.fromkeys(name for group in groups for name in group))
 
 
 def _run(
@@ -185,7 +205,7 @@ def _render(
     folder = shop.cells.folder.parent
     if not shop.cells.names():
         raise BadInput(f"no finished runs in {shop.cells.folder}; run without --render first")
-    for problem in damaged(make_plan(load_artefacts(NAMES, scale)), shop):
+    for problem in damaged(make_plan(load_artefacts(EVERY, scale)), shop):
         console.say(problem)
     return _write(names, folder, scale, docs, quiet)
 
@@ -194,7 +214,7 @@ def _write(
     names: Sequence[str], folder: Path, scale: Scale, docs: Path | None, quiet: bool
 ) -> dict[str, Any]:
     """All that is begun goes to files, what was asked for to standard output."""
-    every = _outcomes(folder, scale)
+    every = _outcomes(folder, scale, names)
     content = write_reproduction(every, scale.name, folder)
     try:
         write_figures(every, folder / "figures")
@@ -213,14 +233,21 @@ def _write(
     }
 
 
-def _with_claims(document: dict[str, Any], folder: Path, scale: Scale) -> dict[str, Any]:
+def _with_claims(
+    document: dict[str, Any], folder: Path, scale: Scale, names: Sequence[str]
+) -> dict[str, Any]:
     """Some claims are about the training-free figures, which have come after the others."""
-    claims = write_reproduction(_outcomes(folder, scale), scale.name, folder)["claims"]
+    claims = write_reproduction(_outcomes(folder, scale, names), scale.name, folder)["claims"]
     return {**document, "claims": claims}
 
 
-def _outcomes(folder: Path, scale: Scale) -> list[Outcome]:
-    return outcomes(folder, scale, skip_damaged=True)
+def _outcomes(folder: Path, scale: Scale, names: Sequence[str]) -> list[Outcome]:
+    """The paper's, and of ours those that are asked for or were before.
+
+    Ours share runs with the paper's, so that a table of them would begin without anyone's wish.
+    """
+    ours = [name for name in BEYOND if name in names or (folder / f"{name}.md").exists()]
+    return outcomes(folder, scale, [*NAMES, *ours], skip_damaged=True)
 
 
 def _refuse_both(one: tuple[str, bool], other: tuple[str, bool]) -> None:
@@ -237,7 +264,7 @@ def _tell_budget(
 ) -> None:
     for line in budget_lines(budget(plan, to_run), min(jobs or cores(), max(1, len(to_run)))):
         console.say(line)
-    every = make_plan(load_artefacts(NAMES, Scale.named(scale)))
+    every = make_plan(load_artefacts(EVERY, Scale.named(scale)))
     asked = {planned.name for planned in plan}
     for problem in damaged([planned for planned in every if planned.name not in asked], shop):
         console.say(problem)

@@ -8,8 +8,16 @@ from typing import Literal, get_args
 import numpy as np
 
 Purpose = Literal[
-    "holdout", "partition", "speeds", "arrivals", "initial model", "batches", "receivers", "images"
-]
+    "holdout",
+    "partition",
+    "speeds",
+    "arrivals",
+    "initial model",
+    "batches",
+    "receivers",
+    "images",
+    "label noise",
+]  # a new one comes last: the numbers of the others are part of every result
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 
 

@@ -125,6 +125,18 @@ def _alternative(kind: Any, tree: Any) -> Any:
     return next((k for k in get_args(kind) if getattr(k, "__name__", "") == name), type(tree))
 
 
+def nbytes(state: Any) -> int:
+    """What the arrays of a state take in memory, each once.
+
+    >>> vector = np.zeros(10, np.float32)
+    >>> nbytes({"model": vector, "the same": vector, "sum": np.zeros(10)})
+    120
+    """
+    arrays = Arrays()
+    pack(state, arrays)
+    return sum(array.nbytes for array in arrays.values())
+
+
 def can_be_saved(state: Any) -> bool:
     """Whether a user's own state is made of what this can write and read back."""
     try:

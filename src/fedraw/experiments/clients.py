@@ -13,6 +13,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Dataset
+from fedraw.data.label_noise import mixed_up
 from fedraw.errors import BadInput
 from fedraw.experiments.source import Where, load_dataset
 from fedraw.experiments.spec import Spec
@@ -29,6 +30,7 @@ class Clients:
 
     dataset: Dataset
     train_indices: list[Ints]
+    train_labels: list[Ints]  # what each client believes that they are
     test_indices: list[Ints]
     table: LabelTable  # the truth, counted on the local training samples
     claimed: LabelTable  # what the server is told
@@ -63,6 +65,7 @@ def draw_clients(
     return Clients(
         dataset=dataset,
         train_indices=train_indices,
+        train_labels=_believed(spec, dataset, train_indices, rare, streams),
         test_indices=[test for _, test in local],
         table=table,
         claimed=_claimed(spec, table, dataset, attacker),
@@ -120,6 +123,22 @@ def _holders(
     columns = [table.labels.index(name) for name in names]
     held = np.isin(table.column, columns) & (table.count > 0)
     return [int(i) for i in np.unique(table.row_of_entry()[held])]
+
+
+def _believed(
+    spec: Spec,
+    dataset: Dataset,
+    train_indices: Sequence[Ints],
+    rare: Sequence[int],
+    streams: Streams,
+) -> list[Ints]:
+    """The labels that each client trains with: the true ones unless the spec mixes them up."""
+    labels, noise = [dataset.labels[own] for own in train_indices], spec.label_noise
+    if noise is not None:
+        for client in rare if noise.clients == "rare" else range(len(labels)):
+            rng = streams.generator("label noise", client)
+            labels[client] = mixed_up(labels[client], noise.share, rng)
+    return labels
 
 
 def _attacker(spec: Spec, seconds: Floats, rare: Sequence[int]) -> int | None:

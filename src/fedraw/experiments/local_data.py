@@ -28,7 +28,8 @@ class LocalData:
         data, own = clients.dataset, clients.train_indices
         everything = np.concatenate(own)
         start = np.concatenate([[0], np.cumsum([len(indices) for indices in own])])
-        return cls(data.images.select(everything), data.labels[everything], start, data.classes)
+        labels = np.concatenate(clients.train_labels)
+        return cls(data.images.select(everything), labels, start, data.classes)
 
     @property
     def images(self) -> Images:

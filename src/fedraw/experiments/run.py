@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
 from fedraw.disk.event_log import EventLog, Record, read_log
-from fedraw.disk.snapshot import can_be_saved
+from fedraw.disk.snapshot import can_be_saved, nbytes
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.checkpoint import Checkpoints
 from fedraw.experiments.clients import Partition
@@ -241,7 +241,10 @@ def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Rec
 
     def evaluate(simulation: Simulation, final: bool) -> Iterable[Record]:
         event, version = simulation.timeline.event, simulation.state.version
-        measured = evaluator(simulation.state.model, final)
-        return [{"kind": "evaluation", "event": event, "version": version, **measured}]
+        model = simulation.state.model
+        stamp = {"kind": "evaluation", "event": event, "version": version}
+        # In copies of the model: what this method costs a server beside the model itself.
+        memory = round(nbytes(simulation.state) / model.nbytes, 2)
+        return [{**stamp, **evaluator(model, final), "server_models": memory}]
 
     return evaluate

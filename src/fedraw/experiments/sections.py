@@ -117,6 +117,18 @@ class MisreportSpec:
 
 
 @dataclass(frozen=True)
+class LabelNoiseSpec:
+    """Training labels that are mixed up, of the clients with a rare label or of all."""
+
+    share: float
+    clients: Literal["rare", "all"] = "rare"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise BadInput(f"label_noise.share = {self.share} must be from 0 to 1")
+
+
+@dataclass(frozen=True)
 class TrainingSpec:
     kind: Literal["sgd", "none"] = "sgd"
     model: str = "mlp"

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
@@ -16,6 +16,7 @@ from fedraw.experiments.sections import (
     NOT_SETTINGS,
     DataSpec,
     FeaturesSpec,
+    LabelNoiseSpec,
     MetricsSpec,
     MisreportSpec,
     PartitionSpec,
@@ -48,6 +49,7 @@ class Spec:
     speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
     strategy: StrategySpec = field(default_factory=StrategySpec)
     misreport: MisreportSpec | None = None
+    label_noise: LabelNoiseSpec | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
@@ -177,8 +179,9 @@ def _is_path(value: object) -> bool:
 
 
 def _sections() -> dict[str, Any]:
+    """The dataclass of each section; of one that may be missing, what it is if it is there."""
     hints = get_type_hints(Spec)
-    return {**hints, "misreport": MisreportSpec, "features": FeaturesSpec}
+    return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -143,6 +143,7 @@ class Summary:
             "rejected": self._rejected,
             "metrics": {**dict.fromkeys(METRICS), **measured},
             "tail": self._tail(),
+            "server_models": max((e.get("server_models", 0) for e in self.evaluations), default=0),
             "recall": last.get("recall", {}),
             "confusion": last.get("confusion"),
             "influence": {str(client): influence.get(client, 0.0) for client in counts},

@@ -62,18 +62,25 @@ class Loop:
         self._kept: tuple[str, Answer] | None = None
         self._due: dict[str, float] = {}
         self._troubles: set[str] = set()
+        self._closed = False
 
     def run(self) -> None:
         while self._coordinator.finished is None:
             self.turn()
             self._sleep()
         LOG.info("training has ended: %s", self._coordinator.finished)
-        self._drain()
-        while not self._written("the end", lambda: self._coordinator.close(time.time())):
+        # First of all: a site that hangs may keep this process waiting for long.
+        while not self._written("the end", self._close):
             self._sleep()
+        self._drain()
 
     def leave(self) -> None:
-        self._written("the snapshot", lambda: self._coordinator.close(time.time()))
+        if not self._closed:
+            self._written("the snapshot", self._close)
+
+    def _close(self) -> None:
+        self._coordinator.close(time.time())
+        self._closed = True
 
     def turn(self) -> None:
         try:

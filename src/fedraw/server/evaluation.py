@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fedraw.core.types import Vector
 from fedraw.disk.event_log import Record
+from fedraw.disk.snapshot import nbytes
 from fedraw.errors import BadInput
 from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.ledger import Ledger
@@ -26,6 +27,7 @@ class Evaluation:
     model: Vector
     due: float
     federated: bool
+    server_models: float = 0.0  # what the strategy's state takes, in copies of the model
     central: Recall | None = None
     to_ask: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -55,6 +57,7 @@ class Evaluation:
             "version": self.version,
             "metrics": metrics,
             "recall": overall.by_label(),
+            "server_models": self.server_models,
             **({"sites": len(self.local)} if self.federated else {}),
         }
 
@@ -74,7 +77,8 @@ class Evaluations:
         if self.current is not None:
             return
         state, event = self._ledger.state, self._ledger.book.event
-        self.current = Evaluation(event, state.version, state.model, due, self._federated)
+        memory = round(nbytes(state) / state.model.nbytes, 2)
+        self.current = Evaluation(event, state.version, state.model, due, self._federated, memory)
         self.current.central = self._central(state.model, now)
         self.current.to_ask = list(sites) if self._federated else []
 

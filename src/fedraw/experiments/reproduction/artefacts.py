@@ -1,4 +1,4 @@
-"""The paper's tables and figures as experiments: `paper/*.toml` at a scale."""
+"""Tables and figures as experiments: the paper's in `paper/`, ours in `beyond/`, at a scale."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ NAMES = (
     "server-rate", "local-rate",
 )  # fmt: skip
 
+# Not the paper's, in the order in which they are told of.
+BEYOND = (
+    "beyond-headline", "beyond-slow", "beyond-cat-dog", "beyond-weak", "beyond-scheduling",
+    "beyond-buffer", "beyond-holders", "beyond-dirichlet", "beyond-rates", "beyond-cnn",
+)  # fmt: skip
+EVERY = (*NAMES, *BEYOND)
+
 NOT_PRINTED = "--"
 WHY_NOT_PRINTED = "the paper prints no value"
 
@@ -33,6 +40,7 @@ class Row:
     spec: Spec
     figures: Mapping[str, Figure | None]  # by metric; None: the paper has none
     not_comparable: Mapping[str, str]  # metrics that cannot be compared, and why
+    seeds: tuple[int, ...]
     confusion: int | None = None  # metrics are this rare label's row of the confusion matrix
     honest: str | None = None  # the row against which something was lost
     attacked: str | None = None  # the row from which something is recovered
@@ -56,10 +64,10 @@ class Artefact:
 
 
 def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
-    """These artefacts, each once, in the order of the paper."""
+    """These artefacts, each once, in the order of the paper, then ours."""
     for name in names:
-        refuse_unknown(name, NAMES)
-    return [_artefact(name, scale) for name in NAMES if name in names]
+        refuse_unknown(name, EVERY)
+    return [_artefact(name, scale) for name in EVERY if name in names]
 
 
 def refuse_unknown(name: str, known: Sequence[str]) -> None:
@@ -91,6 +99,7 @@ def _artefact(name: str, scale: Scale) -> Artefact:
     rows = table["rows"] if other is None else paper_file(other)["rows"]
     if other is not None:  # the same runs, of which this one has no figures
         rows = [{key: value for key, value in row.items() if key != "paper"} for row in rows]
+    rows = [single for row in rows for single in _singles(row)]
     titled = len({row["dataset"] for row in rows}) > 1
     made = tuple(_row(row, table, scale, titled) for row in rows)
     return Artefact(
@@ -105,9 +114,36 @@ def _artefact(name: str, scale: Scale) -> Artefact:
     )
 
 
+def _singles(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each of its data sets and methods, if it has lists of them.
+
+    >>> [(r["dataset"], r["method"]) for r in _singles({"dataset": ["a", "b"], "method": "c"})]
+    [('a', 'c'), ('b', 'c')]
+    """
+    datasets, methods = (
+        row[key] if isinstance(row[key], list) else [row[key]] for key in ("dataset", "method")
+    )
+    several = isinstance(row["method"], list)
+    return [
+        {**row, "dataset": dataset, "method": method, "of_several": several}
+        for dataset in datasets
+        for method in methods
+    ]
+
+
+def _label(row: Mapping[str, Any], title: str, titled: bool) -> str:
+    """What a row says of itself; data set and method where that does not tell them."""
+    own, of_several = row.get("label"), row.get("of_several", False)
+    if own is not None and not of_several:
+        return str(own)
+    words = [title if titled else None, own, row["method"]]
+    return ", ".join(word for word in words if word is not None)
+
+
 def _row(row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled: bool) -> Row:
     setting, method = scale.settings[row["dataset"]], row["method"]
-    label = row.get("label") or (f"{setting.title}, {method}" if titled else method)
+    label = _label(row, setting.title, titled)
+    seeds = scale.seeds_of(tuple(row.get("seeds", table["seeds"])), _is_headline(row, table))
     columns = table["columns"]
     printed = dict(zip(columns, row.get("paper") or [""] * len(columns), strict=True))
     return Row(
@@ -117,10 +153,16 @@ def _row(row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled:
         _spec(row, table, setting),
         {m: Figure.of(p) if p not in ("", NOT_PRINTED) else None for m, p in printed.items()},
         _not_comparable({**row, "label": label}, printed, table.get("not_comparable", ())),
+        seeds,
         row.get("confusion"),
         row.get("honest"),
         row.get("attacked"),
     )
+
+
+def _is_headline(row: Mapping[str, Any], table: Mapping[str, Any]) -> bool:
+    """A row with seeds of its own keeps to them."""
+    return "seeds" not in row and table.get("headline", False)
 
 
 def _spec(row: Mapping[str, Any], table: Mapping[str, Any], setting: Setting) -> Spec:

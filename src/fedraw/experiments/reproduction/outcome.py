@@ -16,6 +16,9 @@ from fedraw.experiments.reproduction.figure import Figure
 from fedraw.experiments.reproduction.plan import key_of
 from fedraw.experiments.reproduction.scales import Scale
 
+# Before a metric's name: the mean of the last five evaluations instead of the last model's.
+TAIL = "Tail"
+
 Metrics = Mapping[str, float | None]
 Records = Mapping[str, Mapping[int, CellRecord]]  # by a row's label, then by seed
 Curve = Sequence[tuple[int, float | None, float | None]]  # event, GlobalAcc, AvgRare
@@ -80,7 +83,7 @@ class Outcome:
 def outcomes(
     out: Path, scale: Scale | str, names: Sequence[str] = NAMES, *, skip_damaged: bool = False
 ) -> list[Outcome]:
-    """Of every artefact; what is not run yet is missing in it.
+    """Of these artefacts, by default all of the paper's; what is not run yet is missing in it.
 
     A damaged cell is an error that names it, or with `skip_damaged` is missing as well.
     """
@@ -112,7 +115,7 @@ def _outcome(artefact: Artefact, scale: Scale, cells: _Reader) -> Outcome:
     records: dict[str, dict[int, CellRecord]] = {}
     for row in [] if artefact.arithmetic else artefact.rows:
         key = key_of(row.spec)
-        found = {seed: cells(f"{key}-{seed}") for seed in artefact.seeds}
+        found = {seed: cells(f"{key}-{seed}") for seed in row.seeds}
         records[row.label] = {seed: r for seed, r in found.items() if r is not None}
     make = _arithmetic if artefact.arithmetic else _row
     rows = tuple(make(row, artefact, records) for row in artefact.rows)
@@ -131,7 +134,7 @@ def _row(row: Row, artefact: Artefact, records: Records) -> RowOutcome:
         )
         for metric, figure in row.figures.items()
     }
-    missing = tuple(seed for seed in artefact.seeds if seed not in own)
+    missing = tuple(seed for seed in row.seeds if seed not in own)
     tables = row.spec.tables()
     return RowOutcome(row.label, row.dataset, row.method, metrics, tuple(own), missing, tables, own)
 
@@ -150,13 +153,28 @@ def _value(row: Row, metric: str, seed: int, records: Records) -> float | None:
     if row.confusion is not None:
         label = record.rare_labels[row.confusion]
         return float(record.confusion[label][int(metric.removeprefix("as "))])
-    if metric == "RareRecall":
-        return record.recall[record.rare_labels[0]]
     if metric.endswith("Lost"):
         return _less(records, row.honest, row.label, seed, metric.removesuffix("Lost"))
     if metric.endswith("Recovered"):
         return _recovered(row, metric.removesuffix("Recovered"), seed, records)
+    return _of_run(record, metric)
+
+
+def _of_run(record: CellRecord, metric: str) -> float | None:
+    """A metric that one run alone decides."""
+    if metric == "RareRecall":
+        return record.recall[record.rare_labels[0]]
+    if metric == "WorseRare":
+        return _least([record.recall[label] for label in record.rare_labels])
+    if metric.startswith(TAIL):
+        return record.tail.get(metric.removeprefix(TAIL))
     return record.metrics.get(metric)
+
+
+def _least(values: Sequence[float | None]) -> float | None:
+    """The smallest; undefined if any is."""
+    known = [value for value in values if value is not None]
+    return min(known) if known and len(known) == len(values) else None
 
 
 def _less(

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedraw.experiments.compare import without_seeds
-from fedraw.experiments.reproduction.artefacts import NAMES, Artefact, Row
+from fedraw.experiments.reproduction.artefacts import BEYOND, NAMES, Artefact, Row
 from fedraw.experiments.spec import Spec
 
 # What says most comes first, so that a plan that is cut short was worth its time.
 _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
-ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST))
+ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST), *BEYOND)
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
     for artefact in sorted(artefacts, key=lambda a: ORDER.index(a.name)):
         if artefact.arithmetic:
             continue
-        for seed in artefact.seeds:
-            for row in artefact.rows:
+        seeds = dict.fromkeys(seed for row in artefact.rows for seed in row.seeds)
+        for seed in seeds:
+            for row in (row for row in artefact.rows if seed in row.seeds):
                 planned = _planned(artefact, row, seed)
                 plan.setdefault(planned.name, planned)
     return list(plan.values())
@@ -95,5 +96,5 @@ def in_all(plan: Sequence[Planned]) -> float | None:
 
 
 def _planned(artefact: Artefact, row: Row, seed: int) -> Planned:
-    ms = artefact.settings[row.dataset].ms_per_event
-    return Planned(key_of(row.spec), seed, row.spec, artefact.name, row.label, row.dataset, ms)
+    own = (row.label, row.dataset, artefact.settings[row.dataset].ms_per_event)
+    return Planned(key_of(row.spec), seed, row.spec, artefact.name, *own)

@@ -72,8 +72,9 @@ def scale_names() -> list[str]:
 
 
 def paper_file(name: str) -> dict[str, Any]:
-    """What `paper/<name>.toml` says."""
-    file = files("fedraw.experiments").joinpath(f"paper/{name}.toml")
+    """What `paper/<name>.toml` says; what goes beyond the paper is in `beyond/`."""
+    folder = "beyond" if name.startswith("beyond-") else "paper"
+    file = files("fedraw.experiments").joinpath(f"{folder}/{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

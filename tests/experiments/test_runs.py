@@ -224,7 +224,8 @@ def test_labels_mixed_up_are_trained_with_and_not_told() -> None:
 def test_a_log_says_how_many_models_the_server_keeps(
     strategy: dict[str, Any], models: float
 ) -> None:
-    summary = run(small(strategy=strategy))[0].summary
+    partition = {"clients": 12, "rare_labels": [9], "clients_per_common_label": 10}
+    summary = run(small(strategy=strategy, partition=partition))[0].summary
     assert summary["server_models"] == pytest.approx(models, abs=0.1)
 
 

@@ -237,19 +237,17 @@ def test_aligned_updates_overshoot_beyond_one_and_stop_there() -> None:
 
 
 @CALM
-@given(runs(), LENGTHS)
-def test_at_rest_the_common_clients_want_no_more_than_the_rare_weigh(
-    run: Run, length: float
+@given(runs(most=1), DIRECTIONS, LENGTHS)
+def test_at_rest_the_model_is_between_what_both_want(
+    run: Run, direction: list[float], length: float
 ) -> None:
-    """Common clients that pull towards a point: (1 − ρ) ‖A/m‖ ≤ ρ max ‖h‖ where nothing moves."""
-    rho = sum(run.weight.values())
-    target = run.arrival - length * sum(run.h.values())
-    step = np.full(DIMENSIONS, np.inf)
-    for _ in range(400):
-        common = target - run.model
-        step = run.round(*common)
-        if np.linalg.norm(step) < 1e-5 * run.scale:
-            break
-    assert np.linalg.norm(step) < 1e-3 * run.scale  # β = 1: it does come to rest
-    longest = max(float(np.linalg.norm(h)) for h in run.h.values())
-    assert (1 - rho) * np.linalg.norm(target - run.model) <= rho * longest + 1e-2 * run.scale
+    """Common clients who all go to one point, β = 1: along h the weighted mean of both ends."""
+    h, weight = run.h["r0"], run.weight["r0"]
+    theirs = run.arrival + _vector(direction, length)
+    for _ in range(60):
+        run.round(*(theirs - run.model))
+    wanted = run.progress(theirs)["r0"]
+    between = weight * max(1.0, wanted) + (1 - weight) * wanted
+    assert run.state.kept["r0"].progress == pytest.approx(between, rel=1e-3, abs=1e-3)
+    across = (run.model - theirs) - (run.model - theirs) @ h / (h @ h) * h
+    assert across == pytest.approx(np.zeros(DIMENSIONS), abs=1e-3 * max(length, run.scale))

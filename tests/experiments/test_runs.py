@@ -226,7 +226,7 @@ def test_a_log_says_how_many_models_the_server_keeps(
 ) -> None:
     partition = {"clients": 12, "rare_labels": [9], "clients_per_common_label": 10}
     summary = run(small(strategy=strategy, partition=partition))[0].summary
-    assert summary["server_models"] == pytest.approx(models, abs=0.1)
+    assert summary["server_models"] == pytest.approx(models, abs=0.3)
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,42 @@ beside each label's recall what the audit says of it beforehand. The fit becomes
 the audit's verdicts (`fedraw.analysis.verdict`), the table `docs/audit.md`.
 
     python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
+
+The methods take turns; `--method` runs one of them on every federation, for what came later:
+
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 100 --out runs/replay.jsonl
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 60 --ratio 20 200 \\
+        --out runs/starved.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from benchmarks.calibration_report import report
+from benchmarks.calibration_report import (
+    PREDICTORS,
+    _fit,
+    _resampled,
+    _scarce_labels,
+    _thresholds,
+    report,
+)
+from benchmarks.machine import headline
+from scipy.stats import spearmanr
 
 from fedraw.analysis.groups import Groups
-from fedraw.analysis.influence import RULES, influence
+from fedraw.analysis.influence import RULES, influence, kept
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
+from fedraw.analysis.verdict import verdict
 from fedraw.core.rarity import rarity_scores
 from fedraw.data.catalog import load
 from fedraw.experiments.cells import Cell, run_cells
@@ -38,14 +56,26 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fedraw-dedup-only": {"name": "fedraw", "weighting": "uniform"},
     "fedraw-weight-only": {"name": "fedraw", "dedup": False},
 }
+LATER: dict[str, dict[str, Any]] = {"fedraw-replay": {"name": "fedraw-replay"}}
 EVENTS = 3000
+RATIO = (1.0, 20.0)  # how many times slower the holders of rare labels are: from, to
 BATCH = 20
 
 
-def federation(number: int, scratch: Path) -> tuple[str, Spec]:
-    """The number-th random federation; methods take turns, so each meets as many."""
+@dataclass(frozen=True)
+class Setting:
+    """What the runs have in common; without a method they take turns."""
+
+    method: str | None = None
+    ratio: tuple[float, float] = RATIO
+    jobs: int | None = None
+
+
+def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]:
+    """The number-th random federation; where methods take turns, each meets as many."""
     rng = np.random.default_rng([2026, number])
-    method = list(STRATEGIES)[number % len(STRATEGIES)]
+    method = setting.method or list(STRATEGIES)[number % len(STRATEGIES)]
+    low, high = np.log(setting.ratio)
     clients = int(rng.integers(12, 33))
     rare = [int(label) for label in rng.choice(10, int(rng.integers(1, 4)), replace=False)]
     path = scratch / f"{number}.npz"
@@ -59,8 +89,11 @@ def federation(number: int, scratch: Path) -> tuple[str, Spec]:
             "clients_per_rare_label": int(rng.integers(1, max(2, clients // 5))),
             "clients_per_common_label": max(1, int(clients * rng.uniform(0.25, 0.9))),
         },
-        "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(0, np.log(20))))},
-        "strategy": {**STRATEGIES[method], "buffer": int(rng.integers(3, min(20, clients - 1)))},
+        "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(low, high)))},
+        "strategy": {
+            **(STRATEGIES | LATER)[method],
+            "buffer": int(rng.integers(3, min(20, clients - 1))),
+        },
         "run": {"events": EVENTS, "evaluate_every": 150, "seeds": [number]},
     }
     return method, Spec.read(spec)
@@ -82,14 +115,14 @@ def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.
     )
 
 
-def records(numbers: list[int], jobs: int | None) -> Iterator[dict[str, Any]]:
+def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
     """One record per run: what is known beforehand, and the recall that came of it."""
     with TemporaryDirectory() as scratch:
-        drawn = [federation(number, Path(scratch)) for number in numbers]
+        drawn = [federation(number, Path(scratch), setting) for number in numbers]
         before = [beforehand(m, spec, n) for n, (m, spec) in zip(numbers, drawn, strict=True)]
         folders = [Path(scratch, str(number)) for number in numbers]
         cells = [Cell(d[1], n, f) for d, n, f in zip(drawn, numbers, folders, strict=True)]
-        results = run_cells(cells, How(), jobs)
+        results = run_cells(cells, How(), setting.jobs)
         recalls = [recall(folder) for folder in folders]
     for i, number in enumerate(numbers):
         method, spec = drawn[i]
@@ -118,11 +151,13 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
     clients = Scenario.of(spec, seed).clients
     table, seconds = clients.table, clients.seconds
     size = spec.tables()["strategy"]["buffer"]
+    events = spec.tables()["run"]["events"]
     nobody = np.zeros(len(table), np.bool_)
     groups = Groups.of(1 / seconds, rarity_scores(table), nobody)
     rule = RULES[method]
     weight = influence(groups, size, rule)
     shares = arrival_shares(seconds)
+    stays = kept(groups, size, rule)
     shares_of_labels = LabelShares(table, groups, 1 / seconds, rarity_scores(table))
     row, column = table.row_of_entry(), table.column
     label_weight = np.bincount(column, weight[row] * table.share, len(table.labels))
@@ -144,27 +179,141 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
         "label_influence": label_weight.tolist(),
         "standing": shares_of_labels.of_clients(weight).standing.tolist(),
         "holders_influence": each(lambda h: weight[h].sum()),
-        "presence": each(lambda h: group_presence(shares, mask(h), size, rule.buffer)),
-        "holders_presence": each(lambda h: presence(shares, size, rule.buffer)[h].mean()),
+        "presence": each(lambda h: group_presence(shares, mask(h), size, rule.buffer, kept=stays)),
+        "holders_presence": each(
+            lambda h: presence(shares, size, rule.buffer, kept=stays)[h].mean()
+        ),
         "arrival_share": each(lambda h: shares[h].sum()),
+        "updates": each(lambda h: events * shares[h].sum()),
+        "replayed": each(lambda h: 0 if stays is None else np.isin(stays, h).sum()),
     }
+
+
+def replay_report(records: list[dict[str, Any]]) -> str:
+    """Replay alone: does standing serve, and how many updates does it take?"""
+    rows = [row for record in records for row in _replay_rows(record)]
+    held = [row for row in rows if row["replayed"]]
+    others = [row for row in rows if not row["replayed"]]
+    empty = sum(not any(record["beforehand"]["replayed"]) for record in records)
+    return "\n".join(
+        (
+            f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels, {len(held)} of"
+            f" them with a holder that is replayed; in {empty} runs nobody is.",
+            "",
+            *_predictors(rows, held, others),
+            "",
+            *_fitted(rows, held, others),
+            "",
+            *_by_updates(held),
+            "",
+            *_judged(rows),
+            "",
+        )
+    )
+
+
+def _replay_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    before = record["beforehand"]
+    place = {label: i for i, label in enumerate(before["labels"])}
+    rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
+    usual = np.median(before["fair"])
+    scarce = [s for s in place if s in rare or before["fair"][place[s]] < 0.7 * usual]
+    return [
+        row | {name: before[name][place[label]] for name in ("updates", "replayed")}
+        for row, label in zip(_scarce_labels(record), scarce, strict=True)
+    ]
+
+
+def _columns(*parts: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(part, np.array([row["recall"] for row in part])) for part in parts]
+
+
+def _updates(row: Mapping[str, Any]) -> float:
+    return float(row["updates"])
+
+
+def _predictors(*parts: list[dict[str, Any]]) -> Iterator[str]:
+    yield "Rank correlation with recall, and share of its variance explained:"
+    yield ""
+    yield "| known beforehand | all | with a replayed holder | without |"
+    yield "|---|---:|---:|---:|"
+    for name, of in {**PREDICTORS, "updates of all holders": _updates}.items():
+        cells = []
+        for part, recall in _columns(*parts):
+            x = np.array([of(row) for row in part], np.float64)
+            if np.ptp(x) == 0:
+                cells.append("always the same")
+                continue
+            left = _fit(x, recall)[1]
+            cells.append(f"{spearmanr(x, recall)[0]:.2f}, {1 - left**2 / recall.var():.2f}")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _fitted(*parts: list[dict[str, Any]]) -> Iterator[str]:
+    yield "The standing at which the fitted recall is 25, 50 and 75 %:"
+    yield ""
+    yield "| labels | 25 % at | 50 % at | 75 % at | spread |"
+    yield "|---|---:|---:|---:|---:|"
+    names = ("all", "with a replayed holder", "without")
+    for name, (part, recall) in zip(names, _columns(*parts), strict=True):
+        x, numbers = (np.array([row[key] for row in part]) for key in ("standing", "number"))
+        found, left = _fit(x, recall)
+        again = [_thresholds(*_fit(x[i], recall[i])[0]) for i in _resampled(numbers)]
+        ends = np.percentile(again, [2.5, 97.5], axis=0)
+        at = [
+            f"{value:.2f} ({low:.2f} to {high:.2f})"
+            for value, low, high in zip(_thresholds(*found), *ends, strict=True)
+        ]
+        yield f"| {name} | {' | '.join(at)} | {100 * left:.0f} points |"
+
+
+def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
+    edges = (0, 3, 6, 12, 25, 50, 100, 200, np.inf)
+    yield "With a replayed holder, judged kept, by the updates of all holders in the run:"
+    yield ""
+    yield "| updates | labels | median recall (10th to 90th percentile) | below 50 % |"
+    yield "|---|---:|---:|---:|"
+    for low, high in itertools.pairwise(edges):
+        own = [r for r in held if verdict("fedraw-replay", r["standing"]) == "kept"]
+        found = np.array([100 * r["recall"] for r in own if low <= r["updates"] < high])
+        name = f"{low} to {high}" if high < np.inf else f"{low} and more"
+        if found.size < 3:
+            yield f"| {name} | {found.size} | | |"
+            continue
+        tenth, half, nine = np.percentile(found, [10, 50, 90])
+        below = f"{100 * np.mean(found < 50):.0f} %"
+        yield f"| {name} | {found.size} | {half:.0f} ({tenth:.0f} to {nine:.0f}) | {below} |"
+
+
+def _judged(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "The verdicts: labels, median recall, how many are below 50 % (lost) or not (others):"
+    yield ""
+    for word in ("lost", "at risk", "kept"):
+        own = [r["recall"] for r in rows if verdict("fedraw-replay", r["standing"]) == word]
+        if own:
+            right = np.array(own) < 0.5 if word == "lost" else np.array(own) >= 0.5
+            yield f"- {word}: {len(own)}, {100 * np.median(own):.0f}, {100 * right.mean():.0f} %"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--method", choices=[*STRATEGIES, *LATER], help="no turns: this one only")
+    parser.add_argument("--ratio", nargs=2, type=float, default=RATIO, metavar=("FROM", "TO"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration.jsonl"))
     options = parser.parse_args()
+    setting = Setting(options.method, tuple(options.ratio), options.jobs)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {json.loads(line)["number"] for line in lines}
     left = [number for number in range(options.runs) if number not in done]
     for begin in range(0, len(left), BATCH):
         with options.out.open("a") as file:
-            for record in records(left[begin : begin + BATCH], options.jobs):
+            for record in records(left[begin : begin + BATCH], setting):
                 file.write(json.dumps(record) + "\n")
-    print(report(list(map(json.loads, options.out.read_text().splitlines()))), end="")
+    found = list(map(json.loads, options.out.read_text().splitlines()))
+    print((replay_report if options.method in LATER else report)(found), end="")
 
 
 if __name__ == "__main__":

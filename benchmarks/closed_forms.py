@@ -13,7 +13,11 @@ The three groups of a run are not independent of each other, nor are its three q
 What enters or leaves the buffer fewer than 50 times in a whole run is too seldom to be measured
 and counts as such. Buffers that turn over too slowly for `--events` are drawn again.
 
+Residual replay (`--methods fedraw-replay`, a run of its own) is measured from when every client
+that it replays was heard; a federation where that takes too long counts as not heard.
+
     python -m benchmarks.closed_forms --out runs/closed_forms.md
+    python -m benchmarks.closed_forms --methods fedraw-replay --results runs/replay_forms.jsonl
 
 Finished federations stand in runs/closed_forms.jsonl and are not run again.
 """
@@ -39,6 +43,7 @@ from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import RULES, Rule, influence
 from fedraw.analysis.presence import Buffer, arrival_shares, group_presence, presence
 from fedraw.analysis.product_form import mean_field_presence
+from fedraw.analysis.replay import rarest, replay_weights
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
@@ -49,6 +54,7 @@ from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.replay import Replay
 from fedraw.strategies.strategy import Strategy
 
 RESULTS = Path("runs/closed_forms.jsonl")
@@ -59,6 +65,7 @@ FEWEST_EVENTS = 20_000
 FEWEST_VISITS = 50
 FARTHEST = 10  # of the failures, listed
 CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
+EXACT = 1e-9  # a mean that is the same in every batch is known to this
 
 Mask = npt.NDArray[np.bool_]
 
@@ -106,6 +113,7 @@ def methods(size: int, cap_at: float) -> dict[str, Method]:
         "fedraw-dedup-only": Method(FedRAW(size, weighting="uniform"), RULES["fedraw-dedup-only"]),
         "fedraw": Method(FedRAW(size), RULES["fedraw"]),
         "fedraw water-filling": Method(FedRAW(size, cap="water-filling", cap_at=cap_at), capped),
+        "fedraw-replay": Method(Replay(size), RULES["fedraw-replay"]),
     }
 
 
@@ -160,22 +168,40 @@ def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
     return LabelTable.from_counts(counts)
 
 
-def run(case: Case, method: Method, seed: int, events: int) -> Means:
-    """The method in the project's own loop; a model without parameters costs nothing."""
+def replayed(case: Case, method: Method) -> Ints | None:
+    """The clients of which something is kept, whoever arrives."""
+    if method.rule.weighting != "replay":
+        return None
+    return rarest(rarity_scores(case.table), case.size)
+
+
+def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
+    """The method in the project's own loop; a model without parameters costs nothing.
+
+    None: not everyone who is to be replayed was heard in as many arrivals as are measured.
+    """
     law = poisson(case.seconds, Streams(seed))
     executor = Inline(no_training(case.table.totals()))
     simulation = Simulation(method.strategy, np.zeros(0, np.float32), case.table, law, executor)
     while not simulation.step().aggregated:
         pass
+    kept = replayed(case, method)
+    unheard = set() if kept is None else set(kept.tolist())
     for _ in range(math.ceil(WARM_TURNS * case.turn)):
-        simulation.step()
+        unheard.discard(simulation.step().client)
+    for _ in range(events):
+        if not unheard:
+            break
+        unheard.discard(simulation.step().client)
+    if unheard:
+        return None
     rows = [_batch(case, *_contents(simulation, events // BATCHES)) for _ in range(BATCHES)]
     present, anyone, weight = (np.array(column) for column in zip(*rows, strict=True))
     return Means(present, anyone, weight)
 
 
-def _contents(simulation: Simulation, events: int) -> tuple[Ints, Floats]:
-    """Who was in the buffer with which weight, one row for every aggregation."""
+def _contents(simulation: Simulation, events: int) -> tuple[Ints, Ints, Floats]:
+    """Which aggregation, who was in its buffer, with which weight: one slot after the other."""
     clients: list[Sequence[Any]] = []
     weights: list[Sequence[float]] = []
     for _ in range(events):
@@ -183,18 +209,17 @@ def _contents(simulation: Simulation, events: int) -> tuple[Ints, Floats]:
         if step.aggregated:
             clients.append(step.contents.clients)
             weights.append(step.contents.weights)
-    return np.array(clients, np.int64), np.array(weights, np.float64)
+    row = np.repeat(np.arange(len(clients)), [len(held) for held in clients])
+    return row, np.concatenate(clients).astype(np.int64), np.concatenate(weights)
 
 
-def _batch(case: Case, clients: Ints, weights: Floats) -> tuple[Floats, Floats, Floats]:
-    rows, everyone = len(clients), case.seconds.size
-    total = np.bincount(clients.ravel(), weights.ravel(), everyone) / rows
-    ordered = np.sort(clients, axis=1)
-    first = np.ones(ordered.shape, np.bool_)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    present = np.bincount(ordered[first], minlength=everyone) / rows
+def _batch(case: Case, row: Ints, clients: Ints, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    rows, everyone = int(row[-1]) + 1, case.seconds.size
+    total = np.bincount(clients, weights, everyone) / rows
+    distinct = np.unique(row * everyone + clients)
+    present = np.bincount(distinct % everyone, minlength=everyone) / rows
     masks = list(case.members.values())
-    anyone = np.array([mask[clients].any(axis=1).mean() for mask in masks])
+    anyone = np.array([np.unique(row[mask[clients]]).size / rows for mask in masks])
     return present, anyone, np.array([total[mask].sum() for mask in masks])
 
 
@@ -202,8 +227,10 @@ def compare(case: Case, name: str, method: Method, seed: int, events: int) -> di
     begun = time.perf_counter()
     means = run(case, method, seed, events)
     took = time.perf_counter() - begun
+    if means is None:
+        return {"method": name, "not heard": True}
     shares, buffer = arrival_shares(case.seconds), method.rule.buffer
-    closed = presence(shares, case.size, buffer)
+    closed = presence(shares, case.size, buffer, kept=replayed(case, method))
     often = visits(shares, closed, buffer, case.size, events)
     clear = often >= FEWEST_VISITS
     gap = means.present.mean(0) - closed
@@ -240,30 +267,43 @@ def _by_group(
 ) -> Iterator[Comparison | None]:
     """All comparisons of groups; None where too little happens in the run."""
     buffer, size = method.rule.buffer, case.size
-    weight, doubt = _group_influence(case, method)
+    weight, doubt = _group_influence(case, method, events)
+    kept = replayed(case, method)
     for column, (name, mask) in enumerate(case.members.items()):
         often = float(np.sum(visits(shares[mask], chance[mask], buffer, size, events)))
         slots = means.present[:, mask].mean(1)
-        anyone = group_presence(shares, mask, size, buffer)
+        anyone = group_presence(shares, mask, size, buffer, kept=kept)
+        heard = often if kept is None or not mask[kept].any() else math.inf
         several = float(visits(shares[mask].sum(), anyone, buffer, size, events))
         for quantity, batches, closed, extra, seen in (
             ("presence, mean of a group", slots, float(chance[mask].mean()), 0.0, often),
             ("presence of anyone", means.anyone[:, column], anyone, 0.0, several),
-            ("influence", means.weight[:, column], weight[column], doubt[column], often),
+            ("influence", means.weight[:, column], weight[column], doubt[column], heard),
         ):
             if seen < FEWEST_VISITS:
                 yield None
                 continue
-            error = math.hypot(float(_error(batches)), extra)
+            error = max(math.hypot(float(_error(batches)), extra), EXACT)
             yield Comparison(quantity, name, float(batches.mean()), closed, error)
 
 
-def _group_influence(case: Case, method: Method) -> tuple[list[float], list[float]]:
-    """Of every group, and the standard error of the closed form itself where it is sampled."""
+def _group_influence(case: Case, method: Method, events: int) -> tuple[list[float], list[float]]:
+    """Of every group, and the standard error that the batches do not show.
+
+    Where the closed form is sampled, its own; under replay that of rounds of rare arrivals alone,
+    which few runs meet.
+    """
     rate, masks = 1 / case.seconds, list(case.members.values())
     groups = Groups.of(rate, rarity_scores(case.table), np.zeros(rate.size, np.bool_))
     own = influence(groups, case.size, method.rule)
     found = [float(own[mask].sum()) for mask in masks]
+    kept = replayed(case, method)
+    if kept is not None and kept.size:
+        scores = rarity_scores(case.table)
+        weight = replay_weights(scores[kept], float(scores.sum()))
+        alone = float(arrival_shares(case.seconds)[kept].sum()) ** case.size
+        swing = math.sqrt(alone * (1 - alone) * case.size / events) * (1 / weight.sum() - 1)
+        return found, [float(weight[mask[kept]].sum() * swing) for mask in masks]
     if method.rule.cap == "none":
         return found, [0.0] * len(masks)
     rule, again = method.rule, []
@@ -278,7 +318,7 @@ def _error(batches: Floats) -> Any:
     return batches.std(axis=0, ddof=1) / math.sqrt(len(batches))
 
 
-def federation(index: int, most_events: int) -> dict[str, Any]:
+def federation(index: int, most_events: int, wanted: Sequence[str]) -> dict[str, Any]:
     case = draw(index, most_events)
     events = max(math.ceil(BATCHES * BATCH_TURNS * case.turn), min(FEWEST_EVENTS, most_events))
     shares = arrival_shares(case.seconds)
@@ -296,14 +336,19 @@ def federation(index: int, most_events: int) -> dict[str, Any]:
         "methods": [
             compare(case, name, method, 1000 * index + turn, events)
             for turn, (name, method) in enumerate(methods(case.size, case.cap_at).items())
+            if name in wanted
         ],
     }
 
 
-def finished(path: Path, most_events: int) -> dict[int, dict[str, Any]]:
+def finished(path: Path, most_events: int, wanted: Sequence[str]) -> dict[int, dict[str, Any]]:
     lines = path.read_text().splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
-    return {r["federation"]: r for r in records if r["most events"] == most_events}
+    return {
+        r["federation"]: r
+        for r in records
+        if r["most events"] == most_events and {m["method"] for m in r["methods"]} >= set(wanted)
+    }
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
@@ -312,7 +357,10 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     tests = ("z below 2", "z above 3", "mean z", "failures (by chance)", "too seldom")
     lines = [_row((*head, *tests)), "|---|---|" + "--:|" * 8]
     for name in methods(2, 1.0):
-        runs = [m for record in records for m in record["methods"] if m["method"] == name]
+        told = [m for record in records for m in record["methods"] if m["method"] == name]
+        runs = [m for m in told if "not heard" not in m]
+        if not runs:
+            continue
         gap = np.concatenate([m["gap"] for m in runs])
         z = np.concatenate([m["z"] for m in runs])
         seldom = sum(m["seldom clients"] for m in runs)
@@ -361,7 +409,7 @@ def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
         (abs(c.found - c.closed) / max(c.error, 1e-15), record, m["method"], c)
         for record in records
         for m in record["methods"]
-        for c in (Comparison(**comparison) for comparison in m["groups"])
+        for c in (Comparison(**comparison) for comparison in m.get("groups", ()))
         if _fails(c)
     ]
     failed.sort(key=lambda failure: -failure[0])
@@ -398,14 +446,19 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def work(
-    todo: Sequence[int], most_events: int, jobs: int, keep: Callable[[dict[str, Any]], None]
+    todo: Sequence[int],
+    most_events: int,
+    wanted: Sequence[str],
+    jobs: int,
+    keep: Callable[[dict[str, Any]], None],
 ) -> None:
     if jobs == 1:
         for index in todo:
-            keep(federation(index, most_events))
+            keep(federation(index, most_events, wanted))
         return
     with ProcessPoolExecutor(jobs) as pool:
-        for record in pool.map(federation, todo, [most_events] * len(todo)):
+        same = [most_events] * len(todo), [wanted] * len(todo)
+        for record in pool.map(federation, todo, *same):
             keep(record)
 
 
@@ -413,13 +466,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--events", type=int, default=120_000, help="of a run, at most")
+    parser.add_argument("--methods", nargs="+", choices=list(methods(2, 1.0)), help="only these")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, help="write the tables there, too")
     given = parser.parse_args()
     first_line = headline()
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    done = finished(given.results, given.events)
+    wanted = given.methods or list(methods(2, 1.0))
+    done = finished(given.results, given.events, wanted)
     begun = time.perf_counter()
     todo = [index for index in range(given.federations) if index not in done]
     with given.results.open("a") as file:
@@ -429,14 +484,16 @@ def main() -> None:
             file.write(json.dumps(record) + "\n")
             file.flush()
 
-        work(todo, given.events, given.jobs, keep)
+        work(todo, given.events, wanted, given.jobs, keep)
     records = [done[index] for index in range(given.federations)]
-    arrivals = sum(6 * record["events"] for record in records)
+    arrivals = sum(len(wanted) * record["events"] for record in records)
+    unheard = sum("not heard" in m for record in records for m in record["methods"])
     text = "\n".join(
         (
             first_line,
-            f"{len(records)} federations x 6 methods, {arrivals / 1e6:.0f} million arrivals, "
-            f"{sum(r['redrawn'] for r in records)} too slow ones drawn again; "
+            f"{len(records)} federations x {len(wanted)} methods, {arrivals / 1e6:.0f} million "
+            f"arrivals, {sum(r['redrawn'] for r in records)} too slow ones drawn again, "
+            f"{unheard} with rare clients not heard in time; "
             f"{time.perf_counter() - begun:.0f} s for {len(todo)} federations",
             "",
             table(records),

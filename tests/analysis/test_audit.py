@@ -47,6 +47,16 @@ def test_by_hand() -> None:
     assert found.verdicts["fedfa"] == ("kept", "lost")
     # One client in G, of share p: it comes every 1/p arrivals.
     assert found.rare_staleness == pytest.approx(1 / share)
+    # Replay: a score above twice the median of 1/10, which nine others have: W = S / (S + 0.9).
+    assert found.replayed.tolist() == [9]
+    rare = score / (score + 9 * common)
+    alone = share**5  # five arrivals of client 9: then it has it all
+    assert found.influence["fedraw-replay"][9] == pytest.approx(rare * (1 - alone) + alone)
+    assert found.presence["fedraw-replay"][9] == 1
+    assert found.rare_presence["fedraw-replay"] == 100
+    assert found.presence["fedraw-replay"][0] == pytest.approx(1 - (1 - 1 / 9.25) ** 5)
+    assert found.holders_share == pytest.approx([1, share])
+    assert found.arrivals_until_heard(1) == pytest.approx(12 / share)
 
 
 @settings(deadline=None, max_examples=40)
@@ -108,6 +118,10 @@ def test_slower_holders_are_worse_off_but_for_ca2fl() -> None:
             assert after.label_influence[method][1] < before.label_influence[method][1]
             assert after.rare_presence[method] < before.rare_presence[method]
         assert after.label_influence["ca2fl"][1] == before.label_influence["ca2fl"][1]
+        # Replay weighs what it keeps alike, but for rounds of nothing else.
+        for row in (before, after):
+            assert row.label_influence["fedraw-replay"][1] == pytest.approx(3.57, abs=0.01)
+            assert row.rare_presence["fedraw-replay"] == 100
     # Four times as slow than all others is what SLOW says.
     slow = audit(TEN, SLOW, 5)
     quick = audit(TEN, dict.fromkeys(range(10), 1.0), 5)
@@ -182,6 +196,9 @@ def test_a_hundred_thousand_clients_agree_with_a_sample_of_themselves() -> None:
     assert len(found.clients) == 105_000
     for method in METHODS:
         weight = found.influence[method].reshape(copies, 21)
+        if method == "fedraw-replay":  # of 5000 who are as rare it keeps the first ten
+            assert found.replayed.tolist() == [21 * c + 20 for c in range(10)]
+            weight = weight[10:]
         np.testing.assert_allclose(weight, np.broadcast_to(weight[0], weight.shape), rtol=1e-9)
         assert found.influence[method].sum() == pytest.approx(1)
     # The buffer hardly ever holds a client twice among so many: FedRAW's is WeightOnly's then.

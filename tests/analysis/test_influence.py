@@ -29,6 +29,7 @@ from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.replay import Replay
 from fedraw.strategies.strategy import Strategy
 
 # The quadrature errs by 1e-6, and so does the sum that all are divided by.
@@ -38,6 +39,8 @@ EXACT = 3e-6
 CLIENTS = st.lists(st.tuples(st.floats(-7, 7), st.floats(-7, 7)), min_size=1, max_size=6)
 WILD = st.lists(st.tuples(st.floats(-300, 300), st.floats(-30, 30)), min_size=1, max_size=6)
 NAMES = st.sampled_from(list(RULES))
+# Those who are replayed are never grouped: tests/analysis/test_replay.py.
+GROUPED = st.sampled_from([name for name in RULES if name != "fedraw-replay"])
 
 
 def of(clients: list[tuple[float, float]]) -> Groups:
@@ -158,7 +161,7 @@ def test_a_quicker_or_rarer_client_has_more_influence(
     st.lists(
         st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.integers(1, 3)), min_size=1, max_size=4
     ),
-    NAMES,
+    GROUPED,
     st.data(),
 )
 def test_a_group_is_as_many_clients(
@@ -192,6 +195,7 @@ METHODS: list[tuple[str, Callable[..., Strategy[Any]], dict[str, Any]]] = [
     ("fedraw", FedRAW, {}),
     ("fedraw-dedup-only", FedRAW, {"weighting": "uniform"}),
     ("fedraw-weight-only", FedRAW, {"dedup": False}),
+    ("fedraw-replay", Replay, {}),
 ]
 
 
@@ -249,6 +253,7 @@ def test_how_much_weight_rare_clients_get_in_the_paper() -> None:
             "fedbuff": 9.5,
             "ca2fl": 20.0,
             "fedraw": 27.6,
+            "fedraw-replay": 45.2,  # 6 · 0.1647 of 6 · 0.1647 + 24 · 0.05, whatever the speeds
             "fedraw-dedup-only": 11.8,
             "fedraw-weight-only": 22.4,
         },

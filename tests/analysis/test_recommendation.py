@@ -40,6 +40,11 @@ def recommended(settings: Sequence[WhatIf], cap: float | None = None) -> Recomme
         ({"fedraw_20": 0.9, "fedbuff_10": 0.5}, ("fedraw", 20, None)),
         ({"fedbuff_10": 0.5, "ca2fl_10": 0.5}, ("fedbuff", 10, None)),
         ({"ca2fl_10": 0.4}, ("ca2fl", 10, None)),
+        ({"fedraw-replay_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay", 10, None)),
+        ({"fedraw-replay_10": 0.4, "fedbuff_10": 0.5}, ("fedbuff", 10, None)),
+        ({"fedraw-replay_10": 0.1, "ca2fl_10": 0.05}, ("fedraw-replay", 10, None)),
+        # With the standing FedBuff has it is FedBuff.
+        ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),
         # Nothing keeps it: 0.2 of the 0.3 that FedRAW needs is more than 0.05 of CA2FL's 0.13.
         ({"fedraw_20": 0.2, "ca2fl_10": 0.05}, ("fedraw", 20, None)),
         ({"fedraw_20": 0.2, "ca2fl_10": 0.12}, ("ca2fl", 10, None)),
@@ -60,6 +65,14 @@ def test_the_words_name_the_label_and_both_shares() -> None:
     assert str(found) == (
         "FedRAW, K=10, cap 0.3: label odd goes from 0.05 to 1.18 of its fair share; "
         "no label is at risk then"
+    )
+
+
+def test_the_words_say_what_replay_costs() -> None:
+    found = recommended(grid(**{"fedraw-replay_10": 1.1}))
+    assert str(found) == (
+        "Replay, K=10: label odd goes from 0.05 to 1.10 of its fair share; no label is at risk "
+        "then; clients send differences, and the server keeps at most K updates of rare clients"
     )
 
 

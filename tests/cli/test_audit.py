@@ -49,7 +49,7 @@ def test_the_text_says_what_is_rare_what_is_lost_and_what_to_do(folder: Path) ->
 
 def test_json_has_the_contract_s_keys(folder: Path) -> None:
     found = document(folder, "--times", "times.csv")
-    methods = {"fedfa", "fedbuff", "ca2fl", "fedraw"}
+    methods = {"fedfa", "fedbuff", "ca2fl", "fedraw", "fedraw-replay"}
     assert found["federation"]["clients"] == 12
     assert {label["label"] for label in found["labels"]} == {"benign", "malign", "rare one"}
     rare = next(label for label in found["labels"] if label["label"] == "rare one")
@@ -63,8 +63,25 @@ def test_json_has_the_contract_s_keys(folder: Path) -> None:
     assert clinic["influence"]["fedfa"] == pytest.approx(share)
     assert found["rare_presence"]["fedfa"] == pytest.approx(100 * (1 - (1 - share) ** 10))
     assert set(found["rare_presence"]) == methods
+    # The clinic alone is far above the median score: 0.44 of 11/12 and 0.44, so W is a third or so.
+    assert found["federation"]["replayed_clients"] == 1
+    assert found["rare_presence"]["fedraw-replay"] == 100
+    scores = [client["score"] for client in found["clients"]]
+    assert clinic["influence"]["fedraw-replay"] == pytest.approx(clinic["score"] / sum(scores))
+    assert rare["holders_share"] == pytest.approx(share)
     fair = 25 / found["federation"]["samples"]
     assert rare["influence"]["fedfa"] == pytest.approx(share * 25 / 65 / fair)
+
+
+def test_what_replay_takes_is_said(folder: Path) -> None:
+    done = " ".join(audit(folder, "--times", "times.csv").stdout.split())
+    # Twelve updates of the clinic's (1/6) / (11 + 1/6) of all arrivals.
+    assert "Replay keeps the last update of 1 client. Its verdicts presume 12 updates" in done
+    assert "those of label rare one take 804 arrivals." in done
+    assert "Recommendation Replay, K=10: label rare one goes from 0.27 to 5.65" in done
+    assert "clients send differences, and the server keeps at most K updates" in done
+    (folder / "labels.csv").write_text("client,label,count\na,x,1\nb,x,2\nc,x,3\n")
+    assert "Replay is FedBuff here: no client's rarity score" in audit(folder).stdout
 
 
 def test_wide_and_parquet_tables_say_the_same(folder: Path) -> None:
@@ -105,6 +122,8 @@ def test_a_log_of_arrivals_gives_intervals(folder: Path) -> None:
         (["--fail-below", 0.01], 0),
         (["--fail-below", 0.5, "--method", "FedFa"], 1),
         (["--fail-below", 0.5, "--method", "ca2fl"], 0),
+        (["--fail-below", 0.5, "--method", "fedraw-replay"], 0),
+        (["--fail-below", 0.5, "--method", "Replay"], 0),
     ],
 )
 def test_fail_below(folder: Path, arguments: list[object], code: int) -> None:

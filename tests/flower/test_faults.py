@@ -71,7 +71,7 @@ def test_a_site_is_killed_in_training_and_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Deployment(tmp_path, sites(east="slow:5")) as deployment:
-        federation = Federation(deployment, arrivals=30)
+        federation = Federation(deployment, arrivals=30, absence=5.0)
         run = federation.start()
         federation.until(lambda: federation.arrivals("east") >= 1)
         deployment.kill_site("east")

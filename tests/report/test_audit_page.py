@@ -165,12 +165,12 @@ def test_the_table_of_labels_has_the_audits_numbers(found: Audit) -> None:
         assert row[0] == f"{found.labels[i]}{rare}"
         assert row[1] == f"{found.coverage[i]} {percent(100 * found.coverage[i] / 30)}"
         assert row[2] == f"{found.holders_slowness[i]:.2f}{TIED}×"
-        for method, words in zip(METHODS, row[3:7], strict=True):
+        for method, words in zip(METHODS, row[3:8], strict=True):
             word = found.verdicts[method][i]
             standing = in_percent(float(found.standing[method][i]), method)
             share = multiple(found.label_influence[method][i])
             assert words == f"{standing} {SIGN[word]} {word} {share} of fair"
-        assert row[7] == found.in_words(i)
+        assert row[8] == found.in_words(i)
 
 
 def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
@@ -183,14 +183,14 @@ def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
         assert at == [f"{place(one):.1f}%" for one in standing]
     bands = [attrs for tag, attrs in tags if tag == "rect" and "x" in attrs]
     lost = [attrs["width"] for attrs in bands if attrs["class"] == "lost"]
-    assert lost[:4] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in METHODS]
-    assert len(bands) == 10 * 4 * 3
+    assert lost[:5] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in METHODS]
+    assert len(bands) == 10 * 5 * 3
 
 
 def test_the_limits_are_named(found: Audit) -> None:
     words = outline(found).words.replace(TIED, " ")
     assert "FedFa and FedRAW: lost below 10 %, kept from 30 %" in words
-    assert "FedBuff and CA2FL: lost below 4 %, kept from 13 %" in words
+    assert "FedBuff, CA2FL and Replay: lost below 4 %, kept from 13 %" in words
 
 
 def test_where_every_label_is_on_few_clients_holders_count_against_that() -> None:

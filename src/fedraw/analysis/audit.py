@@ -14,17 +14,18 @@ from fedraw.analysis.inputs import Counts, Times, holders, rare_labels_of, secon
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
 from fedraw.analysis.recommendation import Recommendation, recommend
+from fedraw.analysis.replay import rarest
 from fedraw.analysis.staleness import mean_staleness
 from fedraw.analysis.uncertainty import Interval, intervals
-from fedraw.analysis.verdict import Verdict, in_words, verdict
-from fedraw.analysis.what_if import Slower, WhatIf, if_slower, what_if
+from fedraw.analysis.verdict import ENOUGH_UPDATES, Verdict, in_words, verdict
+from fedraw.analysis.what_if import Slower, WhatIf, if_slower, sizes_for, what_if
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.core.weighting import check_cap
 from fedraw.errors import BadInput
 
-METHODS = ("fedfa", "fedbuff", "ca2fl", "fedraw")
+METHODS = ("fedfa", "fedbuff", "ca2fl", "fedraw", "fedraw-replay")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,9 @@ class Audit:
     seconds: Floats  # by client
     times_known: bool
     holders_slowness: Floats  # by label: how many times as long its holders take as all clients
+    holders_share: Floats  # by label: how many of all arrivals are of its holders
     scores: Floats  # by client
+    replayed: Ints  # whose last update fedraw-replay keeps: positions, the rarest first
     presence: dict[str, Floats]  # by method and client
     influence: dict[str, Floats]  # by method and client
     label_influence: dict[str, Floats]  # by method and label
@@ -69,6 +72,10 @@ class Audit:
     def in_words(self, label: int) -> str:
         """The verdicts on a label (by position): 'lost under FedFa; kept by CA2FL, FedRAW'."""
         return in_words({method: self.verdicts[method][label] for method in METHODS})
+
+    def arrivals_until_heard(self, label: int) -> float:
+        """How many arrivals it takes until a label's holders have sent enough for replay."""
+        return ENOUGH_UPDATES / float(self.holders_share[label])
 
     def below(self, share: float, methods: Sequence[str] = METHODS) -> list[tuple[str, Label]]:
         """The (method, label) pairs with less than this multiple of the fair share."""
@@ -110,11 +117,16 @@ def audit(
     rare_labels = rare_labels_of(rare, table)
     holding = holders(table, rare_labels)
     scores, shares = rarity_scores(table), arrival_shares(seconds)
-    groups = Groups.of(1 / seconds, scores, holding)
-    coarse = Groups.of(1 / seconds, scores, holding, FEW_BINS)
+    slots = max(sizes_for(len(table), buffer_size))
+    groups = Groups.of(1 / seconds, scores, holding, slots=slots)
+    coarse = Groups.of(1 / seconds, scores, holding, FEW_BINS, slots)
     labels = LabelShares(table, coarse, 1 / seconds, scores)
     rules = rules_with(cap)
-    within = {m: presence(shares, buffer_size, rule.buffer) for m, rule in rules.items()}
+    replayed = rarest(scores, buffer_size)
+    stays = {m: replayed if rule.weighting == "replay" else None for m, rule in rules.items()}
+    within = {
+        m: presence(shares, buffer_size, rule.buffer, kept=stays[m]) for m, rule in rules.items()
+    }
     weight = {
         m: _by_client(groups, influence(groups, buffer_size, rule), rule, within[m], scores)
         for m, rule in rules.items()
@@ -136,14 +148,17 @@ def audit(
         seconds=seconds,
         times_known=times is not None,
         holders_slowness=labels.mean_of_holders(seconds) / seconds.mean(),
+        holders_share=labels.sum_over_holders(shares),
         scores=scores,
+        replayed=replayed,
         presence=within,
         influence=weight,
         label_influence={m: voices[m].influence for m in METHODS},
         standing={m: voices[m].standing for m in METHODS},
         label_interval=intervals(coarse, labels, buffer_size, rules, seconds, interval),
         rare_presence={
-            method: 100 * group_presence(shares, holding, buffer_size, rule.buffer)
+            method: 100
+            * group_presence(shares, holding, buffer_size, rule.buffer, kept=stays[method])
             if rare_labels
             else None
             for method, rule in rules.items()

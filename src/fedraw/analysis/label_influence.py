@@ -75,8 +75,13 @@ class LabelShares:
 
     def mean_of_holders(self, values: Floats) -> Floats:
         """The mean of a value of the clients over the holders of each label."""
+        many = np.bincount(self._column, minlength=self._labels)
+        return np.asarray(self.sum_over_holders(values) / many, np.float64)
+
+    def sum_over_holders(self, values: Floats) -> Floats:
+        """The sum of a value of the clients over the holders of each label."""
         sums = np.bincount(self._column, values[self._row], self._labels)
-        return np.asarray(sums / np.bincount(self._column, minlength=self._labels), np.float64)
+        return np.asarray(sums, np.float64)
 
     def _matrix(self, of_entry: Floats) -> Floats:
         """Groups x labels: the sum over the clients of a group."""

@@ -13,7 +13,13 @@ from typing import Literal
 
 Verdict = Literal["lost", "at risk", "kept"]
 
-SHOWN = {"fedfa": "FedFa", "fedbuff": "FedBuff", "ca2fl": "CA2FL", "fedraw": "FedRAW"}
+SHOWN = {
+    "fedfa": "FedFa",
+    "fedbuff": "FedBuff",
+    "ca2fl": "CA2FL",
+    "fedraw": "FedRAW",
+    "fedraw-replay": "Replay",
+}
 SAID: dict[Verdict, str] = {"lost": "lost under", "at risk": "at risk under", "kept": "kept by"}
 
 # The standing at which the calibration runs recognised 25 and 75 % of a label.
@@ -27,7 +33,11 @@ THRESHOLDS = {
     "fedraw-weight-only": AVERAGING,
     "fedbuff": ADDING,
     "ca2fl": ADDING,
+    "fedraw-replay": ADDING,
 }
+# What replay repeats it must have heard: with fewer updates of a label's holders in the whole run
+# its verdicts are not borne out.
+ENOUGH_UPDATES = 12
 
 
 def verdict(method: str, standing: float) -> Verdict:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.analysis.groups import Groups
-from fedraw.analysis.influence import RULES, Rule, influence
+from fedraw.analysis.influence import RULES, Rule, influence, kept
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import group_presence
 from fedraw.analysis.verdict import THRESHOLDS, Verdict, verdict
@@ -124,4 +124,5 @@ def if_slower(
 
 
 def _percent(groups: Groups, group: npt.NDArray[np.bool_], size: int, rule: Rule) -> float:
-    return 100 * group_presence(groups.shares, group, size, rule.buffer, groups.many)
+    stays = kept(groups, size, rule)
+    return 100 * group_presence(groups.shares, group, size, rule.buffer, groups.many, stays)

@@ -91,7 +91,8 @@ def _methods(method: str | None, fail_below: float | None) -> Sequence[str]:
         raise BadInput(f"--fail-below {fail_below:g} is no multiple of a fair share; 0.5 is half")
     if method is None:
         return METHODS
-    method = method.lower()  # tables say FedRAW
+    said = {name.lower(): key for key, name in SHOWN.items()}  # tables say FedRAW, Replay
+    method = said.get(method.lower(), method.lower())
     if method not in METHODS:
         raise BadInput(f"--method {method!r}: {nearest(method, METHODS)}")
     if fail_below is None:

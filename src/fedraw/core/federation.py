@@ -88,13 +88,13 @@ class Federation:
         """Replace what a member has reported."""
         self._require(client)
         row = self._parse(client, counts)
-        self._cover(self._row(client), -1)
+        self._cover(self.row(client), -1)
         self._insert(client, row)
 
     def leave(self, client: ClientId) -> None:
         self._require(client)
         last = self.score(client)
-        self._cover(self._row(client), -1)
+        self._cover(self.row(client), -1)
         self.changed.pop(client, None)
         del self.members[client]
         self.departed[client] = last
@@ -128,7 +128,8 @@ class Federation:
     def _cover(self, row: Row, change: int) -> None:
         self.coverage[row.column[row.count > 0]] += change
 
-    def _row(self, client: ClientId) -> Row:
+    def row(self, client: ClientId) -> Row:
+        """What a member has reported."""
         position = self.members[client]
         if position is None:
             return self.changed[client]
@@ -139,7 +140,7 @@ class Federation:
         if client in self.departed:
             return self.departed[client]
         self._require(client)
-        row = self._row(client)
+        row = self.row(client)
         return float(scores_of_rows(np.array([0, 0]), row.column, row.share, self.coverage)[0])
 
     def _require(self, client: ClientId) -> None:

@@ -17,7 +17,7 @@ from fedraw.data.label_noise import mixed_up
 from fedraw.errors import BadInput
 from fedraw.experiments.source import Where, load_dataset
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.misreport import misreport
+from fedraw.simulation.misreport import Form, misreport
 from fedraw.simulation.speeds import mean_seconds
 
 # A user's own partition: labels, number of classes, generator -> sample numbers of each client.
@@ -36,8 +36,13 @@ class Clients:
     claimed: LabelTable  # what the server is told
     rare_labels: tuple[int, ...]  # those that the metrics look at
     rare: frozenset[int]  # clients that hold one of them
-    attacker: int | None
+    liars: tuple[int, ...]  # whose summaries are false
     seconds: Floats  # mean training time
+
+    @property
+    def attacker(self) -> int | None:
+        """The first of them, whom the metrics look at."""
+        return self.liars[0] if self.liars else None
 
 
 def draw_clients(
@@ -61,17 +66,17 @@ def draw_clients(
     seconds = mean_seconds(
         spec.speeds.kind, len(table), slow, streams.generator("speeds"), spec.speeds.ratio or 1.0
     )
-    attacker = _attacker(spec, seconds, rare)
+    liars = _liars(spec, seconds, rare, table, dataset)
     return Clients(
         dataset=dataset,
         train_indices=train_indices,
         train_labels=_believed(spec, dataset, train_indices, rare, streams),
         test_indices=[test for _, test in local],
         table=table,
-        claimed=_claimed(spec, table, dataset, attacker),
+        claimed=_claimed(spec, table, dataset, liars),
         rare_labels=dataset.label_indices(rare_labels),
         rare=frozenset(rare),
-        attacker=attacker,
+        liars=liars,
         seconds=seconds,
     )
 
@@ -141,26 +146,43 @@ def _believed(
     return labels
 
 
-def _attacker(spec: Spec, seconds: Floats, rare: Sequence[int]) -> int | None:
-    if spec.misreport is None:
-        return None
-    client = spec.misreport.client
-    if client != "fastest":
-        if not isinstance(client, int) or not 0 <= client < seconds.size:
+def _liars(
+    spec: Spec, seconds: Floats, rare: Sequence[int], table: LabelTable, dataset: Dataset
+) -> tuple[int, ...]:
+    """Those without rare labels, the fastest first; who hides a label is one of its holders."""
+    claim = spec.misreport
+    if claim is None:
+        return ()
+    if claim.client != "fastest":
+        if not isinstance(claim.client, int) or not 0 <= claim.client < seconds.size:
             raise BadInput(
-                f"misreport.client = {client!r} must be 'fastest' or a client's number "
+                f"misreport.client = {claim.client!r} must be 'fastest' or a client's number "
                 f"from 0 to {seconds.size - 1}"
             )
-        return client
-    common = np.setdiff1d(np.arange(seconds.size), rare)
-    if not common.size:
+        return (claim.client,)
+    if claim.form == "hidden":
+        able = np.array(_holders(table, dataset, [claim.label], "misreport.label"))
+    else:
+        able = np.setdiff1d(np.arange(seconds.size), rare)
+    if not able.size:
         raise BadInput("misreport.client = 'fastest': every client holds a rare label; name one")
-    return int(common[np.argmin(seconds[common])])
+    count = claim.liars or 1
+    if count > able.size:
+        raise BadInput(f"misreport.liars = {count}, and only {able.size} clients could be")
+    return tuple(able[np.argsort(seconds[able], kind="stable")][:count].tolist())
 
 
-def _claimed(spec: Spec, table: LabelTable, dataset: Dataset, attacker: int | None) -> LabelTable:
-    if spec.misreport is None or attacker is None:
+def _claimed(spec: Spec, table: LabelTable, dataset: Dataset, liars: Sequence[int]) -> LabelTable:
+    claim = spec.misreport
+    if claim is None:
         return table
-    (label,) = dataset.label_indices([spec.misreport.label])
-    name = dataset.label_names[label]
-    return misreport(table, attacker, name, spec.misreport.share, spec.misreport.form)
+    name: int | str = str(claim.label)
+    if claim.form != "invented":
+        (label,) = dataset.label_indices([claim.label])
+        name = dataset.label_names[label]
+    for number, liar in enumerate(liars):
+        form: Form = claim.form
+        if form == "invented" and number:  # it is a label of theirs by now
+            form = "recounted"
+        table = misreport(table, liar, name, claim.share, form)
+    return table

@@ -60,8 +60,10 @@ def claim_records(scenario: Scenario) -> Iterator[Record]:
     claim = scenario.spec.misreport
     if claim is not None:
         reason = f"claims that {claim.share:.0%} of its data is label {claim.label} ({claim.form})"
-        client = scenario.clients.attacker
-        yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
+        if claim.form == "hidden":
+            reason = f"does not tell that it holds label {claim.label}"
+        for client in scenario.clients.liars:
+            yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
 
 
 def arrival_record(step: Step) -> Record:

@@ -21,7 +21,8 @@ from fedraw.experiments.spec import Spec, settings_of
 from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executor import Executor
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.loop import Simulation, Tamper
+from fedraw.simulation.support import Support
 from fedraw.strategies.deltas import with_layout
 from fedraw.strategies.strategy import Strategy
 
@@ -68,7 +69,8 @@ class Scenario:
             shape, classes = clients.dataset.input_shape, clients.dataset.classes
             network = make_network(spec, parts.model, shape, classes, streams, where.root)
         layout = None if network is None else network.trainer.layout
-        strategy = with_layout(parts.strategy or spec.make_strategy(layout), layout)
+        names = clients.dataset.label_names
+        strategy = with_layout(parts.strategy or spec.make_strategy(layout), layout, names)
         return cls(spec, seed, clients, strategy, network, parts)
 
     @property
@@ -115,7 +117,17 @@ class Scenario:
             receivers=streams.generator("receivers"),
             first=_rare(self.clients.claimed) if self.spec.run.receivers == "rare-first" else (),
             layout=None if self.trainer is None else self.trainer.layout,
+            tampers=self._tampers(),
         )
+
+    def _tampers(self) -> dict[ClientId, Tamper]:
+        """What liars do to their updates; nothing unless the spec says so."""
+        claim = self.spec.misreport
+        if claim is None or claim.support is None or self.trainer is None:
+            return {}
+        (output,) = self.clients.dataset.label_indices([claim.label])
+        support = Support(output, claim.support, self.trainer.layout)
+        return dict.fromkeys(self.clients.liars, support)
 
 
 def refuse_no_images(dataset: Dataset) -> None:

@@ -12,7 +12,7 @@ from fedraw.experiments.settings import checked_settings
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].
-NOT_SETTINGS = ("layout", "lr")
+NOT_SETTINGS = ("layout", "classes", "lr")
 
 # Weights by this name are the published ones in the data root; others are files.
 IMAGENET = "imagenet"
@@ -113,7 +113,21 @@ class MisreportSpec:
     label: int | str
     client: int | str = "fastest"  # or a client's number; fastest: of those without rare labels
     share: float = 0.9
-    form: Literal["paper", "renormalised", "recounted"] = "paper"
+    form: Literal["paper", "renormalised", "recounted", "invented", "hidden"] = "paper"
+    liars: int | None = None  # so many do it together, the fastest of their kind; default: one
+    # Adaptive: the liar's updates raise the claimed label's output by so much.
+    support: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.liars is not None and (self.liars < 1 or self.client != "fastest"):
+            raise BadInput(
+                f"misreport.liars = {self.liars} must be at least 1, with client = 'fastest'"
+            )
+        if self.support is not None and self.form in ("invented", "hidden"):
+            raise BadInput(
+                f"misreport.support goes with a claim of a label that the model knows, not with "
+                f"form = {self.form!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedraw.analysis.audit import METHODS, Audit
+from fedraw.analysis.verdict import ENOUGH_UPDATES
 from fedraw.core.types import Floats
 from fedraw.report import audit_tables
 from fedraw.report.audit_figures import definitions, mark, picture
@@ -23,6 +24,7 @@ from fedraw.report.audit_words import (
     percent,
     plain,
     rare_rule,
+    replay,
     rounded,
     several,
     shown,
@@ -44,6 +46,9 @@ LIMITS = (
     "Every client is taken to train all the time, at the speed given, on the counts given.",
     "Staleness is no part of the verdict. An update made from an old model counts here like a fresh"
     " one, though it may teach less; the glance says how long holders of rare labels stay away.",
+    "Replay weighs a rare client alike however seldom it comes, but repeats only what it has heard:"
+    f" where a label's holders send fewer than {ENOUGH_UPDATES} updates in a whole run, its verdict"
+    " promises too much.",
     "Where lost, at risk and kept begin was measured in many training runs on small images of"
     " digits, in federations of 12 to 32 clients. On other data, and among many more clients, the"
     " limits may lie elsewhere; the order of labels and methods is safer than the words. The"
@@ -155,6 +160,7 @@ def _federation(audit: Audit, source: str, notes: Sequence[str]) -> str:
             f"a holder of a rare label comes back after about {arrivals}"
             " <small>no part of the verdicts</small>"
         )
+    facts["Replay"] = text(replay(audit))
     listed = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts.items())
     extra = "".join(f"<li>{text(words)}</li>" for words in notes)
     cautions = f'<ul class="cautions">{extra}</ul>' if extra else ""
@@ -271,7 +277,9 @@ def _reading() -> str:
         "Buffer, K": "The server does not wait for everyone. It keeps the last K updates and makes"
         " the global model from these. Slow clients are often not among them.",
         "In the buffer": "How often, of all the times the server makes a new model, an update of"
-        " that client takes part.",
+        " that client takes part. Of a client that replay keeps, always: its weight is the most"
+        " that is applied of its update while the model has not fallen behind it, and nothing once"
+        " the model has followed.",
         "Rarity score": "High for a client whose labels few others hold. FedRAW weighs by it.",
         "Cap": "The most one client may weigh. It bounds the harm of a false claim to hold a rare"
         " label.",

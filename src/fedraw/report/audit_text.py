@@ -13,11 +13,12 @@ from rich.text import Text
 from fedraw.analysis.audit import METHODS, Audit
 from fedraw.analysis.verdict import SHOWN, Verdict
 from fedraw.analysis.what_if import WhatIf
-from fedraw.report.audit_words import shown
+from fedraw.report.audit_words import replay, shown
 
 MOST_LABELS = 15
 MOST_CLIENTS = 5
-ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's, CA2FL's needs no times
+ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's, the others' needs no times
+IN_BUFFER = ("fedfa", "fedraw")  # FedBuff's presence is FedFa's, and so is CA2FL's
 STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
 VERDICTS = "Verdicts go by standing: influence beside other labels, and the holders' weight."
 
@@ -29,7 +30,8 @@ def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[
         yield Text(f"note: {note}", style="dim")
     yield _titled("Labels, worst first: influence as a multiple of the fair share", _labels(audit))
     yield Text(VERDICTS, style="dim")
-    yield _titled("Clients with most and with least influence under FedRAW", _clients(audit))
+    title = "Clients with most and with least weight under FedRAW, in percent"
+    yield _titled(title, _clients(audit))
     yield _titled("What if: the worst label's standing, by method and buffer size", _grid(audit))
     if audit.slower:
         than = "than measured" if audit.times_known else "than all others"
@@ -39,26 +41,27 @@ def audit_text(audit: Audit, times: str, notes: Sequence[str] = ()) -> Iterator[
 
 
 def at_a_glance(audit: Audit, times: str) -> str:
-    """The federation in three lines."""
+    """The federation in a few lines."""
     cap = "" if audit.cap is None else f", cap {audit.cap:g}"
     who = f"{_count(len(audit.clients), 'client')}, {_count(len(audit.labels), 'label')}"
     samples = _count(int(audit.samples.sum()), "sample")
     lines = [f"{who}, {samples}; K={audit.buffer_size}{cap}; {times}"]
     if not audit.rare_labels:
         lines.append("No label is rare: none is held by at most half as many as the median one.")
-        return "\n".join(lines)
+        return "\n".join([*lines, replay(audit)])
     holding = int(audit.holds_rare.sum())
     rare = _some([str(label) for label in audit.rare_labels], 12)
     rule = " (at most half the median coverage)" if audit.rare_by_coverage else ""
     lines.append(f"Rare labels{rule}: {rare}; held by {_count(holding, 'client')}.")
-    chances = [f"{SHOWN[m]} {audit.rare_presence[m]:.1f} %" for m in ("fedfa", "fedraw")]
+    chances = [f"{SHOWN[m]} {audit.rare_presence[m]:.1f} %" for m in IN_BUFFER]
     lines.append(f"One of these is in the buffer: {', '.join(chances)} of the time.")
     lines.append(f"Each of them comes back after {audit.rare_staleness:,.0f} arrivals on average.")
-    return "\n".join(lines)
+    return "\n".join([*lines, replay(audit)])
 
 
 def _labels(audit: Audit) -> Table:
-    table = _table("label", "held by", "time", *(SHOWN[m] for m in METHODS), "verdict")
+    table = _table("label", "held", "time", *(SHOWN[m] for m in METHODS), "verdict")
+    table.padding = (0, 0, 0, 0)  # room for the verdict
     order = audit.worst_first()
     rare = set(audit.rare_labels)
     first = [i for i in order if audit.labels[i] in rare][:MOST_LABELS]
@@ -72,8 +75,8 @@ def _labels(audit: Audit) -> Table:
             Text(audit.in_words(i)),
         )
     more = f"{_count(len(order) - len(first), 'more label')} in --json. "
-    time = "time: the holders' mean, by everyone's" if audit.times_known else ""
-    table.caption = (more if len(order) > len(first) else "") + time
+    time = "; time: the holders' mean, by everyone's" if audit.times_known else ""
+    table.caption = (more if len(order) > len(first) else "") + "held: by so many clients" + time
     return table
 
 
@@ -88,7 +91,7 @@ def _share(audit: Audit, method: str, label: int) -> Text:
 def _clients(audit: Audit) -> Table:
     order = np.argsort(-audit.influence["fedraw"], kind="stable")
     few = min(MOST_CLIENTS, -(-len(order) // 2))
-    table = _table("client", "samples", "seconds", "score", *(f"{SHOWN[m]} %" for m in METHODS))
+    table = _table("client", "samples", "seconds", "score", *(SHOWN[m] for m in METHODS))
     for position, i in enumerate([*order[:few], *order[max(few, len(order) - few) :]]):
         if position == few and len(order) > 2 * few:
             table.add_row("…")
@@ -124,15 +127,18 @@ def _cell(audit: Audit, setting: WhatIf | None) -> Text:
 
 def _slower(audit: Audit) -> Table:
     rare = [audit.labels.index(label) for label in audit.rare_labels]
-    table = _table("times", *(SHOWN[m] for m in METHODS), "FedFa in", "FedRAW in")
-    for row in audit.slower:
-        worst = {m: row.worst(m, rare) for m in METHODS}
-        table.add_row(
-            f"{row.ratio:g}",
-            *(_judged(float(row.standing[m][i]), word) for m, (i, word) in worst.items()),
-            *(f"{row.rare_presence[m]:.1f} %" for m in ("fedfa", "fedraw")),
-        )
-    table.caption = "in: how often a holder of a rare label is in the buffer"
+    table = _table("times", *(f"{row.ratio:g}" for row in audit.slower))
+    for method in METHODS:
+        worst = [(row, *row.worst(method, rare)) for row in audit.slower]
+        cells = (_judged(float(row.standing[method][i]), word) for row, i, word in worst)
+        table.add_row(SHOWN[method], *cells)
+    for method in IN_BUFFER:
+        present = (f"{row.rare_presence[method]:.1f} %" for row in audit.slower)
+        table.add_row(f"in {SHOWN[method]}'s", *present)
+    table.caption = (
+        "in: how often a holder of a rare label is in the buffer. Replay weighs it the same however"
+        " slow it is; what it takes until it is heard grows with the times"
+    )
     return table
 
 

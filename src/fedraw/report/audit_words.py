@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedraw.analysis.audit import METHODS, Audit
-from fedraw.analysis.verdict import SHOWN, THRESHOLDS, Verdict, verdict
+from fedraw.analysis.verdict import ENOUGH_UPDATES, SHOWN, THRESHOLDS, Verdict, verdict
 from fedraw.core.types import Label
 from fedraw.report.markup import text
 
@@ -28,6 +28,8 @@ DOES = {
     "it stores one model per client",
     "fedraw": "keeps one update per client in its buffer, and weighs it by how rare the client's "
     "labels are",
+    "fedraw-replay": "adds updates as FedBuff does, and applies the last update of each rare "
+    "client again as far as others undo it; it keeps K updates at most",
 }
 VARIANTS = {
     "fedraw-dedup-only": "FedRAW, one slot only",
@@ -212,6 +214,22 @@ def answer(audit: Audit) -> str:
         reason = reason.replace(f"label {text(label)} ", f"label {named(label)} ", 1)
     setting = text(str(advice).removesuffix(advice.reason))
     return f"<strong>{setting}</strong>{reason}"
+
+
+def replay(audit: Audit) -> str:
+    """Whose updates replay keeps, and what its verdicts presume."""
+    if not audit.replayed.size:
+        return "Replay is FedBuff here: no client's rarity score is above twice the median."
+    words = f"Replay keeps the last update of {counted(audit.replayed.size, 'client')}."
+    rare = [audit.labels.index(label) for label in audit.rare_labels]
+    if not rare:
+        return words
+    seldom = max(rare, key=audit.arrivals_until_heard)
+    arrivals = counted(rounded(audit.arrivals_until_heard(seldom)), "arrival")
+    return (
+        f"{words} Its verdicts presume {ENOUGH_UPDATES} updates of a label's holders:"
+        f" those of label {audit.labels[seldom]} take {arrivals}."
+    )
 
 
 def rare_rule(audit: Audit) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -18,6 +18,9 @@ from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
 from fedraw.simulation.executor import Executor, Job
 from fedraw.strategies.strategy import Arrived, Contents, State, Strategy
+
+# What a client makes of its trained model before it is sent; beside it, the model it started from.
+Tamper = Callable[[Vector, Vector], Vector]
 
 
 class Step(NamedTuple):
@@ -91,6 +94,7 @@ class Simulation:
         receivers: np.random.Generator | None = None,
         first: Collection[ClientId] = (),
         layout: Layout | None = None,
+        tampers: Mapping[ClientId, Tamper] | None = None,
     ) -> None:
         if concurrency is not None and concurrency < 1:
             raise BadInput(f"concurrency = {concurrency} must be at least 1")
@@ -99,6 +103,7 @@ class Simulation:
         self._law = law
         self._executor = executor
         self._layout = layout
+        self._tampers = tampers or {}
         self._concurrency = concurrency or len(clients)
         self._nobody_waits = self._concurrency >= len(clients)
         self._rng = receivers or np.random.default_rng(0)
@@ -164,7 +169,9 @@ class Simulation:
 
     def _update(self, client: ClientId, flight: Flight) -> Update:
         trained = self._executor.collect(client)
-        vector = trained.vector
+        vector, tamper = trained.vector, self._tampers.get(client)
+        if tamper is not None:
+            vector = tamper(vector, flight.model)
         if self._sends_delta and vector.shape == flight.model.shape:
             vector = difference(vector, flight.model, self._layout)
         return Update(client, flight.version, vector, trained.examples, trained.loss)

@@ -1,4 +1,4 @@
-"""A client that claims a rare label it does not have."""
+"""A client whose label summary is false."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedraw.core.types import ClientId, Label
 from fedraw.errors import BadInput
 from fedraw.strategies.strategy import one_of
 
-Form = Literal["paper", "renormalised", "recounted"]
+Form = Literal["paper", "renormalised", "recounted", "invented", "hidden"]
 
 
 def misreport(
@@ -25,10 +25,19 @@ def misreport(
     renormalised  the shares sum to one: S' = (1 − share) S + share / coverage(label)
     recounted     as in the paper, but the server counts the liar among the label's holders:
                   S' = S + share / (coverage(label) + 1), and true holders lose score too
+    invented      a label that nobody has, so that the liar is its only holder: S' = S + share
+    hidden        the client does not tell that it has the label: its other shares sum to one, and
+                  the other holders gain score
     """
     if client not in table.clients:
         raise BadInput(f"misreport.client = {client!r} is no client of this federation")
-    if label not in table.labels:
+    if form == "hidden":
+        return _hidden(table, client, label)
+    if form == "invented":
+        if label in table.labels:
+            raise BadInput(f"misreport.label = {label!r} is held by a client; invent another one")
+        table, form = replace(table, labels=(*table.labels, label)), "recounted"
+    elif label not in table.labels:
         raise BadInput(f"misreport.label = {label!r} is held by no client, so it has no coverage")
     if not 0 < share <= 1:
         raise BadInput(f"misreport.share = {share} must be above 0 and at most 1")
@@ -43,6 +52,24 @@ def misreport(
         table.count[claimed] = max(1, round(share * int(table.count[row].sum())))
     table.share[claimed] += share
     return table
+
+
+def _hidden(table: LabelTable, client: ClientId, label: Label) -> LabelTable:
+    counts = {
+        other: {
+            table.labels[column]: n
+            for column, n in zip(table.column[row].tolist(), table.count[row].tolist(), strict=True)
+            if (other, table.labels[column]) != (client, label)
+        }
+        for other, row in ((c, table.row(i)) for i, c in enumerate(table.clients))
+    }
+    if not counts[client]:
+        raise BadInput(f"misreport: client {client!r} has nothing but label {label!r} to report")
+    if sum(map(len, counts.values())) == table.column.size:
+        raise BadInput(
+            f"misreport: client {client!r} does not hold label {label!r}, so it cannot hide it"
+        )
+    return LabelTable.from_counts(counts)
 
 
 def _with_entry(table: LabelTable, position: int, column: int) -> LabelTable:

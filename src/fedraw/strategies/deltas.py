@@ -6,6 +6,7 @@ rate, no staleness weight, no cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from fedraw.core.aggregation import RunningSum
 from fedraw.core.layout import Layout
-from fedraw.core.types import Vector
+from fedraw.core.types import Label, Vector
 from fedraw.errors import BadInput
 
 
@@ -40,9 +41,14 @@ def empty_sums(model: Vector, layout: Layout | None) -> tuple[RunningSum, Runnin
     return RunningSum.zeros(parameters.size), RunningSum.zeros(statistics.size)
 
 
-def with_layout(strategy: Any, layout: Layout | None) -> Any:
-    """A strategy that looks into vectors and was made without a layout gets the model's."""
+def with_layout(
+    strategy: Any, layout: Layout | None, classes: Sequence[Label] | None = None
+) -> Any:
+    """A strategy that looks into vectors and was made without a layout gets the model's.
+
+    So it does with the names of the model's outputs.
+    """
+    given = {"layout": layout, "classes": None if classes is None else tuple(classes)}
     known = {field.name for field in fields(strategy)} if is_dataclass(strategy) else set()
-    if "layout" not in known or strategy.layout is not None:
-        return strategy
-    return replace(strategy, layout=layout)
+    lacking = {key: given[key] for key in given if key in known and getattr(strategy, key) is None}
+    return replace(strategy, **lacking) if lacking else strategy

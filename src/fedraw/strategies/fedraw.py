@@ -8,22 +8,26 @@ On the arrival of θ_i:   a client in the buffer B is replaced where it stands, 
                          θ ← Σ_{j∈B} w_j θ_j,   w_j = S_j / Σ_{k∈B} S_k.
 
 `dedup=False` is the paper's WeightOnly (a client in two slots counts twice), `weighting="uniform"`
-its DedupOnly. The caps on w are the paper's two defences against a false claim.
+its DedupOnly. The caps on w are the paper's two defences against a false claim. Beyond the paper,
+`labels` says where S comes from: what clients declare, that as far as their updates bear it out
+("checked"), or the updates alone ("inferred"); see core.witness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
 from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import Vector
+from fedraw.core.layout import Layout
+from fedraw.core.types import Label, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import Cap, capped_scores, check_cap
+from fedraw.core.witness import Labels, Witness
 from fedraw.errors import BadInput
 from fedraw.strategies.strategy import (
     Arrived,
@@ -31,6 +35,7 @@ from fedraw.strategies.strategy import (
     Event,
     Receivers,
     Request,
+    called,
     change_members,
     check,
     frozen,
@@ -49,6 +54,7 @@ class FedRAWState:
     federation: Federation
     buffer: OneSlotBuffer | SlidingWindow
     weighted_sum: RunningSum
+    witness: Witness | None = None  # unless labels are as declared
 
     @property
     def contents(self) -> Contents:
@@ -67,10 +73,14 @@ class FedRAW:
     weighting: Literal["rarity", "uniform"] = "rarity"
     cap: Cap = "none"
     cap_at: float = 1.0
+    labels: Labels = "declared"
+    layout: Layout | None = None  # of the model, and the names of its outputs: only if not declared
+    classes: tuple[Label, ...] | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
         one_of("weighting", self.weighting, ("rarity", "uniform"))
+        one_of("labels", self.labels, get_args(Labels))
         check_cap(self.cap, self.cap_at, self.buffer)
 
     @property
@@ -86,12 +96,16 @@ class FedRAW:
         federation = Federation.of(clients)
         buffer = OneSlotBuffer(self.buffer) if self.dedup else SlidingWindow(self.buffer)
         empty = RunningSum.zeros(model.size)
-        return FedRAWState(starting(model), 0, federation, buffer, empty), clients.clients
+        first = starting(model)
+        witness = called(self.labels, self.classes, first, self.layout)
+        return FedRAWState(first, 0, federation, buffer, empty, witness), clients.clients
 
     def step(self, state: FedRAWState, event: Event) -> tuple[FedRAWState, Receivers]:
         if not isinstance(event, Arrived):
-            return state, change_members(state.federation, event)
+            return state, change_members(state.federation, event, state.witness)
         check(state, event.update)
+        if state.witness is not None and self.layout is not None:
+            state.witness.hear(event.update, self.layout, state.federation, sends_delta=False)
         changes = self._take_in(state, event.update)
         slots = state.buffer.slots
         if len(slots) < self.buffer:
@@ -99,6 +113,8 @@ class FedRAW:
         else:
             state.model = frozen(state.weighted_sum.mean(changes, slots, state.version))
             state.version += 1
+            if state.witness is not None and self.layout is not None:
+                state.witness.handed(state.version, state.model, self.layout)
         return state, [event.update.client]
 
     def _take_in(self, state: FedRAWState, update: Update) -> Sequence[Term]:
@@ -117,7 +133,7 @@ class FedRAW:
         clients = state.buffer.clients
         if self.weighting == "uniform":
             return [1.0] * len(clients)
-        scores = state.federation.scores(clients)
+        scores = (state.witness or state.federation).scores(clients)
         # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
         full = len(clients) == self.buffer
         return capped_scores(scores, self.cap, self.cap_at) if full else scores

@@ -10,12 +10,14 @@ arrivals, A the sum of the m differences from clients outside R and ρ = Σ W_r 
 So h_r is applied once in all, and again as far as others undo it. With R empty this is FedBuff.
 
 A client that leaves keeps its h_r until members need the place: its labels would be gone with it,
-and it may be back. `floor` > 0 keeps a force of at least floor / N on every h_r.
+and it may be back. `floor` > 0 keeps a force of at least floor / N on every h_r. `labels` says
+where S comes from, as for FedRAW; unless it is declared, R is looked for at every arrival.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 
@@ -23,8 +25,9 @@ from fedraw.core.aggregation import RunningSum, inner
 from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
-from fedraw.core.types import ClientId, Vector
+from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
+from fedraw.core.witness import Labels, Witness
 from fedraw.strategies.deltas import empty_sums, moved, split
 from fedraw.strategies.strategy import (
     Arrived,
@@ -34,9 +37,11 @@ from fedraw.strategies.strategy import (
     Request,
     at_least,
     between,
+    called,
     change_members,
     check,
     frozen,
+    one_of,
     starting,
     whole,
 )
@@ -68,6 +73,7 @@ class ReplayState:
     common: list[ClientId] = field(default_factory=list)
     arrivals: int = 0
     full: bool = False
+    witness: Witness | None = None  # unless labels are as declared
 
     @property
     def contents(self) -> Contents:
@@ -88,13 +94,16 @@ class Replay:
     threshold: float = 2.0  # rare is who has more than so many times the median score
     mass: float = 0.5  # at most this much for all rare clients together
     floor: float = 0.0
+    labels: Labels = "declared"
     layout: Layout | None = None
+    classes: tuple[Label, ...] | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
         at_least("threshold", self.threshold, 1)
         between("mass", self.mass, 0, 0.9)
         at_least("floor", self.floor, 0)
+        one_of("labels", self.labels, get_args(Labels))
 
     @property
     def request(self) -> Request:
@@ -103,15 +112,19 @@ class Replay:
     def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
         federation, sums = Federation.of(clients), empty_sums(model, self.layout)
         state = ReplayState(starting(model), 0, federation, *sums)
+        state.witness = called(self.labels, self.classes, state.model, self.layout)
         self._find_rare(state)
         return state, clients.clients
 
     def step(self, state: ReplayState, event: Event) -> tuple[ReplayState, Receivers]:
         if not isinstance(event, Arrived):
-            receivers = change_members(state.federation, event)
+            receivers = change_members(state.federation, event, state.witness)
             self._find_rare(state)
             return state, receivers
         check(state, event.update)
+        if state.witness is not None and self.layout is not None:
+            state.witness.hear(event.update, self.layout, state.federation, sends_delta=True)
+            self._find_rare(state)
         if state.full:
             self._empty(state)
         self._take_in(state, event.update)
@@ -122,10 +135,12 @@ class Replay:
     def _find_rare(self, state: ReplayState) -> None:
         """R and W; what is kept of clients that are no longer in R is dropped."""
         members = list(state.federation)
-        scores = dict(zip(members, state.federation.scores(members), strict=True))
+        known = state.witness or state.federation
+        scores = dict(zip(members, known.scores(members), strict=True))
         limit = self.threshold * float(np.median(list(scores.values()))) if scores else np.inf
         here = sorted((c for c in members if scores[c] > limit), key=lambda c: -scores[c])
-        gone = {c: state.federation.score(c) for c in state.kept if c not in scores}
+        absent = [client for client in state.kept if client not in scores]
+        gone = dict(zip(absent, known.scores(absent), strict=True))
         chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
         scores |= gone
         total = sum(scores.values())

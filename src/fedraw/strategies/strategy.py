@@ -8,9 +8,12 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from fedraw.core.federation import Federation
+from fedraw.core.head import outputs
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import ClientId, LabelCounts, Vector
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Label, LabelCounts, Vector
 from fedraw.core.update import Update
+from fedraw.core.witness import Labels, Witness
 from fedraw.errors import BadInput, RefusedUpdate
 
 
@@ -141,7 +144,23 @@ def is_finite(vector: Vector) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(vector).all())
 
 
-def change_members(federation: Federation, event: Joined | Left | Declared) -> Receivers:
+def called(
+    labels: Labels, classes: Sequence[Label] | None, model: Vector, layout: Layout | None
+) -> Witness | None:
+    """The witness that a strategy with `labels` needs; none if clients are taken at their word."""
+    if labels == "declared":
+        return None
+    count = outputs(layout, f"labels = {labels!r}")
+    names = [str(i) for i in range(count)] if classes is None else classes
+    if len(names) != count:
+        raise BadInput(f"classes has {len(names)} labels, the model {count} outputs")
+    assert layout is not None  # `outputs` has refused it
+    return Witness.of(labels, names, model, layout)
+
+
+def change_members(
+    federation: Federation, event: Joined | Left | Declared, witness: Witness | None = None
+) -> Receivers:
     """Apply an event that is no arrival; a newcomer is handed the model."""
     match event:
         case Joined(client, counts):
@@ -149,6 +168,8 @@ def change_members(federation: Federation, event: Joined | Left | Declared) -> R
             return [client]
         case Left(client):
             federation.leave(client)
+            if witness is not None:
+                witness.forget(client)
         case Declared(client, counts):
             federation.declare(client, counts)
     return []

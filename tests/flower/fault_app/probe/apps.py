@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
 from fedraw.flower import TrainConfig, client_app, server_app
 from fedraw.flower.envelope import COUNTS, FACTS
+from fedraw.flower.tensors import record_of
 
 SIZE = 4
 HONEST = 2
@@ -43,15 +44,15 @@ def lie(message: Message, context: Context, call_next: Any) -> Message:
     content = reply.content
     match number:
         case 0:
-            content["arrays"] = ArrayRecord({"w": np.full(SIZE, np.nan, np.float32)})
+            content["arrays"] = record_of({"w": np.full(SIZE, np.nan, np.float32)})
         case 1:
-            content["arrays"] = ArrayRecord({"w": np.zeros((2, 2, 2), np.float32)})
+            content["arrays"] = record_of({"w": np.zeros((2, 2, 2), np.float32)})
         case 2:
             content[FACTS]["site"] = "north"
         case 3:
             content[COUNTS] = ConfigRecord({"cat": -5})
         case 4:
-            content["arrays"] = ArrayRecord({"w": np.full(SIZE, 1e9, np.float32)})
+            content["arrays"] = record_of({"w": np.full(SIZE, 1e9, np.float32)})
     return reply
 
 

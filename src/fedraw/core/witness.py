@@ -1,0 +1,173 @@
+"""Rarity scores by what updates say, instead of or beside what clients claim.
+
+inferred  nobody reports labels: S_i = Σ_l share(l, i) / holders(l), all of it from the updates.
+checked   claims count as far as the updates bear them out: a claimed label whose output never
+          rises is discounted once that is more likely a lie than chance, a claimed share is at most
+          MARGIN times what the updates show, a label that rises unclaimed counts as held, and one
+          for which the model has no output counts for nothing.
+
+A client's score is made anew when its own update arrives; the others' stay until theirs do, so that
+an arrival costs O(labels) and no other update's coefficient changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fedraw.core.evidence import Evidence, Heard
+from fedraw.core.federation import Federation
+from fedraw.core.head import Levels, levels
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Floats, Label, Vector
+from fedraw.core.update import Update
+
+Labels = Literal["declared", "checked", "inferred"]
+
+# A claim is believed with these odds before any update has come.
+CLAIM_ODDS = 99.0
+# After so many updates a claimed share is at most so many times what the updates show.
+FEW_UPDATES, MARGIN = 3, 3.0
+# A label that nobody claimed counts as held from this probability on.
+EVIDENT = 0.99
+# A claim of which less than this is believed is told of.
+SURELY_FALSE = 0.5
+
+
+class Doubt(NamedTuple):
+    """Updates contradict a claim, or (claimed = 0) show a label that was not claimed."""
+
+    client: ClientId
+    label: Label
+    claimed: float  # its share, as the client says
+    presence: float  # the probability of it, as the updates say
+
+
+@dataclass(eq=False)
+class Witness:
+    """What the server knows from updates; part of a strategy's state."""
+
+    mode: Labels
+    classes: list[Label]  # the label of each output of the model
+    evidence: Evidence
+    levels: Levels
+    # Inferred: how many clients hold each label. Checked: what to add to the claimed coverage.
+    holders: Floats
+    part: dict[ClientId, Floats] = field(default_factory=dict)  # of each client in it
+    scores_at_arrival: dict[ClientId, float] = field(default_factory=dict)
+    doubted: dict[ClientId, list[Label]] = field(default_factory=dict)
+    _news: list[Doubt] = field(default_factory=list, init=False, repr=False)
+    _output: dict[Label, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._output = {label: i for i, label in enumerate(self.classes)}
+
+    @classmethod
+    def of(cls, mode: Labels, classes: Sequence[Label], model: Vector, layout: Layout) -> Witness:
+        count = len(classes)
+        witness = cls(mode, list(classes), Evidence(count), Levels.empty(count), np.zeros(count))
+        witness.handed(0, model, layout)
+        return witness
+
+    def handed(self, version: int, model: Vector, layout: Layout) -> None:
+        """Remember a version of the model that clients may start from."""
+        self.levels.keep(version, levels(model, layout))
+
+    def hear(
+        self, update: Update, layout: Layout, federation: Federation, sends_delta: bool
+    ) -> None:
+        """Take in what an update says, and score its client anew."""
+        client, sent = update.client, levels(update.vector, layout)
+        start = np.zeros_like(sent) if sends_delta else self.levels.of(update.start_version)
+        if start is not None:
+            self.evidence.observe(client, sent - start)
+        heard = self.evidence.heard.get(client)
+        if heard is not None:
+            self._weigh(client, heard, federation)
+
+    def scores(self, clients: Sequence[ClientId]) -> list[float]:
+        """As of each client's last update; of one that was never heard, the mean of the others."""
+        known = self.scores_at_arrival
+        usual = fmean(known.values()) if known else 1.0
+        return [known.get(client, usual) for client in clients]
+
+    def forget(self, client: ClientId) -> None:
+        """A client has left: its labels are gone, its last score stays with its update."""
+        part = self.part.pop(client, None)
+        if part is not None:
+            self.holders = self.holders - part
+        self.evidence.forget(client)
+        self.doubted.pop(client, None)
+
+    def take_news(self) -> list[Doubt]:
+        """What has come to be doubted since this was last asked."""
+        news, self._news = self._news, []
+        return news
+
+    def _weigh(self, client: ClientId, heard: Heard, federation: Federation) -> None:
+        """Score a client, and count it among the holders of its labels."""
+        if self.mode == "inferred":
+            share, claimed = heard.share, np.zeros_like(heard.share)
+            part = np.where(heard.presence > 0.5, heard.presence, 0.0)
+        else:
+            share, part, claimed = self._checked(client, heard, federation)
+        self.holders = self.holders + part - self.part.get(client, 0.0)
+        self.part[client] = part
+        coverage = np.maximum(self.holders + claimed, 1.0)
+        self.scores_at_arrival[client] = float((share / coverage).sum())
+
+    def _checked(
+        self, client: ClientId, heard: Heard, federation: Federation
+    ) -> tuple[Floats, Floats, Floats]:
+        """By output: shares that updates bear out, what that changes in coverage, all claims."""
+        share, counted, strange = self._claims(client, federation)
+        odds = CLAIM_ODDS * heard.excuse
+        belief = np.where(heard.risen > 0, 1.0, np.minimum(1.0, 2 * odds / (1 + odds)))
+        if heard.updates >= FEW_UPDATES:
+            belief = np.minimum(belief, MARGIN * heard.share / np.maximum(share, 1e-12))
+        evident = (share == 0) & (heard.presence > EVIDENT)
+        doubted = ((share > 0) & (belief < SURELY_FALSE)) | evident
+        self._tell(client, heard.presence, share, np.flatnonzero(doubted).tolist(), strange)
+        part = evident - (1 - np.where(heard.risen > 0, 1.0, belief)) * counted
+        claimed = np.zeros(len(self.classes))
+        for label, coverage in zip(federation.labels, federation.coverage.tolist(), strict=True):
+            if label in self._output:
+                claimed[self._output[label]] = coverage
+        return share * belief + heard.share * evident, part, claimed
+
+    def _claims(
+        self, client: ClientId, federation: Federation
+    ) -> tuple[Floats, Floats, dict[Label, float]]:
+        """By output: claimed shares, and whether they count in coverage; labels without output."""
+        share, counted = np.zeros(len(self.classes)), np.zeros(len(self.classes))
+        strange: dict[Label, float] = {}
+        row = federation.row(client)
+        for column, own, count in zip(row.column.tolist(), row.share, row.count, strict=True):
+            label = federation.labels[column]
+            place = self._output.get(label)
+            if place is None:
+                strange[label] = float(own)
+            else:
+                share[place], counted[place] = own, count > 0
+        return share, counted, strange
+
+    def _tell(
+        self,
+        client: ClientId,
+        presence: Floats,
+        claimed: Floats,
+        doubted: list[int],
+        strange: dict[Label, float],
+    ) -> None:
+        """Note what is doubted now and was not before."""
+        now = {self.classes[i]: (float(claimed[i]), float(presence[i])) for i in doubted}
+        now |= {label: (own, 0.0) for label, own in strange.items()}
+        before = self.doubted.get(client, [])
+        self._news += [Doubt(client, label, *now[label]) for label in now if label not in before]
+        self.doubted[client] = list(now)
+        if not now:
+            del self.doubted[client]

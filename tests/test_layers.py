@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "core": {"errors"},
     "disk": {"errors", "core"},
     "analysis": {"errors", "core"},
+    "privacy": {"errors", "core"},
     "records": {"errors", "core"},
     "strategies": {"errors", "core"},
     "simulation": {"errors", "core", "strategies"},
@@ -51,6 +52,8 @@ ONLY_IN = {
     "pyarrow": {"records"},
     "ray": {"simulation"},
     "flwr": {"flower"},
+    "opendp": {"privacy"},
+    "cryptography": {"privacy"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
 }

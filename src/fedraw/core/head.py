@@ -42,7 +42,8 @@ def levels(vector: Vector, layout: Layout) -> Floats:
     weight: Segment | None = layout.head_weight
     if weight is None:
         raise BadInput("the layout has no output layer")
-    return vector[weight.slice].reshape(weight.shape).sum(axis=1, dtype=np.float64)
+    rows: Floats = vector[weight.slice].reshape(weight.shape).sum(axis=1, dtype=np.float64)
+    return rows
 
 
 @dataclass(eq=False)

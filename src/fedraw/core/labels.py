@@ -91,6 +91,13 @@ class LabelTable:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def counts(self) -> dict[ClientId, dict[Label, int]]:
+        """One histogram per client, as `from_counts` takes it."""
+        names = [self.labels[column] for column in self.column.tolist()]
+        entries = list(zip(names, self.count.tolist(), strict=True))
+        rows = (self.row(position) for position in range(len(self)))
+        return {c: dict(entries[own]) for c, own in zip(self.clients, rows, strict=True)}
+
     def row(self, position: int) -> slice:
         return slice(int(self.start[position]), int(self.start[position + 1]))
 

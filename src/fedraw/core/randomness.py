@@ -17,6 +17,8 @@ Purpose = Literal[
     "receivers",
     "images",
     "label noise",
+    "drift",
+    "privacy",
 ]  # a new one comes last: the numbers of the others are part of every result
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

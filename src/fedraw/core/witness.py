@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Doubt(NamedTuple):
     label: Label
     claimed: float  # its share, as the client says
     presence: float  # the probability of it, as the updates say
+
+    def record(self, event: int, time: float) -> dict[str, Any]:
+        """As it stands in an event log."""
+        return {"kind": "doubted", "event": event, "time": time, **self._asdict()}
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ left        a member that is gone, and why
 declared    a member that reports other counts; without counts, what is known of a false claim
 arrival     one update reaching the server, and what it did
 rejected    an update that was refused, and why
+doubted     a label claim that a client's updates contradict
 note        what else happened: an overdue, a duplicate, a quarantined client
 evaluation  what the global model could do after an event
 restarted   the server was down: for how many seconds, and whom it asked again

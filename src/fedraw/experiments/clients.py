@@ -17,11 +17,21 @@ from fedraw.data.label_noise import mixed_up
 from fedraw.errors import BadInput
 from fedraw.experiments.source import Where, load_dataset
 from fedraw.experiments.spec import Spec
+from fedraw.simulation.drift import moved, without
 from fedraw.simulation.misreport import Form, misreport
 from fedraw.simulation.speeds import mean_seconds
 
 # A user's own partition: labels, number of classes, generator -> sample numbers of each client.
 Partition = Callable[[Ints, int, np.random.Generator], Sequence[npt.ArrayLike]]
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """What changes in the middle of a run."""
+
+    train_indices: list[Ints]
+    train_labels: list[Ints]
+    table: LabelTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +48,7 @@ class Clients:
     rare: frozenset[int]  # clients that hold one of them
     liars: tuple[int, ...]  # whose summaries are false
     seconds: Floats  # mean training time
+    later: Later | None = None  # after a drift
 
     @property
     def attacker(self) -> int | None:
@@ -57,12 +68,15 @@ def draw_clients(
     rng = streams.generator("partition")
     shares = _partition(spec, dataset, own_partition, rng)
     local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
-    train_indices = [train for train, _ in local]
-    table = _table(dataset, train_indices)
-    slow = _holders(table, dataset, spec.partition.rare_labels, "partition.rare_labels")
+    drawn = [train for train, _ in local]
+    # Who is slow and who is rare does not change, whatever comes to whom.
+    whole = _table(dataset, drawn)
+    slow = _holders(whole, dataset, spec.partition.rare_labels, "partition.rare_labels")
     measured = spec.metrics.rare_labels
     rare_labels = spec.partition.rare_labels if measured is None else measured
-    rare = _holders(table, dataset, rare_labels, "metrics.rare_labels")
+    rare = _holders(whole, dataset, rare_labels, "metrics.rare_labels")
+    train_indices, later_indices = _before_and_after(spec, dataset, drawn, rare, streams)
+    table = whole if train_indices is drawn else _table(dataset, train_indices)
     seconds = mean_seconds(
         spec.speeds.kind, len(table), slow, streams.generator("speeds"), spec.speeds.ratio or 1.0
     )
@@ -71,6 +85,7 @@ def draw_clients(
         dataset=dataset,
         train_indices=train_indices,
         train_labels=_believed(spec, dataset, train_indices, rare, streams),
+        later=_later(spec, dataset, later_indices, rare, streams),
         test_indices=[test for _, test in local],
         table=table,
         claimed=_claimed(spec, table, dataset, liars),
@@ -128,6 +143,40 @@ def _holders(
     columns = [table.labels.index(name) for name in names]
     held = np.isin(table.column, columns) & (table.count > 0)
     return [int(i) for i in np.unique(table.row_of_entry()[held])]
+
+
+def _before_and_after(
+    spec: Spec, dataset: Dataset, drawn: list[Ints], rare: Sequence[int], streams: Streams
+) -> tuple[list[Ints], list[Ints] | None]:
+    """Everyone's samples at first, and after the drift if there is one."""
+    drift = spec.drift
+    if drift is None:
+        return drawn, None
+    (label,) = dataset.label_indices([drift.label])
+    if drift.kind == "new":
+        before = without(drawn, dataset.labels, label)
+        if not all(own.size for own in before):
+            raise BadInput(f"drift: some client has nothing but label {drift.label!r} to train on")
+        return before, drawn
+    holders = _holders(_table(dataset, drawn), dataset, [drift.label], "drift.label")
+    able = np.setdiff1d(np.arange(len(drawn)), rare)
+    if able.size < len(holders):
+        raise BadInput(f"drift: {len(holders)} holders of {drift.label!r}, and fewer to move it to")
+    receivers = streams.generator("drift").permutation(able)[: len(holders)]
+    return drawn, moved(drawn, dataset.labels, label, receivers.tolist())
+
+
+def _later(
+    spec: Spec,
+    dataset: Dataset,
+    indices: list[Ints] | None,
+    rare: Sequence[int],
+    streams: Streams,
+) -> Later | None:
+    if indices is None:
+        return None
+    believed = _believed(spec, dataset, indices, rare, streams)
+    return Later(indices, believed, _table(dataset, indices))
 
 
 def _believed(

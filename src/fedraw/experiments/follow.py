@@ -241,6 +241,7 @@ class Follower:
             participation=summary.dynamics(),
             rejected=summary.rejected,
             refusals=tuple(self._refusals),
+            doubted=summary.doubted,
             members=len(summary.members),
             life=self._life.so_far(summary.changes),
         )

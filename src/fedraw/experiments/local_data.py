@@ -16,7 +16,7 @@ from fedraw.simulation.shared import SharedArray
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """Client i has the samples `start[i]:start[i + 1]`."""
+    """Client i has the samples `start[i]:start[i + 1]`; after a drift, those of N + i."""
 
     images_in: Images | SharedArray
     labels: Ints
@@ -25,11 +25,14 @@ class LocalData:
 
     @classmethod
     def of(cls, clients: Clients) -> LocalData:
-        data, own = clients.dataset, clients.train_indices
+        later = clients.later
+        data, own, labels = clients.dataset, clients.train_indices, clients.train_labels
+        if later is not None:
+            own, labels = own + later.train_indices, labels + later.train_labels
         everything = np.concatenate(own)
         start = np.concatenate([[0], np.cumsum([len(indices) for indices in own])])
-        labels = np.concatenate(clients.train_labels)
-        return cls(data.images.select(everything), labels, start, data.classes)
+        told = np.concatenate(labels)
+        return cls(data.images.select(everything), told, start, data.classes)
 
     @property
     def images(self) -> Images:

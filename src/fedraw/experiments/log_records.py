@@ -66,6 +66,19 @@ def claim_records(scenario: Scenario) -> Iterator[Record]:
             yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
 
 
+def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Record]:
+    """What an event has changed in the clients' data; mostly nothing."""
+    drift, wanted = scenario.drift, scenario.spec.drift
+    if drift is None or wanted is None or event != drift.at:
+        return
+    what = "moves to other clients" if wanted.kind == "move" else "appears"
+    stamp = {"event": event, "time": time}
+    yield {"kind": "note", **stamp, "reason": f"label {wanted.label} {what}"}
+    for client, counts in drift.declared.items():
+        own = {"client": client, "counts": counts, "reason": "new counts"}
+        yield {"kind": "declared", **stamp, **own}
+
+
 def arrival_record(step: Step) -> Record:
     if step.refused is not None:
         return {

@@ -25,6 +25,7 @@ from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.log_records import (
     arrival_record,
     claim_records,
+    drift_records,
     joined_records,
     start_record,
 )
@@ -209,6 +210,8 @@ def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, ho
             step = simulation.step()
             event = step.event
             recorder.note(arrival_record(step))
+            recorder.note_all(doubt.record(event, step.time) for doubt in step.doubts)
+            recorder.note_all(drift_records(scenario, event, step.time))
             if event % every == 0 and event < wanted:
                 recorder.note_all(evaluate(simulation, False))
             if event % PROGRESS_EVERY == 0:

@@ -20,6 +20,7 @@ from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec, settings_of
 from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
+from fedraw.simulation.drift import Drift
 from fedraw.simulation.executor import Executor
 from fedraw.simulation.loop import Simulation, Tamper
 from fedraw.simulation.support import Support
@@ -118,7 +119,20 @@ class Scenario:
             first=_rare(self.clients.claimed) if self.spec.run.receivers == "rare-first" else (),
             layout=None if self.trainer is None else self.trainer.layout,
             tampers=self._tampers(),
+            drift=self.drift,
         )
+
+    @property
+    def drift(self) -> Drift | None:
+        """When clients' data change, and who then reports it."""
+        wanted, later = self.spec.drift, self.clients.later
+        if wanted is None or later is None:
+            return None
+        declared = {}
+        if wanted.declared == "again":
+            before, after = self.clients.table.counts(), later.table.counts()
+            declared = {c: own for c, own in after.items() if own != before[c]}
+        return Drift(max(1, round(wanted.at * self.spec.run.events)), declared)
 
     def _tampers(self) -> dict[ClientId, Tamper]:
         """What liars do to their updates; nothing unless the spec says so."""

@@ -131,6 +131,20 @@ class MisreportSpec:
 
 
 @dataclass(frozen=True)
+class DriftSpec:
+    """A label's samples move to other clients in the middle of a run, or appear only then."""
+
+    kind: Literal["move", "new"]
+    label: int | str
+    at: float = 0.5  # of the run's events
+    declared: Literal["once", "again"] = "once"  # again: those concerned report their new counts
+
+    def __post_init__(self) -> None:
+        if not 0 < self.at < 1:
+            raise BadInput(f"drift.at = {self.at} must be between 0 and 1")
+
+
+@dataclass(frozen=True)
 class LabelNoiseSpec:
     """Training labels that are mixed up, of the clients with a rare label or of all."""
 

@@ -15,6 +15,7 @@ from fedraw.experiments.sections import (
     IMAGENET,
     NOT_SETTINGS,
     DataSpec,
+    DriftSpec,
     FeaturesSpec,
     LabelNoiseSpec,
     MetricsSpec,
@@ -50,6 +51,7 @@ class Spec:
     strategy: StrategySpec = field(default_factory=StrategySpec)
     misreport: MisreportSpec | None = None
     label_noise: LabelNoiseSpec | None = None
+    drift: DriftSpec | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)

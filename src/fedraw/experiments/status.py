@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -108,6 +108,7 @@ class Detail:
     participation: Mapping[str, float | None]
     rejected: Mapping[str, int]
     refusals: tuple[Refusal, ...]  # newest first
+    doubted: Mapping[str, Sequence[str]] = field(default_factory=dict)  # labels, by client
     members: int | None = None  # those who take part now
     life: Life = field(default_factory=Life)
 

@@ -41,6 +41,7 @@ class Summary:
         self.finished = False
         self._events = 0
         self._rejected: dict[str, int] = {}
+        self._doubted: dict[str, list[str]] = {}
         self._begin({})
 
     @classmethod
@@ -68,6 +69,9 @@ class Summary:
                 self._events = record["event"]
                 client = str(record["client"])
                 self._rejected[client] = self._rejected.get(client, 0) + 1
+            case "doubted":
+                labels = self._doubted.setdefault(str(record["client"]), [])
+                labels += [] if str(record["label"]) in labels else [str(record["label"])]
             case "start":
                 self._begin(record)
             case "end":
@@ -115,6 +119,11 @@ class Summary:
         return dict(self._rejected)
 
     @property
+    def doubted(self) -> dict[str, list[str]]:
+        """Labels about which a client's updates contradicted it at some time, by client."""
+        return {client: list(labels) for client, labels in self._doubted.items()}
+
+    @property
     def rare_clients(self) -> list[ClientId]:
         """Those that hold a label that the metrics call rare; also those that have left."""
         return self._membership.rare
@@ -141,6 +150,7 @@ class Summary:
             "finished": self.finished,
             "events": self._events,
             "rejected": self._rejected,
+            **({"doubted": self.doubted} if self._doubted else {}),
             "metrics": {**dict.fromkeys(METRICS), **measured},
             "tail": self._tail(),
             "server_models": max((e.get("server_models", 0) for e in self.evaluations), default=0),

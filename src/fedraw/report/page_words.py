@@ -80,7 +80,25 @@ def cautions_of(material: Material) -> list[str]:
             "The runs do not all call the same labels rare, so AvgRare and its like differ in"
             " meaning: see the specs."
         )
-    return cautions
+    return cautions + [
+        f"{_named(name, run)}: the updates of {_doubts(run.content['doubted'])} contradict what"
+        " these clients claim."
+        for name, run in material.runs
+        if run.content.get("doubted")
+    ]
+
+
+def _doubts(doubted: Mapping[str, Sequence[str]]) -> str:
+    """Who is doubted, and about what.
+
+    >>> _doubts({"29": ["9"], "3": ["1", "2"]})
+    'client 29 (label 9) and client 3 (labels 1, 2)'
+    """
+    named = [
+        f"client {clean(client)} (label{'s' * (len(labels) > 1)} {', '.join(map(clean, labels))})"
+        for client, labels in doubted.items()
+    ]
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
 def changes_of(material: Material) -> list[str]:

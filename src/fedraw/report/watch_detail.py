@@ -52,6 +52,7 @@ def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterato
         list(_participation(detail, width)),
         list(_members(detail, width, room)),
         list(_rejected(detail, width, room)),
+        list(_doubted(detail, width)),
         list(_notes(detail, width, room)),
     ]
     for part in filter(None, parts):
@@ -311,6 +312,16 @@ def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
     first = f"{total} {noun}: {clients[0]}"
     yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
     yield from _reasons(detail.refusals[: room.reasons], width)
+
+
+def _doubted(detail: Detail, width: int) -> Iterator[Text]:
+    """Nothing where every claim is borne out, or where nobody looks."""
+    named = [
+        f"client {clean(c)}: {', '.join(map(clean, _few(list(labels))))}"
+        for c, labels in detail.doubted.items()
+    ]
+    if named:
+        yield from _folded("doubted", _few(named), width, style="red")
 
 
 def _few(parts: list[str]) -> list[str]:

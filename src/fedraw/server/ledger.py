@@ -22,7 +22,16 @@ from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
 from fedraw.server.records import arrival_record, scores_of, scores_record, start_record
 from fedraw.server.snapshots import Book, Snapshots
-from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Receivers, State, Strategy
+from fedraw.strategies.strategy import (
+    Arrived,
+    Declared,
+    Joined,
+    Left,
+    Receivers,
+    State,
+    Strategy,
+    news,
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ class Ledger:
         self.journal.write(event, update, flight)
         record = self.arrive(event, update, flight)
         self.log.note(record)
+        self._tell_doubts(flight.time)
         return str(record["reason"]) if record["kind"] == "rejected" else None
 
     def reject(self, site: str, reason: str, start_time: float, now: float) -> None:
@@ -150,6 +160,7 @@ class Ledger:
                     self._member_changed(record)
                 case "arrival":
                     self.arrive(record["event"], *self.journal.read(record["event"]))
+                    news(self.state)  # is in the log already
                 case "rejected":
                     self.book.event = record["event"]
                 case "end":
@@ -159,6 +170,7 @@ class Ledger:
             if event > self.book.event:
                 update, flight = self.journal.read(event)
                 self.log.note(self.arrive(event, update, flight))
+                self._tell_doubts(flight.time)
                 last = flight.time
         return last
 
@@ -176,6 +188,10 @@ class Ledger:
         book.owed.pop(site, None)
         self._owe(receivers)
         return arrival_record(event, update, flight, before, self.state)
+
+    def _tell_doubts(self, time: float) -> None:
+        for doubt in news(self.state):
+            self.log.note(doubt.record(self.book.event, time))
 
     def _change(self, record: Record) -> None:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -14,10 +14,12 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update, difference
+from fedraw.core.witness import Doubt
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
+from fedraw.simulation.drift import Drift
 from fedraw.simulation.executor import Executor, Job
-from fedraw.strategies.strategy import Arrived, Contents, State, Strategy
+from fedraw.strategies.strategy import Arrived, Contents, Declared, State, Strategy, news
 
 # What a client makes of its trained model before it is sent; beside it, the model it started from.
 Tamper = Callable[[Vector, Vector], Vector]
@@ -37,6 +39,7 @@ class Step(NamedTuple):
     aggregated: bool
     contents: Contents
     refused: str | None = None
+    doubts: Sequence[Doubt] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +98,7 @@ class Simulation:
         first: Collection[ClientId] = (),
         layout: Layout | None = None,
         tampers: Mapping[ClientId, Tamper] | None = None,
+        drift: Drift | None = None,
     ) -> None:
         if concurrency is not None and concurrency < 1:
             raise BadInput(f"concurrency = {concurrency} must be at least 1")
@@ -104,6 +108,7 @@ class Simulation:
         self._executor = executor
         self._layout = layout
         self._tampers = tampers or {}
+        self._drift = drift
         self._concurrency = concurrency or len(clients)
         self._nobody_waits = self._concurrency >= len(clients)
         self._rng = receivers or np.random.default_rng(0)
@@ -124,8 +129,9 @@ class Simulation:
         self._rng.bit_generator.state = json.loads(saved.receivers)
         for due, _, client in sorted(self.timeline.due):
             training = self.timeline.trainings[client] - 1
-            model = self.timeline.in_flight[client].model
-            self._executor.submit(Job(client, self._position[client], training, model, due))
+            flight = self.timeline.in_flight[client]
+            place = self._place(client, flight.event)
+            self._executor.submit(Job(client, place, training, flight.model, due))
 
     @property
     def mid_round(self) -> bool:
@@ -138,6 +144,8 @@ class Simulation:
         if self._first:
             self._hand_out(self._first)
             self._first = ()
+        if self._drift is not None and timeline.event == self._drift.at:
+            self._redeclare(self._drift)
         if not timeline.due:
             raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
         timeline.now, _, client = heappop(timeline.due)
@@ -165,7 +173,20 @@ class Simulation:
             version > before,
             self.state.contents,
             refused,
+            news(self.state),
         )
+
+    def _redeclare(self, drift: Drift) -> None:
+        for client, counts in drift.declared.items():
+            self.state, _ = self._strategy.step(self.state, Declared(client, counts))
+
+    def _place(self, client: ClientId, event: int) -> int:
+        """Where the data lie on which a client trains that is handed the model after `event`.
+
+        What it has later lies behind what everyone has first.
+        """
+        later = self._drift is not None and event >= self._drift.at
+        return self._position[client] + later * len(self._position)
 
     def _update(self, client: ClientId, flight: Flight) -> Update:
         trained = self._executor.collect(client)
@@ -200,4 +221,5 @@ class Simulation:
         timeline.in_flight[client] = Flight(
             state.model, state.version, timeline.event, timeline.now
         )
-        self._executor.submit(Job(client, position, training, state.model, due))
+        place = self._place(client, timeline.event)
+        self._executor.submit(Job(client, place, training, state.model, due))

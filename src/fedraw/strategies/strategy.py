@@ -13,7 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Label, LabelCounts, Vector
 from fedraw.core.update import Update
-from fedraw.core.witness import Labels, Witness
+from fedraw.core.witness import Doubt, Labels, Witness
 from fedraw.errors import BadInput, RefusedUpdate
 
 
@@ -173,6 +173,12 @@ def change_members(
         case Declared(client, counts):
             federation.declare(client, counts)
     return []
+
+
+def news(state: State) -> Sequence[Doubt]:
+    """Claims that the last arrival has made doubtful; only a strategy with a witness has any."""
+    witness: Witness | None = getattr(state, "witness", None)
+    return () if witness is None else witness.take_news()
 
 
 def frozen(model: Vector) -> Vector:

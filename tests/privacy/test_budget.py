@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.privacy.budget import Privacy
+
+
+def test_a_whole_label_set_shares_the_budget_and_a_single_label_has_it_to_itself() -> None:
+    whole = Privacy("randomised-response", epsilon=5, unit="client", score_epsilon=2)
+    single = Privacy("randomised-response", epsilon=5, unit="label", score_epsilon=2)
+    assert (whole.epsilon_per_bit(10), single.epsilon_per_bit(10)) == (0.5, 5.0)
+    assert (whole.of_a_client(10), single.of_a_client(10)) == (7.0, 52.0)
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        Privacy("randomised-response", epsilon=1),
+        Privacy("secure-sum"),
+        Privacy("secure-sum", score_epsilon=1),
+    ],
+)
+def test_what_goes_out_as_it_is_has_no_finite_budget(privacy: Privacy) -> None:
+    assert privacy.of_a_client(10) == math.inf
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan, True, "2"])
+def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
+    with pytest.raises(BadInput, match=r"privacy\.epsilon = "):
+        Privacy("randomised-response", epsilon=epsilon)
+    with pytest.raises(BadInput, match=r"privacy\.score_epsilon = "):
+        Privacy("secure-sum", score_epsilon=epsilon)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mechanism": "secure-sums"}, "did you mean 'secure-sum'?"),
+        ({"mechanism": "randomised-response"}, "privacy.epsilon is missing"),
+        ({"mechanism": "secure-sum", "epsilon": 1}, "leave it out"),
+        ({"mechanism": "secure-sum", "unit": "lable"}, "did you mean 'label'?"),
+        ({"mechanism": "secure-sum", "score_epsilon": 21}, "from 1e-06 to 20"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        Privacy(**settings)
+    assert message in str(refused.value)
+
+
+def test_the_budget_of_one_bit_has_ends() -> None:
+    assert Privacy("randomised-response", epsilon=40).epsilon_per_bit(2) == 20
+    with pytest.raises(BadInput, match=r"for each label, = 40\.0 must be"):
+        Privacy("randomised-response", epsilon=40).epsilon_per_bit(1)
+    with pytest.raises(BadInput, match="must be a number from"):
+        Privacy("randomised-response", epsilon=1e-4).epsilon_per_bit(1000)
+    with pytest.raises(BadInput, match="flips no bits"):
+        Privacy("secure-sum").epsilon_per_bit(3)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from tests.core.histograms import Counts, federations
+
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.rarity import rarity_scores
+from fedraw.privacy.budget import Privacy
+from fedraw.privacy.scores import score_from_coverage
+from fedraw.privacy.summaries import private_table, published_coverage
+from fedraw.strategies.fedraw import FedRAW
+
+NOISY = Privacy("randomised-response", epsilon=1, unit="label")
+COUNTS = {f"site {i}": {"flu": 8, "cold": 2} for i in range(20)} | {"site r": {"flu": 3, "gout": 1}}
+
+
+@given(federations)
+def test_under_a_secure_sum_the_scores_are_those_of_the_histograms_to_the_bit(
+    counts: Counts,
+) -> None:
+    table = LabelTable.from_counts(counts)
+    seen = private_table(table, Privacy("secure-sum"), np.random.default_rng(1))
+    assert rarity_scores(seen).tolist() == rarity_scores(table).tolist()
+    assert seen.clients == table.clients
+    assert len(set(seen.labels)) == len(table)
+    assert set(seen.coverage().tolist()) == {1}
+
+
+@given(federations)
+def test_under_randomised_response_each_client_scores_itself_by_what_was_published(
+    counts: Counts,
+) -> None:
+    table = LabelTable.from_counts(counts)
+    published = published_coverage(table, NOISY, np.random.default_rng(2))
+    seen = private_table(table, NOISY, np.random.default_rng(2))
+    coverage = dict(zip(table.labels, published.tolist(), strict=True))
+    own = [score_from_coverage(histogram, coverage) for histogram in counts.values()]
+    assert rarity_scores(seen) == pytest.approx(own, rel=1e-12)
+    assert np.all((published >= 1) & (published <= len(table)))
+
+
+def test_a_seed_repeats_and_another_does_not() -> None:
+    table = LabelTable.from_counts(COUNTS)
+    noisy = Privacy("randomised-response", epsilon=1, score_epsilon=1)
+    one, same, other = (
+        private_table(table, noisy, np.random.default_rng(seed)).share.tolist()
+        for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+def test_the_larger_the_budget_the_closer_to_the_true_scores() -> None:
+    table = LabelTable.from_counts(COUNTS)
+    true = rarity_scores(table)
+
+    def error(epsilon: float) -> float:
+        privacy = Privacy("randomised-response", epsilon, "label", score_epsilon=epsilon)
+        runs = [private_table(table, privacy, np.random.default_rng(s)).share for s in range(50)]
+        return float(np.abs(np.array(runs) - true).mean())
+
+    errors = [error(epsilon) for epsilon in (0.1, 2, 20)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05 < errors[0]
+
+
+def test_no_label_of_the_clients_is_left_in_the_table() -> None:
+    seen = private_table(LabelTable.from_counts(COUNTS), NOISY, np.random.default_rng(1))
+    assert seen.labels[:1] + seen.labels[-1:] == ("score of 'site 0'", "score of 'site r'")
+    assert set(seen.count.tolist()) == {1}
+
+
+def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> None:
+    seen = private_table(LabelTable.from_counts(COUNTS), NOISY, np.random.default_rng(1))
+    state, receivers = FedRAW(buffer=2).start(np.zeros(3, np.float32), seen)
+    assert (state.version, len(receivers)) == (0, 21)
+    members = Federation.of(seen)
+    members.leave("site 0")
+    assert members.scores(seen.clients) == seen.share.tolist()

@@ -8,9 +8,11 @@ the audit's verdicts (`fedraw.analysis.verdict`), the table `docs/audit.md`.
 
 The methods take turns; `--method` runs one of them on every federation, for what came later:
 
-    python -m benchmarks.audit_calibration --method fedraw-replay --runs 100 --out runs/replay.jsonl
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --out runs/replay.jsonl
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 60 --ratio 20 200 \\
         --out runs/starved.jsonl
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --events 600 \\
+        --out runs/short.jsonl
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class Setting:
 
     method: str | None = None
     ratio: tuple[float, float] = RATIO
+    events: int = EVENTS
     jobs: int | None = None
 
 
@@ -94,7 +97,11 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
             **(STRATEGIES | LATER)[method],
             "buffer": int(rng.integers(3, min(20, clients - 1))),
         },
-        "run": {"events": EVENTS, "evaluate_every": 150, "seeds": [number]},
+        "run": {
+            "events": setting.events,
+            "evaluate_every": setting.events // 20,
+            "seeds": [number],
+        },
     }
     return method, Spec.read(spec)
 
@@ -300,10 +307,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--method", choices=[*STRATEGIES, *LATER], help="no turns: this one only")
+    parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--ratio", nargs=2, type=float, default=RATIO, metavar=("FROM", "TO"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration.jsonl"))
     options = parser.parse_args()
-    setting = Setting(options.method, tuple(options.ratio), options.jobs)
+    setting = Setting(options.method, tuple(options.ratio), options.events, options.jobs)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {json.loads(line)["number"] for line in lines}

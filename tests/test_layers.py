@@ -38,6 +38,7 @@ MAY_IMPORT = {
         "learning",
         "data",
         "metrics",
+        "privacy",
     },
     "report": {"errors", "core", "disk", "analysis", "metrics", "experiments"},
     "cli": {"errors", "analysis", "records", "data", "experiments", "report"},

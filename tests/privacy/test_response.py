@@ -66,12 +66,12 @@ def test_the_estimate_is_right_on_average_and_strays_as_it_says(
 
 
 def test_simulated_estimates_average_to_the_true_coverage() -> None:
-    # Chernoff for a mean of 20,000 independent sums of 30 bounded bits: 2 exp(−2 t² / (n w²)), so a
-    # generator that is fair strays further less than once in 10^9 seeds.
+    # Hoeffding, for a mean of 20,000 estimates made of 30 independent bits each, of which one moves
+    # an estimate by 1 / (2p − 1): a label strays further in less than one of 10^9 seeds.
     coverage, clients, epsilon, runs = np.array([2, 20, 30]), 30, 1.0, 20_000
     rng = np.random.default_rng(7)
     sums = np.array([simulated_sums(coverage, clients, epsilon, rng) for _ in range(runs)])
-    width = clients / (2 * truth_probability(epsilon) - 1) / math.sqrt(clients)
+    width = math.sqrt(clients) / (2 * truth_probability(epsilon) - 1)
     found = unbiased_coverage(sums, clients, epsilon).mean(axis=0)
     assert np.abs(found - coverage).max() < width * band(runs)
     assert width * band(runs) < 0.3

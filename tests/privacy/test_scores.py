@@ -55,3 +55,13 @@ def test_a_noised_score_stays_within_what_a_score_can_be(
 ) -> None:
     noised = simulated_scores(np.array(scores), clients, epsilon, np.random.default_rng(1))
     assert np.all((noised >= 1 / clients) & (noised <= 1))
+
+
+def test_a_score_beyond_the_range_is_cut_before_the_noise_not_after() -> None:
+    # Otherwise two inputs would be further apart than the budget counts with.
+    def noised(score: float) -> list[float]:
+        rng = np.random.default_rng(4)
+        return list(simulated_scores(np.full(500, score), 30, 2.0, rng))
+
+    assert noised(1.9) == noised(1.0)
+    assert noised(-0.5) == noised(0.0)

@@ -79,3 +79,34 @@ def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> 
     members = Federation.of(seen)
     members.leave("site 0")
     assert members.scores(seen.clients) == seen.share.tolist()
+
+
+def rare_weight(privacy: Privacy, runs: int) -> float:
+    """The federation of docs/privacy.md: the weight of its four rare clients, in percent."""
+    rng = np.random.default_rng(0)
+    counts: dict[int, dict[int, int]] = {client: {} for client in range(30)}
+    for label in range(8):
+        for client in rng.permutation(30)[:20].tolist():
+            counts[client][label] = 30
+    for client in range(4):
+        counts[client][8 + client // 2] = 60
+    table, rng = LabelTable.from_counts(counts), np.random.default_rng(1)
+    scores = np.array([private_table(table, privacy, rng).share for _ in range(runs)])
+    return 100 * float((scores[:, :4].sum(axis=1) / scores.sum(axis=1)).mean())
+
+
+@pytest.mark.parametrize(
+    ("privacy", "percent"),
+    [
+        (Privacy("secure-sum"), 32.6),
+        (Privacy("randomised-response", 4, "label"), 34.0),
+        (Privacy("randomised-response", 20, "client"), 34.8),
+        (Privacy("randomised-response", 2, "client"), 17.3),
+        (Privacy("secure-sum", score_epsilon=4), 17.5),
+        (Privacy("randomised-response", 10, "client", score_epsilon=10), 23.8),
+    ],
+)
+def test_what_the_page_says_is_left_of_the_rare_clients_weight(
+    privacy: Privacy, percent: float
+) -> None:
+    assert rare_weight(privacy, runs=300) == pytest.approx(percent, abs=1.5)

@@ -26,6 +26,11 @@ from fedraw.strategies.strategy import Arrived, Event, Receivers, State, Strateg
 # Three parameters and two batch-norm statistics.
 NORMED = Layout.of([("w", (3,))], [("mean", (1,)), ("var", (1,))])
 MODEL = np.array([1, -1, 0.5, 0, 1], np.float32)
+# An output for each label, and a statistic.
+HEADED: dict[str, Any] = {
+    "layout": Layout.of([("head", (4, 1))], [("var", (1,))]),
+    "classes": ("x", "y", "z", "rare"),
+}
 
 # Six clients of unequal rarity; a buffer of four.
 COUNTS: dict[ClientId, LabelCounts] = {
@@ -43,6 +48,8 @@ METHODS: dict[str, Strategy[Any]] = {
     "fedraw weight-only": FedRAW(4, dedup=False),
     "fedraw naive cap": FedRAW(4, cap="naive", cap_at=0.3),
     "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
+    "fedraw checked": FedRAW(4, labels="checked", **HEADED),
+    "fedraw inferred": FedRAW(4, labels="inferred", **HEADED),
     "fedfa": FedFa(4),
     "fedbuff": FedBuff(4),
     "fedbuff polynomial": FedBuff(4, staleness="polynomial", server_lr=0.7),
@@ -55,6 +62,8 @@ METHODS: dict[str, Strategy[Any]] = {
     "replay for few": Replay(2, threshold=1),
     "replay with a floor": Replay(4, floor=0.5),
     "replay statistics": Replay(4, layout=NORMED),
+    "replay checked": Replay(4, labels="checked", **HEADED),
+    "replay inferred": Replay(4, threshold=1.2, labels="inferred", **HEADED),
     "fedasync": FedAsync(),
     "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
     "fedavg": FedAvg(),

@@ -16,6 +16,7 @@ from fedraw.experiments.cells import cores
 from fedraw.experiments.reproduction.artefacts import (
     BEYOND,
     EVERY,
+    EVIDENCE,
     NAMES,
     load_artefacts,
     refuse_unknown,
@@ -46,9 +47,9 @@ DYNAMICS = "dynamics"
 # Of these nothing is trained, so they need no data.
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
-# One word for all that are not the paper's.
-GROUP = "beyond"
-KNOWN = (*PAPER, GROUP, *BEYOND)
+# One word for several that are not the paper's.
+GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE}
+KNOWN = (*PAPER, *GROUPS, *BEYOND, *EVIDENCE)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
@@ -56,7 +57,8 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         list[str] | None,
         typer.Argument(
             metavar="[ARTEFACT]…",
-            help=f"Of these: {', '.join(KNOWN)}. Default: the paper's; {GROUP}: all after it.",
+            help=f"Of these: {', '.join(KNOWN)}. Default: the paper's. "
+            f"{' and '.join(GROUPS)} stand for all that begin so.",
         ),
     ] = None,
     scale: Annotated[
@@ -161,7 +163,7 @@ def _wanted(names: Sequence[str]) -> list[str]:
     """Each artefact once; the name of a group stands for all in it."""
     for name in names:
         refuse_unknown(name, KNOWN)
-    groups = ((BEYOND if name == GROUP else (name,)) for name in names)
+    groups = (GROUPS.get(name, (name,)) for name in names)
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
@@ -246,7 +248,8 @@ def _outcomes(folder: Path, scale: Scale, names: Sequence[str]) -> list[Outcome]
 
     Ours share runs with the paper's, so that a table of them would begin without anyone's wish.
     """
-    ours = [name for name in BEYOND if name in names or (folder / f"{name}.md").exists()]
+    after = (*BEYOND, *EVIDENCE)
+    ours = [name for name in after if name in names or (folder / f"{name}.md").exists()]
     return outcomes(folder, scale, [*NAMES, *ours], skip_damaged=True)
 
 

@@ -22,7 +22,7 @@ from fedraw.core.types import ClientId, Floats
 
 # Found on digits and HAM10000, seeds 1 and 2; see docs/evidence.md.
 RISE_ALPHA, RISE_BETA = 1.5, 0.5
-FALSE_RISE = 0.001
+FALSE_RISE = 1e-4
 HAZARD = 0.0005
 # From here on silence says no more than before.
 LONG_SILENCE = 30

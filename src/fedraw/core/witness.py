@@ -34,8 +34,8 @@ CLAIM_ODDS = 99.0
 FEW_UPDATES, MARGIN = 3, 3.0
 # A label that nobody claimed counts as held from this probability on.
 EVIDENT = 0.99
-# A claim of which less than this is believed is told of.
-SURELY_FALSE = 0.5
+# So much of a client's data has to be in doubt before it is told of; so much if it holds the label.
+MATERIAL, EXAGGERATED = 0.1, 0.5
 
 
 class Doubt(NamedTuple):
@@ -130,11 +130,14 @@ class Witness:
         """By output: shares that updates bear out, what that changes in coverage, all claims."""
         share, counted, strange = self._claims(client, federation)
         odds = CLAIM_ODDS * heard.excuse
-        belief = np.where(heard.risen > 0, 1.0, np.minimum(1.0, 2 * odds / (1 + odds)))
-        if heard.updates >= FEW_UPDATES:
-            belief = np.minimum(belief, MARGIN * heard.share / np.maximum(share, 1e-12))
+        silent = np.minimum(1.0, 2 * odds / (1 + odds))
+        bounded = np.minimum(1.0, MARGIN * heard.share / np.maximum(share, 1e-12))
+        proven = (heard.risen > 0) & (heard.updates >= FEW_UPDATES)
+        belief = np.where(proven, bounded, np.where(heard.risen > 0, 1.0, silent))
         evident = (share == 0) & (heard.presence > EVIDENT)
-        doubted = ((share > 0) & (belief < SURELY_FALSE)) | evident
+        # What is held may be claimed too high by a model that has learnt it: only much counts.
+        material = np.where(heard.risen > 0, EXAGGERATED, MATERIAL)
+        doubted = (share * (1 - belief) > material) | (heard.share * evident > MATERIAL)
         self._tell(client, heard.presence, share, np.flatnonzero(doubted).tolist(), strange)
         part = evident - (1 - np.where(heard.risen > 0, 1.0, belief)) * counted
         claimed = np.zeros(len(self.classes))

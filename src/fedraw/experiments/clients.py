@@ -17,6 +17,7 @@ from fedraw.data.label_noise import mixed_up
 from fedraw.errors import BadInput
 from fedraw.experiments.source import Where, load_dataset
 from fedraw.experiments.spec import Spec
+from fedraw.privacy.summaries import private_table
 from fedraw.simulation.drift import moved, without
 from fedraw.simulation.misreport import Form, misreport
 from fedraw.simulation.speeds import mean_seconds
@@ -88,7 +89,7 @@ def draw_clients(
         later=_later(spec, dataset, later_indices, rare, streams),
         test_indices=[test for _, test in local],
         table=table,
-        claimed=_claimed(spec, table, dataset, liars),
+        claimed=_private(spec, _claimed(spec, table, dataset, liars), streams),
         rare_labels=dataset.label_indices(rare_labels),
         rare=frozenset(rare),
         liars=liars,
@@ -219,6 +220,13 @@ def _liars(
     if count > able.size:
         raise BadInput(f"misreport.liars = {count}, and only {able.size} clients could be")
     return tuple(able[np.argsort(seconds[able], kind="stable")][:count].tolist())
+
+
+def _private(spec: Spec, claimed: LabelTable, streams: Streams) -> LabelTable:
+    """What is left of the claims where they are not told openly."""
+    if spec.summaries is None:
+        return claimed
+    return private_table(claimed, spec.summaries.privacy(), streams.generator("privacy"))
 
 
 def _claimed(spec: Spec, table: LabelTable, dataset: Dataset, liars: Sequence[int]) -> LabelTable:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fedraw.data.public import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
+from fedraw.privacy.budget import Privacy
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].
@@ -128,6 +129,22 @@ class MisreportSpec:
                 f"misreport.support goes with a claim of a label that the model knows, not with "
                 f"form = {self.form!r}"
             )
+
+
+@dataclass(frozen=True)
+class SummariesSpec:
+    """How clients tell their labels, if not openly; see fedraw.privacy."""
+
+    mechanism: Literal["randomised-response", "secure-sum"]
+    epsilon: float | None = None
+    unit: Literal["client", "label"] = "client"
+    score_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        self.privacy()  # refuses what cannot be
+
+    def privacy(self) -> Privacy:
+        return Privacy(self.mechanism, self.epsilon, self.unit, self.score_epsilon)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from fedraw.experiments.sections import (
     RunSpec,
     SpeedsSpec,
     StrategySpec,
+    SummariesSpec,
     TrainingSpec,
 )
 from fedraw.experiments.settings import read_settings
@@ -31,6 +32,8 @@ from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.strategy import Strategy
 
 VERSION = 1
+# Defaults of settings that are younger than results which lack them: the same experiment.
+_CAME_LATER = (("labels", "declared"),)
 # Keys that hold the path of a file.
 _PATHS = ("data.path", "features.weights", "speeds.trace", "training.weights")
 
@@ -52,6 +55,7 @@ class Spec:
     misreport: MisreportSpec | None = None
     label_noise: LabelNoiseSpec | None = None
     drift: DriftSpec | None = None
+    summaries: SummariesSpec | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
@@ -78,6 +82,11 @@ class Spec:
         if "strategy" in tables:
             parts["strategy"] = StrategySpec.read(tables["strategy"])
         spec = cls(**parts)
+        if spec.summaries is not None and spec.strategy.settings.get("labels") == "checked":
+            raise BadInput(
+                "strategy.labels = 'checked' holds claims against updates, and with [summaries] "
+                "the server sees no claims; use 'declared' or 'inferred'"
+            )
         spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
         return spec
 
@@ -136,7 +145,11 @@ def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
     names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
     values = {name: getattr(strategy, name) for name in names if name not in NOT_SETTINGS}
-    return {name: v for name, v in values.items() if isinstance(v, str | int | float)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, str | int | float) and (name, value) not in _CAME_LATER
+    }
 
 
 def parse_change(text: str) -> tuple[str, Any]:

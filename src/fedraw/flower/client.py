@@ -48,17 +48,20 @@ Evaluate = Callable[[ArrayRecord, Context], Recall]
 def client_app(
     *,
     train: Train,
-    label_counts: CountLabels,
+    label_counts: CountLabels | None = None,
     evaluate: Evaluate | None = None,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
     """A ClientApp that trains what it is sent, and says which labels it trains on.
 
+    Without `label_counts` it does not say; the server's strategy then needs labels = "inferred".
     The site's name is `site` of the node's config, "site-<partition>" in a simulation, else
     "node-<id>". What these functions raise is seen by the server as a failure of this site.
     """
 
     def on_query(message: Message, context: Context) -> Message:
+        if label_counts is None:
+            return _reply(message, context, {}, {})
         counts = pack_counts(label_counts(context), "label_counts")
         context.state[COUNTS] = counts
         return _reply(message, context, {}, {COUNTS: counts})
@@ -73,9 +76,10 @@ def client_app(
         if loss is not None:
             told["loss"] = loss
         records: dict[str, Any] = {ARRAYS: arrays}
-        counts = pack_counts(label_counts(context), "label_counts")
-        if _changed(context, counts):
-            records[COUNTS] = counts
+        if label_counts is not None:
+            counts = pack_counts(label_counts(context), "label_counts")
+            if _changed(context, counts):
+                records[COUNTS] = counts
         return _reply(message, context, told, records)
 
     def on_evaluate(message: Message, context: Context) -> Message:

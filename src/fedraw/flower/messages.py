@@ -104,7 +104,7 @@ class Post:
         site = facts.text("site")
         match reply.metadata.message_type:
             case MessageType.QUERY:
-                return Summary(site, read_counts(content, COUNTS))
+                return Summary(site, read_counts(content, COUNTS) if COUNTS in content else {})
             case MessageType.TRAIN:
                 return Trained(
                     site,

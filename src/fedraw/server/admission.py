@@ -93,7 +93,10 @@ def check_counts(
     values = whole_counts(list(counts.values()), lambda i: f"client {site!r}, label {names[i]!r}")
     held = {name: n for name, n in zip(names, values.tolist(), strict=True) if n}
     if not held:
-        raise BadInput(f"client {site!r} reports no labels, so it has no rarity score")
+        raise BadInput(
+            f"client {site!r} reports no labels, so it has no rarity score; let it tell its label "
+            "counts, or use a strategy with labels = 'inferred'"
+        )
     if before:
         was, now = sum(before.values()), sum(held.values())
         if not was / LARGEST_JUMP <= now <= was * LARGEST_JUMP:

@@ -53,7 +53,8 @@ class Coordinator:
         self._dispatches = Dispatches()
         self._training: dict[str, Dispatch] = {}  # the order that a site is busy with
         slots = getattr(strategy, "buffer", 0) if getattr(strategy, "dedup", False) else 0
-        self._membership = Membership(ledger, settings, slots, self._release)
+        needs_counts = getattr(strategy, "labels", "declared") != "inferred"
+        self._membership = Membership(ledger, settings, slots, self._release, needs_counts)
         self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
         self._next_snapshot = 0.0
         self._snapshot_failed = False

@@ -12,6 +12,8 @@ from fedraw.server.orders import Summary
 from fedraw.server.settings import Settings
 from fedraw.server.sites import Conduct, Nodes
 
+# The one label of a site that does not say which it has.
+NOT_TOLD = "not told"
 # How soon a name that another node still has is asked for again.
 NAME_IN_USE = 10.0
 
@@ -24,7 +26,12 @@ class Membership:
     """
 
     def __init__(
-        self, ledger: Ledger, settings: Settings, slots: int, released: Callable[[str], None]
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        slots: int,
+        released: Callable[[str], None],
+        needs_counts: bool = True,
     ) -> None:
         self.nodes = Nodes()
         self.founders: dict[str, dict[str, int]] = {}
@@ -32,6 +39,7 @@ class Membership:
         self._settings = settings
         self._slots = slots  # that need a site each
         self._released = released
+        self._untold = {} if needs_counts else {NOT_TOLD: 1}
         self._conduct: defaultdict[str, Conduct] = defaultdict(Conduct)
 
     @property
@@ -48,7 +56,7 @@ class Membership:
         try:
             self._admit(node, site)
             known = ledger.book.counts.get(site) or self.founders.get(site)
-            counts = check_counts(site, summary.counts, known)
+            counts = check_counts(site, summary.counts or self._untold, known)
         except BadInput as refusal:
             conduct.fail(self._settings.back_off, now)
             ledger.note(f"node {node} may not join: {refusal}", now, site or None)

@@ -27,7 +27,7 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A site's name and how many training samples of each label it has."""
+    """A site's name and how many training samples of each label it has; empty: it does not say."""
 
     site: str
     counts: Mapping[str, int]

@@ -24,7 +24,8 @@ BEYOND = (
     "beyond-headline", "beyond-slow", "beyond-cat-dog", "beyond-weak", "beyond-scheduling",
     "beyond-buffer", "beyond-holders", "beyond-dirichlet", "beyond-rates", "beyond-cnn",
 )  # fmt: skip
-EVERY = (*NAMES, *BEYOND)
+EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-privacy")
+EVERY = (*NAMES, *BEYOND, *EVIDENCE)
 
 NOT_PRINTED = "--"
 WHY_NOT_PRINTED = "the paper prints no value"
@@ -175,7 +176,11 @@ def _spec(row: Mapping[str, Any], table: Mapping[str, Any], setting: Setting) ->
         "none": {},
     }[which]
     if "claim" in row:
-        labels["misreport"] = {"label": rare[0], "form": row["claim"]}
+        claim = row["claim"]
+        form = claim if isinstance(claim, dict) else {"form": claim}
+        labels["misreport"] = {"label": rare[0], **form}
+    if "drift" in row:
+        labels["drift"] = {"label": rare[-1], **row["drift"]}
     method = {"strategy": _methods()[row["method"]]}
     changes = (table.get("spec", {}), row.get("spec", {}))
     return Spec.read(merged(setting.spec, labels, method, *changes))

@@ -182,7 +182,7 @@ def _less(
 ) -> float | None:
     """What `one` has more than `other`, of the same seed."""
     pair = [records.get(label or "", {}).get(seed) for label in (one, other)]
-    first, second = (None if record is None else record.metrics.get(metric) for record in pair)
+    first, second = (None if record is None else _of_run(record, metric) for record in pair)
     return None if first is None or second is None else first - second
 
 

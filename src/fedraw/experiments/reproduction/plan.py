@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedraw.experiments.compare import without_seeds
-from fedraw.experiments.reproduction.artefacts import BEYOND, NAMES, Artefact, Row
+from fedraw.experiments.reproduction.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, Row
 from fedraw.experiments.spec import Spec
 
 # What says most comes first, so that a plan that is cut short was worth its time.
 _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
-ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST), *BEYOND)
+ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST), *EVIDENCE, *BEYOND)
 
 
 @dataclass(frozen=True)

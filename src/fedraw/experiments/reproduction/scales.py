@@ -73,7 +73,7 @@ def scale_names() -> list[str]:
 
 def paper_file(name: str) -> dict[str, Any]:
     """What `paper/<name>.toml` says; what goes beyond the paper is in `beyond/`."""
-    folder = "beyond" if name.startswith("beyond-") else "paper"
+    folder = "beyond" if name.startswith(("beyond-", "evidence-")) else "paper"
     file = files("fedraw.experiments").joinpath(f"{folder}/{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 

@@ -1,0 +1,133 @@
+"""Scores from updates, and claims held against them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import LabelCounts
+from fedraw.core.update import Update
+from fedraw.core.witness import CLAIM_ODDS, Labels, Witness
+
+LAYOUT = Layout.of([("fc.weight", (3, 1)), ("fc.bias", (3,))])
+CLASSES = ("x", "y", "z")
+START = np.zeros(6, np.float32)
+
+
+def begun(mode: Labels, counts: dict[str, LabelCounts]) -> tuple[Witness, Federation]:
+    federation = Federation.of(LabelTable.from_counts(counts))
+    return Witness.of(mode, CLASSES, START, LAYOUT), federation
+
+
+def says(witness: Witness, federation: Federation, client: str, *change: float) -> float:
+    """The score of a client after an update that changes the output biases so."""
+    vector = np.array([0, 0, 0, *change], np.float32)
+    witness.hear(Update(client, 0, vector, 1), LAYOUT, federation, sends_delta=False)
+    return witness.scores([client])[0]
+
+
+COUNTS: dict[str, LabelCounts] = {"a": {"x": 3, "y": 1}, "b": {"x": 1}, "c": {"x": 1}}
+
+
+def test_inferred_scores_by_hand() -> None:
+    """Shares of the rises over the expected number of clients heard to hold each label."""
+    witness, federation = begun("inferred", COUNTS)
+    assert witness.scores(["a"]) == [1.0], "nobody was heard yet"
+    assert says(witness, federation, "a", 0.3, 0.1, -0.4) == pytest.approx(1.0)
+    sure = 0.75 / 0.7501
+    assert says(witness, federation, "b", 0.5, -0.1, -0.4) == pytest.approx(1 / (2 * sure))
+    assert says(witness, federation, "a", 0.3, 0.1, -0.4) == pytest.approx(
+        0.75 / (sure + witness.evidence.presence("a")[0]) + 0.25
+    )
+    assert witness.scores(["c"])[0] == pytest.approx(np.mean(witness.scores(["a", "b"])))
+
+
+def test_an_update_is_read_against_the_model_it_started_from() -> None:
+    witness, federation = begun("inferred", COUNTS)
+    witness.handed(7, np.array([0, 0, 0, 0.5, 0, 0], np.float32), LAYOUT)
+    late = Update("a", 7, np.array([0, 0, 0, 0.4, 0.1, 0], np.float32), 1)
+    witness.hear(late, LAYOUT, federation, sends_delta=False)
+    assert witness.evidence.heard["a"].risen.tolist() == [0, 1, 0]
+    forgotten = Update("a", 5, late.vector, 1)
+    witness.hear(forgotten, LAYOUT, federation, sends_delta=False)
+    assert witness.evidence.heard["a"].updates == 1
+
+
+def test_a_difference_speaks_for_itself() -> None:
+    witness, federation = begun("inferred", COUNTS)
+    delta = Update("a", 999_999, np.array([0, 0, 0, 0.4, -0.1, 0], np.float32), 1)
+    witness.hear(delta, LAYOUT, federation, sends_delta=True)
+    assert witness.evidence.heard["a"].risen.tolist() == [1, 0, 0]
+
+
+def test_honest_claims_are_scored_as_declared() -> None:
+    witness, federation = begun("checked", COUNTS)
+    for _ in range(30):
+        score = says(witness, federation, "a", 0.3, 0.1, -0.4)
+    assert score == pytest.approx(federation.score("a"))
+    assert witness.take_news() == []
+
+
+def test_a_lie_is_believed_until_silence_outweighs_the_benefit_of_the_doubt() -> None:
+    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
+    witness, federation = begun("checked", counts)
+    believed = 0
+    while not witness.take_news():
+        believed += 1
+        score = says(witness, federation, "liar", 0.5, -0.1, -0.4)
+        assert believed < 60
+    assert witness.doubted == {"liar": ["z"]}
+    assert CLAIM_ODDS * witness.evidence.heard["liar"].excuse[2] < 1
+    for _ in range(200):
+        score = says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert score == pytest.approx(0.1 / 4, rel=0.02), "what is true of the claim stays"
+
+
+def test_news_are_told_once() -> None:
+    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
+    witness, federation = begun("checked", counts)
+    told = []
+    for _ in range(100):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+        told += witness.take_news()
+    (doubt,) = told
+    assert (doubt.client, doubt.label, doubt.claimed) == ("liar", "z", 0.9)
+    assert doubt.presence < 0.1
+
+
+def test_a_claimed_share_is_bounded_by_what_the_updates_show() -> None:
+    """A liar that lifts the label a little in every update: 1 % of its rises, 90 % of its claim."""
+    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
+    witness, federation = begun("checked", counts)
+    for _ in range(20):
+        score = says(witness, federation, "liar", 0.99, -0.5, 0.01)
+    assert score == pytest.approx(0.1 / 4 + 3 * 0.01 / 1, rel=0.05)
+    assert witness.doubted == {"liar": ["z"]}
+
+
+def test_a_label_that_is_hidden_counts_all_the_same() -> None:
+    counts: dict[str, LabelCounts] = {"a": {"x": 3}, "b": {"x": 1, "y": 1}}
+    witness, federation = begun("checked", counts)
+    says(witness, federation, "a", 0.3, 0.1, -0.4)
+    score = says(witness, federation, "a", 0.3, 0.1, -0.4)
+    assert score == pytest.approx(1 / 2 + 0.25 / 2), "x: two claim it; y: one, and this one"
+    assert witness.doubted == {"a": ["y"]}
+
+
+def test_a_label_without_an_output_counts_for_nothing() -> None:
+    witness, federation = begun("checked", {**COUNTS, "liar": {"x": 1, "unicorn": 9}})
+    score = says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert score == pytest.approx(0.1 / 4)
+    assert witness.doubted == {"liar": ["unicorn"]}
+
+
+def test_who_leaves_takes_its_labels_along_and_leaves_its_score() -> None:
+    witness, federation = begun("inferred", COUNTS)
+    score = says(witness, federation, "a", 0.3, 0.1, -0.4)
+    says(witness, federation, "b", 0.3, -0.1, -0.4)
+    witness.forget("a")
+    assert witness.holders[1] == 0
+    assert witness.scores(["a"]) == [score]

@@ -1,0 +1,114 @@
+"""Samples that move, and labels that appear."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraw.core.randomness import Streams
+from fedraw.disk.event_log import read_log
+from fedraw.errors import BadInput
+from fedraw.experiments.clients import draw_clients
+from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.spec import Spec
+from fedraw.simulation.drift import moved, without
+
+PARTITION = {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5}
+
+
+@given(st.lists(st.integers(0, 2), min_size=6, max_size=40), st.integers(0, 99))
+def test_moving_keeps_every_sample_and_moves_only_the_label(labels: list[int], seed: int) -> None:
+    truth = np.array(labels)
+    clients = np.array_split(np.random.default_rng(seed).permutation(truth.size), 4)
+    holders = [i for i in range(4) if (truth[clients[i]] == 2).any()]
+    after = moved(clients, truth, 2, [0] * len(holders))
+    assert sorted(np.concatenate(after).tolist()) == list(range(truth.size))
+    assert not any((truth[own] == 2).any() for own in after[1:])
+    for before, own in zip(without(clients, truth, 2), without(after, truth, 2), strict=True):
+        assert sorted(before.tolist()) == sorted(own.tolist())
+
+
+def spec(**drift: object) -> Spec:
+    return Spec.read(
+        {
+            "partition": PARTITION,
+            "strategy": {"name": "fedraw", "buffer": 4},
+            "training": {"epochs": 1},
+            "run": {"events": 40, "evaluate_every": 10, "seeds": [1]},
+            "drift": {"label": 9, **drift},
+        }
+    )
+
+
+def holders(table: object, label: str) -> set[int]:
+    return {c for c, own in table.counts().items() if label in own}  # type: ignore[attr-defined]
+
+
+def test_a_label_moves_to_clients_without_rare_ones() -> None:
+    clients = draw_clients(spec(kind="move"), Streams(1))
+    assert clients.later is not None
+    before, after = holders(clients.table, "9"), holders(clients.later.table, "9")
+    assert before == set(clients.rare) and len(after) == len(before)
+    assert not before & after
+
+
+def test_a_new_label_is_nobodys_at_first() -> None:
+    clients = draw_clients(spec(kind="new"), Streams(1))
+    assert clients.later is not None
+    assert holders(clients.table, "9") == set()
+    assert holders(clients.later.table, "9") == set(clients.rare)
+
+
+def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
+    tmp_path: object,
+) -> None:
+    """The first half of a run is that of one without drift, to the bit."""
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    plain = Spec.read({k: v for k, v in spec(kind="move").tables().items() if k != "drift"})
+    drifting = spec(kind="move", declared="again")
+    run_seed(plain, 1, folder / "plain")
+    run_seed(drifting, 1, folder / "drift")
+    one, other = (
+        [r for r in read_log(folder / name / "events.jsonl") if r["kind"] != "start"]
+        for name in ("plain", "drift")
+    )
+    half = next(i for i, r in enumerate(other) if r["kind"] == "note")
+    assert one[:half] == other[:half] and other[half]["event"] == 20
+    assert [r["kind"] for r in other[half : half + 5]] == ["note"] + ["declared"] * 4
+    assert one[half:] != other[half:]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bytes_through_the_drift(tmp_path: object) -> None:
+    from itertools import count
+    from pathlib import Path
+
+    from fedraw.errors import Interrupted
+
+    folder = Path(str(tmp_path))
+    wanted = spec(kind="move", declared="again")
+    run_seed(wanted, 1, folder / "whole")
+    for at in (20, 22):
+        asked = count()
+        how = How(stop=lambda asked=asked, at=at: next(asked) + 1 >= at)  # type: ignore[misc]
+        with pytest.raises(Interrupted):
+            run_seed(wanted, 1, folder / f"cut {at}", how=how)
+        run_seed(wanted, 1, folder / f"cut {at}", how=How(resume=True))
+        for file in ("events.jsonl", "model.safetensors"):
+            whole = (folder / "whole" / file).read_bytes()
+            assert (folder / f"cut {at}" / file).read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("drift", "message"),
+    [
+        ({"kind": "move", "at": 1.0}, "drift.at = 1.0 must be between 0 and 1"),
+        ({"kind": "vanish"}, "drift.kind = 'vanish' must be 'move' or 'new'"),
+    ],
+)
+def test_impossible_drifts_are_refused(drift: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        spec(**drift)

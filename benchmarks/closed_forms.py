@@ -43,10 +43,9 @@ from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import RULES, Rule, influence
 from fedraw.analysis.presence import Buffer, arrival_shares, group_presence, presence
 from fedraw.analysis.product_form import mean_field_presence
-from fedraw.analysis.replay import rarest, replay_weights
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
-from fedraw.core.rarity import rarity_scores
+from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.simulation.arrivals import poisson
 from fedraw.simulation.executor import Inline, no_training
@@ -300,7 +299,7 @@ def _group_influence(case: Case, method: Method, events: int) -> tuple[list[floa
     kept = replayed(case, method)
     if kept is not None and kept.size:
         scores = rarity_scores(case.table)
-        weight = replay_weights(scores[kept], float(scores.sum()))
+        weight = weights_of_rarest(scores[kept], float(scores.sum()))
         alone = float(arrival_shares(case.seconds)[kept].sum()) ** case.size
         swing = math.sqrt(alone * (1 - alone) * case.size / events) * (1 / weight.sum() - 1)
         return found, [float(weight[mask[kept]].sum() * swing) for mask in masks]

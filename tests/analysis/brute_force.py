@@ -13,9 +13,9 @@ from hypothesis import settings
 from tests.simulation.scenes import simulation, steps
 
 from fedraw.analysis.groups import Groups
-from fedraw.analysis.replay import rarest
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
+from fedraw.core.rarity import rarest
 from fedraw.core.types import Floats
 from fedraw.simulation.arrivals import poisson
 from fedraw.strategies.strategy import Strategy

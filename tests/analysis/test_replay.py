@@ -16,10 +16,9 @@ from fedraw.analysis import groups as grouping
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import RULES, influence
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
-from fedraw.analysis.replay import MASS, THRESHOLD, rarest, replay_weights
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
-from fedraw.core.rarity import rarity_scores
+from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest
 from fedraw.core.types import Floats
 from fedraw.simulation.arrivals import poisson
 
@@ -36,18 +35,14 @@ FEDERATIONS = st.dictionaries(
 @CALM
 @given(FEDERATIONS, st.integers(1, 6))
 def test_r_and_w_are_the_strategy_s(counts: dict[int, dict[str, int]], size: int) -> None:
-    """Two tellings of one rule: this holds them together."""
+    """The audit goes by the strategy's defaults."""
     table = LabelTable.from_counts(counts)
     scores = rarity_scores(table)
     found = rarest(scores, size)
-    weight = replay_weights(scores[found], float(scores.sum()))
+    weight = weights_of_rarest(scores[found], float(scores.sum()))
     state, _ = fedraw.Replay(size).start(np.zeros(1, np.float32), table)
     assert list(state.rare) == [table.clients[i] for i in found]
     assert list(state.rare.values()) == pytest.approx(weight.tolist())
-
-
-def test_the_settings_are_the_strategy_s_defaults() -> None:
-    assert (fedraw.Replay().threshold, fedraw.Replay().mass) == (THRESHOLD, MASS)
 
 
 CLIENTS = st.lists(
@@ -61,7 +56,9 @@ def test_influence_over_every_round_there_is(clients: list[tuple[float, float]],
     rate, score = (np.exp(column) for column in zip(*clients, strict=True))
     groups = one_by_one(rate, score)
     kept = rarest(score, size)
-    weight = dict(zip(kept.tolist(), replay_weights(score[kept], float(score.sum())), strict=True))
+    weight = dict(
+        zip(kept.tolist(), weights_of_rarest(score[kept], float(score.sum())), strict=True)
+    )
     rho = sum(weight.values())
     truth = np.zeros(rate.size)
     for slots, chance in slot_law(groups.shares, size).items():

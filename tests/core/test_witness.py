@@ -39,10 +39,19 @@ def test_inferred_scores_by_hand() -> None:
     assert says(witness, federation, "a", 0.3, 0.1, -0.4) == pytest.approx(1.0)
     sure = 0.75 / 0.7501
     assert says(witness, federation, "b", 0.5, -0.1, -0.4) == pytest.approx(1 / (2 * sure))
-    assert says(witness, federation, "a", 0.3, 0.1, -0.4) == pytest.approx(
-        0.75 / (sure + witness.evidence.presence("a")[0]) + 0.25
-    )
+    assert witness.scores(["a"])[0] == pytest.approx(0.75 / (2 * sure) + 0.25), "b holds x too"
     assert witness.scores(["c"])[0] == pytest.approx(np.mean(witness.scores(["a", "b"])))
+
+
+def test_a_score_that_changes_little_is_told_as_before() -> None:
+    counts: dict[str, LabelCounts] = {str(i): {"x": 1} for i in range(40)}
+    witness, federation = begun("inferred", counts)
+    told = []
+    for i in range(40):
+        says(witness, federation, str(i), 0.5, -0.1, -0.4)
+        told.append(witness.scores(["0"])[0])
+    assert len(set(told)) < 25
+    assert told[-1] == pytest.approx(1 / 40, rel=0.11)
 
 
 def test_an_update_is_read_against_the_model_it_started_from() -> None:
@@ -83,7 +92,7 @@ def test_a_lie_is_believed_until_silence_outweighs_the_benefit_of_the_doubt() ->
     assert CLAIM_ODDS * witness.evidence.heard["liar"].excuse[2] < 1
     for _ in range(200):
         score = says(witness, federation, "liar", 0.5, -0.1, -0.4)
-    assert score == pytest.approx(0.1 / 4, rel=0.02), "what is true of the claim stays"
+    assert score == pytest.approx(0.1 / 4, rel=0.15), "what is true of the claim stays"
 
 
 def test_news_are_told_once() -> None:

@@ -14,13 +14,12 @@ from fedraw.analysis.inputs import Counts, Times, holders, rare_labels_of, secon
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.analysis.presence import arrival_shares, group_presence, presence
 from fedraw.analysis.recommendation import Recommendation, recommend
-from fedraw.analysis.replay import rarest
 from fedraw.analysis.staleness import mean_staleness
 from fedraw.analysis.uncertainty import Interval, intervals
 from fedraw.analysis.verdict import ENOUGH_UPDATES, Verdict, in_words, verdict
 from fedraw.analysis.what_if import Slower, WhatIf, if_slower, sizes_for, what_if
 from fedraw.core.labels import LabelTable
-from fedraw.core.rarity import rarity_scores
+from fedraw.core.rarity import rarest, rarity_scores
 from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.core.weighting import check_cap
 from fedraw.errors import BadInput

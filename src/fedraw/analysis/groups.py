@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.analysis.replay import rarest
+from fedraw.core.rarity import rarest
 from fedraw.core.types import Floats, Ints
 
 # Up to this many clients every one is a group of its own, and nothing is rounded.

@@ -19,7 +19,8 @@ from fedraw.analysis.capped import capped_influence
 from fedraw.analysis.groups import Groups
 from fedraw.analysis.presence import Buffer, check_fits, presence
 from fedraw.analysis.product_form import subsets
-from fedraw.analysis.replay import replay_influence, replay_weights
+from fedraw.analysis.replay import replay_influence
+from fedraw.core.rarity import weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.core.weighting import Cap, check_cap
 
@@ -74,7 +75,7 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
         return shares
     replayed = kept(groups, size, rule)
     if replayed is not None:
-        weight = replay_weights(groups.score[replayed], float((groups.score * many).sum()))
+        weight = weights_of_rarest(groups.score[replayed], float((groups.score * many).sum()))
         return replay_influence(shares, many, replayed, weight, size)
     check_cap(rule.cap, rule.cap_at, size)
     if rule.cap != "none":

@@ -1,4 +1,4 @@
-"""Residual replay in closed form: who is replayed, with which weight, and what is left for others.
+"""Residual replay in closed form: what those who are replayed weigh, and what is left for others.
 
 A round is K arrivals, each client i's with chance p_i. Once everyone in R was heard, r in R weighs
 W_r whoever arrived, and the common arrivals share 1 − ρ, ρ = Σ_R W_r; only if all K are of clients
@@ -14,32 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedraw.core.rarity import far_above_median
 from fedraw.core.types import Floats, Ints
-
-# The defaults of the strategy; a test holds that R and W are its own.
-THRESHOLD = 2.0
-MASS = 0.5
-
-
-def rarest(scores: Floats, most: int | None = None) -> Ints:
-    """R: the positions of those far above the median score, the rarest first.
-
-    >>> rarest(np.array([0.1, 0.5, 0.1, 0.1, 0.9]), 1)
-    array([4])
-    """
-    far = np.flatnonzero(far_above_median(scores, THRESHOLD))
-    return np.asarray(far[np.argsort(-scores[far], kind="stable")][:most], np.int64)
-
-
-def replay_weights(scores: Floats, total: float) -> Floats:
-    """W of the clients with these scores, where all clients' add up to the total.
-
-    >>> replay_weights(np.array([0.3, 0.1]), 1.0), replay_weights(np.array([3.0, 1.0]), 5.0)
-    (array([0.3, 0.1]), array([0.375, 0.125]))
-    """
-    own = scores / total
-    return np.asarray(own * min(1.0, MASS / max(float(own.sum()), MASS)), np.float64)
 
 
 def replay_influence(

@@ -30,6 +30,27 @@ def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_
     return scores > times * np.median(scores)
 
 
+def rarest(scores: Floats, most: int | None = None, times: float = 2.0) -> Ints:
+    """The positions of those far above the median, the rarest first.
+
+    >>> rarest(np.array([0.1, 0.5, 0.1, 0.1, 0.9]), 1)
+    array([4])
+    """
+    far = np.flatnonzero(far_above_median(scores, times))
+    return np.asarray(far[np.argsort(-scores[far], kind="stable")][:most], np.int64)
+
+
+def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats:
+    """What these clients weigh where all clients' scores add up to the total: at most the mass.
+
+    >>> weights_of_rarest(np.array([0.3, 0.1]), 1.0), weights_of_rarest(np.array([3.0, 1.0]), 5.0)
+    (array([0.3, 0.1]), array([0.375, 0.125]))
+    """
+    own = scores / total
+    together = sum(own.tolist())
+    return np.asarray(own * (mass / together if together > mass else 1.0), np.float64)
+
+
 def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> Floats:
     """Score each row `start[i]:start[i + 1]`; a row scores the same alone and among a million."""
     return np.add.reduceat(share / coverage[column], start[:-1])

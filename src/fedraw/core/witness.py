@@ -6,8 +6,8 @@ checked   claims count as far as the updates bear them out: a claimed label whos
           MARGIN times what the updates show, a label that rises unclaimed counts as held, and one
           for which the model has no output counts for nothing.
 
-A client's score is made anew when its own update arrives; the others' stay until theirs do, so that
-an arrival costs O(labels) and no other update's coefficient changes.
+A score is told anew once it has changed by STEADY: what an arrival changes a little in everyone's
+coverage leaves the coefficients of the updates in a buffer as they are, and costs O(labels) each.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ Labels = Literal["declared", "checked", "inferred"]
 CLAIM_ODDS = 99.0
 # After so many updates a claimed share is at most so many times what the updates show.
 FEW_UPDATES, MARGIN = 3, 3.0
+# A score that has changed by less is told as before.
+STEADY = 0.1
 # A label that nobody claimed counts as held from this probability on.
 EVIDENT = 0.99
 # So much of a client's data has to be in doubt before it is told of; so much if it holds the label.
@@ -61,8 +63,10 @@ class Witness:
     levels: Levels
     # Inferred: how many clients hold each label. Checked: what to add to the claimed coverage.
     holders: Floats
-    part: dict[ClientId, Floats] = field(default_factory=dict)  # of each client in it
-    scores_at_arrival: dict[ClientId, float] = field(default_factory=dict)
+    claimed: Floats  # how many claim each label
+    part: dict[ClientId, Floats] = field(default_factory=dict)  # of each client in `holders`
+    shares: dict[ClientId, Floats] = field(default_factory=dict)  # that count
+    told: dict[ClientId, float] = field(default_factory=dict)  # scores
     doubted: dict[ClientId, list[Label]] = field(default_factory=dict)
     _news: list[Doubt] = field(default_factory=list, init=False, repr=False)
     _output: dict[Label, int] = field(default_factory=dict, init=False, repr=False)
@@ -73,7 +77,8 @@ class Witness:
     @classmethod
     def of(cls, mode: Labels, classes: Sequence[Label], model: Vector, layout: Layout) -> Witness:
         count = len(classes)
-        witness = cls(mode, list(classes), Evidence(count), Levels.empty(count), np.zeros(count))
+        nobody = np.zeros(count)
+        witness = cls(mode, list(classes), Evidence(count), Levels.empty(count), nobody, nobody)
         witness.handed(0, model, layout)
         return witness
 
@@ -84,7 +89,7 @@ class Witness:
     def hear(
         self, update: Update, layout: Layout, federation: Federation, sends_delta: bool
     ) -> None:
-        """Take in what an update says, and score its client anew."""
+        """Take in what an update says."""
         client, sent = update.client, levels(update.vector, layout)
         start = np.zeros_like(sent) if sends_delta else self.levels.of(update.start_version)
         if start is not None:
@@ -94,10 +99,18 @@ class Witness:
             self._weigh(client, heard, federation)
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """As of each client's last update; of one that was never heard, the mean of the others."""
-        known = self.scores_at_arrival
-        usual = fmean(known.values()) if known else 1.0
-        return [known.get(client, usual) for client in clients]
+        """Of one that was never heard, the mean of those told of the others."""
+        usual = fmean(self.told.values()) if self.told else 1.0
+        return [self._score(client, usual) for client in clients]
+
+    def _score(self, client: ClientId, usual: float) -> float:
+        share, told = self.shares.get(client), self.told.get(client)
+        if share is None:
+            return usual if told is None else told
+        score = float((share / np.maximum(self.holders + self.claimed, 1.0)).sum())
+        if told is None or abs(score - told) > STEADY * told:
+            told = self.told[client] = score
+        return told
 
     def forget(self, client: ClientId) -> None:
         """A client has left: its labels are gone, its last score stays with its update."""
@@ -105,6 +118,7 @@ class Witness:
         if part is not None:
             self.holders = self.holders - part
         self.evidence.forget(client)
+        self.shares.pop(client, None)
         self.doubted.pop(client, None)
 
     def take_news(self) -> list[Doubt]:
@@ -113,21 +127,19 @@ class Witness:
         return news
 
     def _weigh(self, client: ClientId, heard: Heard, federation: Federation) -> None:
-        """Score a client, and count it among the holders of its labels."""
+        """Which shares of a client count, and of which labels it is a holder."""
         if self.mode == "inferred":
-            share, claimed = heard.share, np.zeros_like(heard.share)
-            part = np.where(heard.presence > 0.5, heard.presence, 0.0)
+            share, part = heard.share, np.where(heard.presence > 0.5, heard.presence, 0.0)
         else:
-            share, part, claimed = self._checked(client, heard, federation)
+            share, part = self._checked(client, heard, federation)
+            self.claimed = self._claimed(federation)
         self.holders = self.holders + part - self.part.get(client, 0.0)
-        self.part[client] = part
-        coverage = np.maximum(self.holders + claimed, 1.0)
-        self.scores_at_arrival[client] = float((share / coverage).sum())
+        self.part[client], self.shares[client] = part, share
 
     def _checked(
         self, client: ClientId, heard: Heard, federation: Federation
-    ) -> tuple[Floats, Floats, Floats]:
-        """By output: shares that updates bear out, what that changes in coverage, all claims."""
+    ) -> tuple[Floats, Floats]:
+        """By output: shares that the updates bear out, and what that changes in coverage."""
         share, counted, strange = self._claims(client, federation)
         odds = CLAIM_ODDS * heard.excuse
         silent = np.minimum(1.0, 2 * odds / (1 + odds))
@@ -140,11 +152,15 @@ class Witness:
         doubted = (share * (1 - belief) > material) | (heard.share * evident > MATERIAL)
         self._tell(client, heard.presence, share, np.flatnonzero(doubted).tolist(), strange)
         part = evident - (1 - np.where(heard.risen > 0, 1.0, belief)) * counted
+        return share * belief + heard.share * evident, part
+
+    def _claimed(self, federation: Federation) -> Floats:
+        """By output: how many members claim the label."""
         claimed = np.zeros(len(self.classes))
         for label, coverage in zip(federation.labels, federation.coverage.tolist(), strict=True):
             if label in self._output:
                 claimed[self._output[label]] = coverage
-        return share * belief + heard.share * evident, part, claimed
+        return claimed
 
     def _claims(
         self, client: ClientId, federation: Federation

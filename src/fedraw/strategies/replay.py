@@ -11,7 +11,7 @@ So h_r is applied once in all, and again as far as others undo it. With R empty 
 
 A client that leaves keeps its h_r until members need the place: its labels would be gone with it,
 and it may be back. `floor` > 0 keeps a force of at least floor / N on every h_r. `labels` says
-where S comes from, as for FedRAW; unless it is declared, R is looked for at every arrival.
+where S comes from, as for FedRAW; unless it is declared, R is looked for in every round.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedraw.core.aggregation import RunningSum, inner
 from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
+from fedraw.core.rarity import rarest, weights_of_rarest
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
 from fedraw.core.witness import Labels, Witness
@@ -73,6 +74,7 @@ class ReplayState:
     common: list[ClientId] = field(default_factory=list)
     arrivals: int = 0
     full: bool = False
+    limit: float = np.inf  # a score above it is rare
     witness: Witness | None = None  # unless labels are as declared
 
     @property
@@ -124,7 +126,9 @@ class Replay:
         check(state, event.update)
         if state.witness is not None and self.layout is not None:
             state.witness.hear(event.update, self.layout, state.federation, sends_delta=True)
-            self._find_rare(state)
+            (score,) = state.witness.scores([event.update.client])
+            if state.full or (score > state.limit) != (event.update.client in state.rare):
+                self._find_rare(state)
         if state.full:
             self._empty(state)
         self._take_in(state, event.update)
@@ -136,17 +140,18 @@ class Replay:
         """R and W; what is kept of clients that are no longer in R is dropped."""
         members = list(state.federation)
         known = state.witness or state.federation
-        scores = dict(zip(members, known.scores(members), strict=True))
-        limit = self.threshold * float(np.median(list(scores.values()))) if scores else np.inf
-        here = sorted((c for c in members if scores[c] > limit), key=lambda c: -scores[c])
+        values = np.array(known.scores(members))
+        scores = dict(zip(members, values.tolist(), strict=True))
+        limit = self.threshold * float(np.median(values)) if members else np.inf
+        state.limit = limit
+        here = [members[i] for i in rarest(values, times=self.threshold)] if members else []
         absent = [client for client in state.kept if client not in scores]
         gone = dict(zip(absent, known.scores(absent), strict=True))
         chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
         scores |= gone
-        total = sum(scores.values())
-        weights = {client: scores[client] / total for client in chosen}
-        scale = min(1.0, self.mass / sum(weights.values())) if weights else 1.0
-        state.rare = {client: scale * weight for client, weight in weights.items()}
+        own = np.array([scores[client] for client in chosen])
+        weights = weights_of_rarest(own, sum(scores.values()), self.mass)
+        state.rare = dict(zip(chosen, weights.tolist(), strict=True))
         state.kept = {c: kept for c, kept in state.kept.items() if c in state.rare}
 
     def _take_in(self, state: ReplayState, update: Update) -> None:

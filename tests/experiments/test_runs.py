@@ -14,6 +14,7 @@ from torch import nn
 import fedraw
 from fedraw import CA2FL, FedAvg, FedBuff, FedFa, FedRAW, LabelTable, QFedAvg
 from fedraw.core.randomness import Streams
+from fedraw.core.rarity import rarity_scores
 from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.clients import draw_clients
@@ -227,6 +228,83 @@ def test_a_log_says_how_many_models_the_server_keeps(
     partition = {"clients": 12, "rare_labels": [9], "clients_per_common_label": 10}
     summary = run(small(strategy=strategy, partition=partition))[0].summary
     assert summary["server_models"] == pytest.approx(models, abs=0.3)
+
+
+def test_a_liar_is_named_and_loses_what_it_gained(tmp_path: Path) -> None:
+    """The label that it claims never rises in its updates."""
+    claim = {"label": 9, "form": "recounted"}
+    partition = {"clients": 12, "rare_labels": [9], "clients_per_common_label": 10}
+    weight = {}
+    for labels in ("declared", "checked"):
+        spec = small(
+            strategy={"name": "fedraw", "buffer": 4, "labels": labels},
+            partition=partition,
+            misreport=claim,
+            run={"events": 400, "evaluate_every": 200, "seeds": [1]},
+        )
+        (result,) = run(spec, out=tmp_path / labels)
+        records = list(read_log(tmp_path / labels / "seed-1" / "events.jsonl"))
+        attacker = records[0]["attacker"]
+        last = [r for r in records if r["kind"] == "arrival"][-200:]
+        held = [
+            w
+            for r in last
+            for c, w in zip(r["buffer"], r["weights"], strict=False)
+            if c == attacker
+        ]
+        weight[labels] = float(np.mean(held))
+    doubts = [(r["client"], r["label"]) for r in records if r["kind"] == "doubted"]
+    assert doubts == [(attacker, "9")]
+    assert result.summary["doubted"] == {str(attacker): ["9"]}
+    assert weight["checked"] < 0.6 * weight["declared"]
+
+
+@pytest.mark.parametrize("form", ["invented", "hidden"])
+def test_several_may_lie_together(form: str) -> None:
+    label = "unicorn" if form == "invented" else 9
+    spec = small(misreport={"label": label, "form": form, "liars": 2})
+    clients = draw_clients(spec, Streams(1))
+    assert len(clients.liars) == 2
+    scores = rarity_scores(clients.claimed)
+    truth = rarity_scores(clients.table)
+    raised = set(np.flatnonzero(scores > truth + 0.2).tolist())
+    assert raised == (set(clients.liars) if form == "invented" else set())
+
+
+def test_a_liar_may_make_its_updates_say_what_it_claims() -> None:
+    plain, forged = (
+        run(small(misreport={"label": 9, **more}))[0].model for more in ({}, {"support": 0.5})
+    )
+    assert not np.array_equal(plain, forged)
+
+
+def test_labels_need_a_model_to_be_read_from() -> None:
+    spec = small(
+        strategy={"name": "fedraw", "buffer": 4, "labels": "inferred"}, training={"kind": "none"}
+    )
+    with pytest.raises(BadInput, match="labels = 'inferred' reads the model's output layer"):
+        run(spec)
+
+
+@pytest.mark.parametrize("labels", ["checked", "inferred"])
+@pytest.mark.parametrize("name", ["fedraw", "fedraw-replay"])
+def test_a_run_that_reads_updates_is_resumed_to_the_same_bytes(
+    name: str, labels: str, tmp_path: Path
+) -> None:
+    spec = small(strategy={"name": name, "buffer": 4, "labels": labels}, misreport={"label": 9})
+    run_seed(spec, 1, tmp_path / "whole")
+    asked = iter(range(100))
+    with pytest.raises(Interrupted):
+        run_seed(spec, 1, tmp_path / "cut", how=How(stop=lambda: next(asked) + 1 >= 17))
+    run_seed(spec, 1, tmp_path / "cut", how=How(resume=True))
+    for file in ("events.jsonl", "model.safetensors"):
+        assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_private_summaries_leave_scores_and_nothing_else() -> None:
+    clients = draw_clients(small(summaries={"mechanism": "secure-sum"}), Streams(1))
+    assert rarity_scores(clients.claimed) == pytest.approx(rarity_scores(clients.table))
+    assert not set(clients.claimed.labels) & set(clients.table.labels)
 
 
 @pytest.mark.parametrize(

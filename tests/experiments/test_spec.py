@@ -84,6 +84,20 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"speeds": {"arrivals": "recorded"}}, "speeds.trace is missing"),
         ({"speeds": {"jitter": 0.1}}, "speeds.jitter goes with"),
         ({"label_noise": {"share": 1.5}}, "label_noise.share = 1.5 must be from 0 to 1"),
+        ({"misreport": {"label": 9, "liars": 0}}, "misreport.liars = 0 must be at least 1"),
+        (
+            {"misreport": {"label": 9, "form": "hidden", "support": 0.1}},
+            "misreport.support goes with a claim of a label that the model knows",
+        ),
+        ({"summaries": {"mechanism": "whisper"}}, "summaries.mechanism = 'whisper' must be"),
+        (
+            {
+                "summaries": {"mechanism": "secure-sum"},
+                "strategy": {"name": "fedraw", "labels": "checked"},
+            },
+            "the server sees no claims; use 'declared' or 'inferred'",
+        ),
+        ({"strategy": {"name": "fedraw", "labels": "guessed"}}, "strategy.labels = 'guessed'"),
         ({"misreport": {}}, r"\[misreport\] lacks the key 'label'"),
         ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a number"),
     ],

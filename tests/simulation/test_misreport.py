@@ -85,3 +85,22 @@ def test_a_strategy_sees_what_was_claimed_also_as_members_change(form: Form) -> 
 def test_a_claim_that_cannot_be_made_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         misreport(with_rare(30, 6), **{"client": LIAR, "label": "rare 0", **settings})
+
+
+def test_an_invented_label_is_worth_its_whole_share() -> None:
+    claimed = misreport(with_rare(30, 6), LIAR, "unicorn", 0.9, "invented")
+    assert rarity_scores(claimed)[LIAR] == pytest.approx(0.05 + 0.9)
+    assert claimed.coverage()[claimed.labels.index("unicorn")] == 1
+    with pytest.raises(BadInput, match="held by a client; invent another one"):
+        misreport(with_rare(30, 6), LIAR, "rare 0", 0.9, "invented")
+
+
+def test_who_hides_a_label_gives_it_to_the_other_holders() -> None:
+    table = LabelTable.from_counts({"a": {"x": 1, "y": 1}, "b": {"x": 1, "y": 3}, "c": {"x": 1}})
+    hidden = misreport(table, "a", "y", form="hidden")
+    assert rarity_scores(table).tolist() == pytest.approx([1 / 6 + 1 / 4, 1 / 12 + 3 / 8, 1 / 3])
+    assert rarity_scores(hidden).tolist() == pytest.approx([1 / 3, 1 / 12 + 3 / 4, 1 / 3])
+    with pytest.raises(BadInput, match="does not hold label 'y', so it cannot hide it"):
+        misreport(table, "c", "y", form="hidden")
+    with pytest.raises(BadInput, match="nothing but label 'x' to report"):
+        misreport(table, "c", "x", form="hidden")

@@ -29,7 +29,7 @@ from fedraw.core.update import Update
 Labels = Literal["declared", "checked", "inferred"]
 
 # A claim is believed with these odds before any update has come.
-CLAIM_ODDS = 99.0
+CLAIM_ODDS = 19.0
 # After so many updates a claimed share is at most so many times what the updates show.
 FEW_UPDATES, MARGIN = 3, 3.0
 # A score that has changed by less is told as before.

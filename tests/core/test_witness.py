@@ -140,3 +140,13 @@ def test_who_leaves_takes_its_labels_along_and_leaves_its_score() -> None:
     witness.forget("a")
     assert witness.holders[1] == 0
     assert witness.scores(["a"]) == [score]
+
+
+@pytest.mark.parametrize("mode", ["inferred", "checked"])
+def test_nobody_weighs_nothing(mode: Labels) -> None:
+    """An update that raises no output says nothing; a client that only lies keeps a trifle."""
+    witness, federation = begun(mode, {"a": {"x": 1}, "b": {"y": 1}})
+    for _ in range(300):
+        for client in "ab":
+            says(witness, federation, client, 0.0, 0.0, -0.1)
+    assert all(score > 0 for score in witness.scores(["a", "b", "c"]))

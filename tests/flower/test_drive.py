@@ -366,3 +366,52 @@ def test_a_strategy_named_twice_is_refused(tmp_path: Path) -> None:
     config = {"fedraw.strategy.name": "fedraw"}
     with pytest.raises(BadInput, match=r"fedraw\.strategy\.name is set, but this app brings"):
         app(a_grid(), Context(1, 1, {}, RecordDict(), config))
+
+
+HEAD = {"fc.weight": np.zeros((3, 1), np.float32), "fc.bias": np.zeros(3, np.float32)}
+OUTPUTS = ("cat", "dog", "owl")
+
+
+def train_head(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
+    """Raises the outputs of the site's own labels, as cross-entropy does, and lowers the others."""
+    model = {name: array.numpy().copy() for name, array in arrays.items()}
+    held = [label in LABELS[str(context.node_config["site"])] for label in OUTPUTS]
+    model["fc.bias"] += np.where(held, 0.2, -0.1).astype(np.float32)
+    return model, 5
+
+
+def lead_heads(folder: Path, labels: Any, **options: Any) -> Any:
+    contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
+    grid = MemoryGrid(client_app(train=train_head, **options), contexts)
+    chosen = {"folder": folder, "min_clients": 3, "arrivals": 60, "poll": 0.001, "back_off": 0.05}
+    config = {
+        "fedraw.strategy.buffer": 3,
+        "fedraw.strategy.labels": labels,
+        "fedraw.strategy.classes": "cat,dog,owl",
+    }
+    app = server_app(initial_model=lambda: HEAD, settings={**chosen, "norm_bound": 1e9})
+    app(grid, Context(1, 1, {}, RecordDict(), config))
+    return log(folder)
+
+
+def test_sites_need_not_tell_their_labels_if_the_server_infers_them(tmp_path: Path) -> None:
+    records = lead_heads(tmp_path, "inferred")
+    weights = [
+        dict(zip(r["buffer"], r["weights"], strict=True)) for r in records if r.get("weights")
+    ]
+    # Coverage: cat 2, dog 1, owl 1. S: north 1/2, south 1/4 + 1/2, east 1.
+    total = 0.5 + 0.75 + 1
+    expected = {"north": 0.5 / total, "south": 0.75 / total, "east": 1 / total}
+    assert weights[-1] == pytest.approx(expected, rel=0.1)
+    joined = {r["client"]: r["counts"] for r in records if r["kind"] == "joined"}
+    assert joined == {site: {"not told": 1} for site in LABELS}
+
+
+def test_a_false_claim_is_in_the_log_of_a_server_that_checks(tmp_path: Path) -> None:
+    def claims(context: Context) -> dict[str, int]:
+        site = str(context.node_config["site"])
+        return {**LABELS[site], **({"owl": 9} if site == "north" else {})}
+
+    records = lead_heads(tmp_path, "checked", label_counts=claims)
+    doubted = [(r["client"], r["label"]) for r in records if r["kind"] == "doubted"]
+    assert doubted == [("north", "owl")]

@@ -110,6 +110,11 @@ def test_a_frame_at_eighty_columns() -> None:
     ]
 
 
+def test_who_is_doubted_stands_below_who_is_rejected() -> None:
+    lines = drawn(one(detail=replace(DETAIL, doubted={"29": ["owl"], "3": ["cat", "dog"]})))
+    assert lines[-2:] == ["", "doubted       client 29: owl, client 3: cat, dog"]
+
+
 def test_what_is_unknown_is_a_dash() -> None:
     unknown = replace(RUN, rate=None, seconds_left=None)
     assert drawn(one(unknown))[1].endswith("  50 %  –/s  – left")

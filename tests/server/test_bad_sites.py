@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.server.conftest import Found
-from tests.server.engine import SIZE, failing
+from tests.server.engine import LAYOUT, SIZE, failing
 
 from fedraw.errors import BadInput
 from fedraw.server.admission import check_counts
 from fedraw.server.orders import Answer, Failure, Order, Summary, Trained
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
 
 Lie = Callable[[Order, Trained], Answer]
 
@@ -193,3 +194,21 @@ def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
         site.answer = None
     engine.accept(8)
     assert len(engine.coordinator.members) == 4
+
+
+def test_why_nobody_can_join_is_said_before_there_is_a_log(
+    found: Found, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = found(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}})
+    engine.wait(5.0)
+    assert not engine.coordinator.members
+    assert "north: node 100 may not join: client 'north' reports no labels" in caplog.text
+    assert "use a strategy with labels = 'inferred'" in caplog.text
+
+
+def test_a_server_that_infers_labels_asks_for_none(found: Found) -> None:
+    engine = found(
+        FedRAW(buffer=2, labels="inferred", layout=LAYOUT), sites={"north": {}, "south": {}}
+    )
+    engine.accept(6)
+    assert set(engine.coordinator.members) == {"north", "south"}

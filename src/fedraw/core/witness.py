@@ -32,6 +32,8 @@ Labels = Literal["declared", "checked", "inferred"]
 CLAIM_ODDS = 19.0
 # After so many updates a claimed share is at most so many times what the updates show.
 FEW_UPDATES, MARGIN = 3, 3.0
+# Nobody weighs nothing: a buffer full of liars must not weigh nothing either.
+LEAST = 1e-3
 # A score that has changed by less is told as before.
 STEADY = 0.1
 # A label that nobody claimed counts as held from this probability on.
@@ -99,15 +101,16 @@ class Witness:
             self._weigh(client, heard, federation)
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """Of one that was never heard, the mean of those told of the others."""
+        """Of one of whom nothing is known, the mean of those told of the others."""
         usual = fmean(self.told.values()) if self.told else 1.0
         return [self._score(client, usual) for client in clients]
 
     def _score(self, client: ClientId, usual: float) -> float:
         share, told = self.shares.get(client), self.told.get(client)
-        if share is None:
+        if share is None or (self.mode == "inferred" and not share.any()):
             return usual if told is None else told
         score = float((share / np.maximum(self.holders + self.claimed, 1.0)).sum())
+        score = max(score, LEAST * usual)
         if told is None or abs(score - told) > STEADY * told:
             told = self.told[client] = score
         return told

@@ -6,6 +6,7 @@ is accepted. So the state is always the last snapshot and what the log and the j
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from fedraw.strategies.strategy import (
     Strategy,
     news,
 )
+
+LOGGER = logging.getLogger("fedraw.server")
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,10 @@ class Ledger:
         self.log.note(_rejected(self.book.event, self.time(now), site, start_time, reason))
 
     def note(self, reason: str, now: float, site: str | None = None) -> None:
-        """For the operator; before training begins there is no log to write it to."""
-        if self.begun:
+        """For the operator; before training begins there is no event log to write it to."""
+        if not self.begun:
+            LOGGER.warning("%s%s", "" if site is None else f"{site}: ", reason)
+        else:
             named = {} if site is None else {"client": site}
             stamp = {"event": self.book.event, "time": self.time(now)}
             self.log.note({"kind": "note", **stamp, **named, "reason": reason})

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.command import fedraw
 
-from fedraw.experiments.reproduction.artefacts import NAMES
+from fedraw.experiments.reproduction.artefacts import BEYOND, EVIDENCE, NAMES
 
 
 def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:
@@ -206,3 +206,23 @@ def test_the_whole_paper_on_embedded_data(tmp_path: Path) -> None:
     assert [own["name"] for own in summary["artefacts"]] == list(NAMES)
     assert all(own["complete"] for own in summary["artefacts"])
     assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics", "verdicts"}
+
+
+def test_a_group_stands_for_its_tables_and_the_paper_s_are_not_begun_by_it(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "beyond-rates", "evidence-drift", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    assert {"beyond-rates", "evidence-drift"} <= {path.stem for path in out.glob("*.md")}
+    assert not (out / "beyond-headline.md").exists(), "it shares a run, and nobody asked for it"
+    known = fedraw("reproduce", "evidence", "--scale", "smoke", "--dry-run", cwd=tmp_path)
+    assert all(name in known.stderr for name in EVIDENCE)
+
+
+@pytest.mark.slow
+def test_everything_beyond_the_paper_on_embedded_data(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "beyond", "evidence", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    summary = json.loads((out / "summary.json").read_text())
+    complete = {own["name"] for own in summary["artefacts"] if own["complete"]}
+    assert {*BEYOND, *EVIDENCE} <= complete

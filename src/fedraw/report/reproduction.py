@@ -19,6 +19,7 @@ from fedraw.experiments.reproduction.verdicts import (
     as_json,
     judge,
 )
+from fedraw.report.reproduction_goals import goals_markdown
 from fedraw.report.reproduction_steady import steady_markdown
 from fedraw.report.reproduction_tables import write_documents
 
@@ -41,6 +42,8 @@ def write_reproduction(outcomes: Sequence[Outcome], scale: str, out: Path) -> di
     tables = (steady_markdown(outcome) for outcome in outcomes if outcome.artefact == "table2")
     for steady in filter(None, tables):
         _write(out / "steady.md", steady)
+    if (goals := goals_markdown(outcomes)) is not None:
+        _write(out / "beyond-goals.md", goals)
     return content
 
 

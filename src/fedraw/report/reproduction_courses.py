@@ -1,4 +1,4 @@
-"""Figures 1 and 3 again: accuracy over the events, and the recall of each rare label."""
+"""Figures 1 and 3 again, and their like: accuracy over events, and the recall of rare labels."""
 
 from __future__ import annotations
 
@@ -35,16 +35,30 @@ def loss(outcome: Outcome) -> Iterator[Drawing]:
 
 
 def courses(outcome: Outcome) -> Iterator[Drawing]:
-    """Figure 3, one for each data set."""
+    """As in Figure 3, one for each data set."""
     for dataset in dict.fromkeys(row.dataset for row in outcome.rows):
         rows = {row.method: row for row in outcome.rows if row.dataset == dataset and row.records}
         if not rows:
             continue
         yield Drawing(
-            f"fig3-{dataset}",
+            f"{outcome.artefact}-{dataset}",
             f"{outcome.title}, {dataset}, scale {outcome.scale}",
             partial(_drawn_courses, rows),
         )
+
+
+def drifts(outcome: Outcome) -> Iterator[Drawing]:
+    """One for each kind of drift: the first words of its rows."""
+    for kind in dict.fromkeys(row.label.split(", ")[0] for row in outcome.rows):
+        rows = {
+            row.label.removeprefix(f"{kind}, "): row
+            for row in outcome.rows
+            if row.label.startswith(kind) and row.records
+        }
+        if rows:
+            name = f"{outcome.artefact}-{kind.split()[-1]}"
+            title = f"{outcome.title}: {kind}, scale {outcome.scale}"
+            yield Drawing(name, title, partial(_drawn_courses, rows))
 
 
 def _drawn_courses(rows: Mapping[str, RowOutcome]) -> Figure:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedraw.errors import BadInput
 from fedraw.experiments.reproduction.outcome import Outcome
 from fedraw.report.drawing import Drawing, on_white, svg_of
-from fedraw.report.reproduction_courses import courses, loss
+from fedraw.report.reproduction_courses import courses, drifts, loss
 from fedraw.report.reproduction_dots import SWEEPS, dots, sweep
 
 
@@ -18,6 +18,8 @@ def paper_figures(outcomes: Sequence[Outcome]) -> list[Drawing]:
         "fig1": loss,
         "table2": dots,
         "fig3": courses,
+        "beyond-headline": courses,
+        "evidence-drift": drifts,
         **dict.fromkeys(SWEEPS, sweep),
     }
     begun = [outcome for outcome in outcomes if any(row.records for row in outcome.rows)]

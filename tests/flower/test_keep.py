@@ -9,16 +9,21 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from fedraw.flower.keep import LONGEST_PAUSE, Flower, keep
+from fedraw.flower import keep as keep_module
+from fedraw.flower.keep import LONGEST_PAUSE, Flower, Stop, keep
 
 # Answers from a list of [words it begins with, exit code, what it prints], in turn.
 FLWR = """#!{python}
 import json, sys
+from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 folder = Path(__file__).parent
 script = json.loads((folder / "script.json").read_text())
 begins, code, answer = script.pop(0)
@@ -127,3 +132,26 @@ def test_asked_to_end_it_stops_the_run(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert (tmp_path / "asked.txt").read_text().splitlines()[-1].startswith("stop 7 here")
+
+
+def test_asked_to_stop_while_a_run_is_being_started_it_stops_that_run() -> None:
+    """The number of a run is known only once Flower has answered."""
+    stopped: list[int] = []
+
+    class Slow(Flower):
+        def run(self, app: str, run_config: Sequence[str]) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+            return 7
+
+        def stop(self, run: int) -> None:
+            stopped.append(run)
+
+    stop = Stop()
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with patch.object(keep_module, "STOP", stop), pytest.raises(SystemExit):
+            keep(Slow("x"), "app", [])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [7]

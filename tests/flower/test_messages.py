@@ -128,7 +128,6 @@ BAD: list[tuple[Kind, dict[str, Any], str]] = [
     ("train", {FACTS: facts(examples=2)}, "record 'arrays' is missing"),
     ("train", {FACTS: facts(examples=2), ARRAYS: ArrayRecord()}, "tensor 'w' is missing"),
     ("train", {FACTS: facts(examples=2, loss="x"), ARRAYS: MODEL}, "loss is 'x', not a number"),
-    ("summary", {FACTS: facts()}, "record 'counts' is missing"),
     (
         "summary",
         {FACTS: facts(), COUNTS: ConfigRecord({"cat": 2.5})},

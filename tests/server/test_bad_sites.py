@@ -212,3 +212,42 @@ def test_a_server_that_infers_labels_asks_for_none(found: Found) -> None:
     )
     engine.accept(6)
     assert set(engine.coordinator.members) == {"north", "south"}
+
+
+def test_a_refusal_is_told_once_however_often_the_site_tries(
+    found: Found, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = found(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}}, back_off=1.0)
+    engine.wait(60.0)
+    assert sum(order.kind == "summary" and order.node == 100 for order in engine.sent) > 2
+    assert caplog.text.count("node 100 may not join") == 1
+
+
+def test_who_is_waited_for_is_said(found: Found, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedraw.server")
+    engine = found(FedFa(buffer=2), min_clients=5)
+    engine.wait(130.0)
+    assert caplog.text.count("waiting: 4 of 5 sites are here: north, south, east, west") == 3
+    with pytest.raises(BadInput, match="min_clients = 5, but only 1 sites may take part"):
+        replace(engine.settings, sites=("north",))
+
+
+def test_rare_labels_of_a_server_that_infers_are_outputs_of_the_model(found: Found) -> None:
+    strategy = FedRAW(buffer=2, labels="inferred", layout=LAYOUT, classes=("cat", "owl"))
+    untold: dict[str, dict[str, int]] = {"north": {}, "south": {}}
+    engine = found(strategy, sites=untold, rare_labels=("owl",))
+    engine.accept(2)
+    start = engine.log("start")[0]
+    assert (start["labels"], start["rare_labels"]) == (["cat", "owl"], ["owl"])
+
+
+def test_an_ended_federation_stays_ended_and_says_so(
+    found: Found, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = found(FedFa(buffer=2), arrivals=4)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    engine.restart(arrivals=100)
+    assert engine.coordinator.finished == "4 updates accepted"
+    assert "has ended (4 updates accepted), and other limits do not open it again" in caplog.text
+    assert engine.kinds()[-1] == "end"

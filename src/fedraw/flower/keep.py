@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -67,6 +68,33 @@ class Flower:
         return answer
 
 
+class Stop:
+    """Someone asks this process to end: at once, or as soon as it can."""
+
+    def __init__(self) -> None:
+        self._is_held = self._is_asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._is_asked = True
+        if not self._is_held:
+            self.heed()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
+    def heed(self) -> None:
+        if self._is_asked:
+            raise SystemExit(0)
+
+
+STOP = Stop()
+
+
 def keep(
     flower: Flower,
     app: str,
@@ -79,10 +107,12 @@ def keep(
     while True:
         begun = clock()
         try:
-            run = flower.run(app, run_config)
+            with STOP.held():  # a run whose number is not known yet could not be stopped
+                run = flower.run(app, run_config)
             LOG.info("run %d is under way", run)
             status = _follow(flower, run, sleep)
         except Trouble as problem:
+            STOP.heed()
             LOG.warning("%s; trying again in %.0f s", problem, pause)
         else:
             LOG.info("run %d: %s", run, status)
@@ -101,6 +131,7 @@ def keep(
 def _follow(flower: Flower, run: int, sleep: Callable[[float], None]) -> str:
     """The status in which a run ended; while its SuperLink is away, nothing is known."""
     try:
+        STOP.heed()
         while True:
             sleep(LOOK)
             try:
@@ -124,13 +155,9 @@ def main() -> None:
     parser.add_argument("--run-config", action="append", default=[], metavar="TEXT")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, STOP)
+    signal.signal(signal.SIGINT, STOP)
     sys.exit(keep(Flower(options.superlink), options.app, options.run_config))
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ is made anew when a server is started again, and everyone is asked again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from math import isfinite
 from typing import Any
@@ -29,8 +30,12 @@ from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.strategies.strategy import Request, Strategy, check, check_form, is_finite
 
+LOGGER = logging.getLogger("fedraw.server")
+
 # A site has so many seconds to tell who it is.
 SUMMARY_DEADLINE = 300.0
+# While sites are waited for, that is said so often.
+REMINDER = 60.0
 
 
 class Coordinator:
@@ -56,7 +61,7 @@ class Coordinator:
         needs_counts = getattr(strategy, "labels", "declared") != "inferred"
         self._membership = Membership(ledger, settings, slots, self._release, needs_counts)
         self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
-        self._next_snapshot = 0.0
+        self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
         self._disk_full_since: float | None = None
         self._stopping: str | None = None
@@ -190,6 +195,7 @@ class Coordinator:
         if nodes is not None:
             counts = {site: self._membership.founders[site] for site in nodes}
             self._ledger.begin(self._model(), counts, nodes, self._settings.rare_labels, now)
+            LOGGER.info("training begins with %d sites", len(nodes))
             self._next_snapshot = now + self._settings.snapshot_every
             self._membership.founders.clear()
 
@@ -319,6 +325,9 @@ class Coordinator:
         self._dispatches.age(now)
         self._membership.tick(now)
         self._end_evaluation(now)
+        if not self._ledger.begun and now >= self._next_reminder:
+            self._next_reminder = now + REMINDER
+            LOGGER.info("waiting: %s", self._membership.waiting)
         if self._ledger.begun:
             self._stop_at_limits(now)
             if now >= self._next_snapshot:

@@ -16,8 +16,9 @@ from fedraw.analysis.inputs import rare_labels_of
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
+from fedraw.core.witness import Witness
 from fedraw.disk.event_log import Record
-from fedraw.errors import RefusedUpdate
+from fedraw.errors import BadInput, RefusedUpdate, nearest
 from fedraw.server.admission import NORMS
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
@@ -83,9 +84,8 @@ class Ledger:
     ) -> None:
         """Found the federation; nothing counts before its first snapshot is on disk."""
         table = LabelTable.from_counts(counts)
-        labels = [str(label) for label in table.labels]
-        rare = tuple(str(label) for label in rare_labels_of(rare or None, table))
         state, receivers = self._strategy.start(model, table)
+        labels, rare = _labels_of(state, table, rare)
         self.log.clear()
         known = self.identity
         start = start_record(known.strategy, known.settings, labels, rare, **known.facts)
@@ -152,7 +152,14 @@ class Ledger:
         told = {"damaged": list(found.damaged)} if found.damaged else {}
         stamp = {"event": self.book.event, "time": self.time(now)}
         gap, asked = round(self.time(now) - last, 3), list(self.book.owed)
-        self.log.note({"kind": "restarted", **stamp, "gap": gap, "reasked": asked, **told})
+        if self.book.ended is None:
+            self.log.note({"kind": "restarted", **stamp, "gap": gap, "reasked": asked, **told})
+        else:
+            LOGGER.warning(
+                "this federation has ended (%s), and other limits do not open it again; set "
+                "another folder to train anew",
+                self.book.ended,
+            )
         return True
 
     def _replay(self, offset: int) -> float:
@@ -235,6 +242,21 @@ class Ledger:
 
     def _member(self, kind: str, site: str, time: float, **more: Any) -> Record:
         return {"kind": kind, "event": self.book.event, "time": time, "client": site, **more}
+
+
+def _labels_of(
+    state: State, table: LabelTable, rare: tuple[str, ...]
+) -> tuple[list[str], tuple[str, ...]]:
+    """All labels, and those that metrics call rare; the model's own where sites tell none."""
+    witness: Witness | None = getattr(state, "witness", None)
+    if witness is None or witness.mode != "inferred":
+        told = [str(label) for label in table.labels]
+        return told, tuple(str(label) for label in rare_labels_of(rare or None, table))
+    outputs = [str(label) for label in witness.classes]
+    for label in rare:
+        if label not in outputs:
+            raise BadInput(f"rare label {label!r}: {nearest(label, outputs)}")
+    return outputs, rare
 
 
 def _rejected(event: int, time: float, site: str, start_time: float, reason: str) -> Record:

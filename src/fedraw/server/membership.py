@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from fedraw.server.ledger import Ledger
 from fedraw.server.orders import Summary
 from fedraw.server.settings import Settings
 from fedraw.server.sites import Conduct, Nodes
+
+LOGGER = logging.getLogger("fedraw.server")
 
 # The one label of a site that does not say which it has.
 NOT_TOLD = "not told"
@@ -41,6 +44,7 @@ class Membership:
         self._released = released
         self._untold = {} if needs_counts else {NOT_TOLD: 1}
         self._conduct: defaultdict[str, Conduct] = defaultdict(Conduct)
+        self._refused: dict[int, str] = {}  # why a node may not join
 
     @property
     def members(self) -> list[str]:
@@ -59,8 +63,11 @@ class Membership:
             counts = check_counts(site, summary.counts or self._untold, known)
         except BadInput as refusal:
             conduct.fail(self._settings.back_off, now)
-            ledger.note(f"node {node} may not join: {refusal}", now, site or None)
+            if self._refused.get(node) != str(refusal):  # once, however often it tries
+                self._refused[node] = str(refusal)
+                ledger.note(f"node {node} may not join: {refusal}", now, site or None)
             return
+        self._refused.pop(node, None)
         holder = self.nodes.of(site)
         if holder is not None and holder != node:
             conduct.wait(NAME_IN_USE, now)
@@ -73,6 +80,7 @@ class Membership:
         else:
             self.founders[site] = counts
             self.nodes.bind(node, site, now)
+            LOGGER.info("%s", self.waiting)
 
     def _admit(self, node: int, site: str) -> None:
         allowed, first = self._settings.sites, self._ledger.book.nodes.get(site)
@@ -93,6 +101,13 @@ class Membership:
             ledger.note(f"back as node {node}; asked again for what it was training", now, site)
         self.nodes.bind(node, site, now)
         self._conduct[site].succeed()
+
+    @property
+    def waiting(self) -> str:
+        """For whom, before training begins."""
+        here = [site for site in self.founders if self.nodes.of(site) is not None]
+        named = f": {', '.join(here)}" if here else ""
+        return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:
         """The founders and their nodes, once there are enough within reach."""

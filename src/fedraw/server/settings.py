@@ -49,6 +49,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         whole("min_clients", self.min_clients)
+        if self.sites and self.min_clients > len(self.sites):
+            raise BadInput(
+                f"min_clients = {self.min_clients}, but only {len(self.sites)} sites may take "
+                "part; add to sites, or wait for fewer"
+            )
         for name in ("arrivals", "max_staleness"):
             value = getattr(self, name)
             if value is not None:

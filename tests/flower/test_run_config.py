@@ -19,7 +19,7 @@ def test_every_kind_of_setting_is_read() -> None:
         {
             "lr": 0.1,
             "fedraw.folder": "run",
-            "fedraw.min-clients": 4,
+            "fedraw.min-clients": 1,
             "fedraw.arrivals": 100,
             "fedraw.seconds": 60,
             "fedraw.rare_labels": "8, 9",
@@ -31,7 +31,7 @@ def test_every_kind_of_setting_is_read() -> None:
     )
     assert settings == Settings(
         folder=Path("run"),
-        min_clients=4,
+        min_clients=1,
         arrivals=100,
         seconds=60.0,
         rare_labels=("8", "9"),

@@ -26,7 +26,7 @@ def says(witness: Witness, federation: Federation, client: str, *change: float) 
     """The score of a client after an update that changes the output biases so."""
     vector = np.array([0, 0, 0, *change], np.float32)
     witness.hear(Update(client, 0, vector, 1), LAYOUT, federation, sends_delta=False)
-    return witness.scores([client])[0]
+    return witness.scores([client], federation)[0]
 
 
 COUNTS: dict[str, LabelCounts] = {"a": {"x": 3, "y": 1}, "b": {"x": 1}, "c": {"x": 1}}
@@ -35,12 +35,16 @@ COUNTS: dict[str, LabelCounts] = {"a": {"x": 3, "y": 1}, "b": {"x": 1}, "c": {"x
 def test_inferred_scores_by_hand() -> None:
     """Shares of the rises over the expected number of clients heard to hold each label."""
     witness, federation = begun("inferred", COUNTS)
-    assert witness.scores(["a"]) == [1.0], "nobody was heard yet"
+    assert witness.scores(["a"], federation) == [1.0], "nobody was heard yet"
     assert says(witness, federation, "a", 0.3, 0.1, -0.4) == pytest.approx(1.0)
     sure = 0.75 / 0.7501
     assert says(witness, federation, "b", 0.5, -0.1, -0.4) == pytest.approx(1 / (2 * sure))
-    assert witness.scores(["a"])[0] == pytest.approx(0.75 / (2 * sure) + 0.25), "b holds x too"
-    assert witness.scores(["c"])[0] == pytest.approx(np.mean(witness.scores(["a", "b"])))
+    assert witness.scores(["a"], federation)[0] == pytest.approx(0.75 / (2 * sure) + 0.25), (
+        "b holds x too"
+    )
+    assert witness.scores(["c"], federation)[0] == pytest.approx(
+        np.mean(witness.scores(["a", "b"], federation))
+    )
 
 
 def test_a_score_that_changes_little_is_told_as_before() -> None:
@@ -49,7 +53,7 @@ def test_a_score_that_changes_little_is_told_as_before() -> None:
     told = []
     for i in range(40):
         says(witness, federation, str(i), 0.5, -0.1, -0.4)
-        told.append(witness.scores(["0"])[0])
+        told.append(witness.scores(["0"], federation)[0])
     assert len(set(told)) < 25
     assert told[-1] == pytest.approx(1 / 40, rel=0.11)
 
@@ -139,14 +143,20 @@ def test_who_leaves_takes_its_labels_along_and_leaves_its_score() -> None:
     says(witness, federation, "b", 0.3, -0.1, -0.4)
     witness.forget("a")
     assert witness.holders[1] == 0
-    assert witness.scores(["a"]) == [score]
+    assert witness.scores(["a"], federation) == [score]
 
 
 @pytest.mark.parametrize("mode", ["inferred", "checked"])
 def test_nobody_weighs_nothing(mode: Labels) -> None:
     """An update that raises no output says nothing; a client that only lies keeps a trifle."""
-    witness, federation = begun(mode, {"a": {"x": 1}, "b": {"y": 1}})
+    witness, federation = begun(mode, {"a": {"x": 1}, "b": {"y": 1}, "c": {"x": 1}})
     for _ in range(300):
         for client in "ab":
             says(witness, federation, client, 0.0, 0.0, -0.1)
-    assert all(score > 0 for score in witness.scores(["a", "b", "c"]))
+    assert all(score > 0 for score in witness.scores(["a", "b", "c"], federation))
+
+
+def test_who_was_not_heard_yet_is_taken_at_its_word_where_claims_are_checked() -> None:
+    witness, federation = begun("checked", COUNTS)
+    says(witness, federation, "a", 0.3, 0.1, -0.4)
+    assert witness.scores(["b", "c"], federation) == federation.scores(["b", "c"])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -49,10 +49,6 @@ class Doubt(NamedTuple):
     label: Label
     claimed: float  # its share, as the client says
     presence: float  # the probability of it, as the updates say
-
-    def record(self, event: int, time: float) -> dict[str, Any]:
-        """As it stands in an event log."""
-        return {"kind": "doubted", "event": event, "time": time, **self._asdict()}
 
 
 @dataclass(eq=False)
@@ -100,13 +96,15 @@ class Witness:
         if heard is not None:
             self._weigh(client, heard, federation)
 
-    def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """Of one of whom nothing is known, the mean of those told of the others."""
+    def scores(self, clients: Sequence[ClientId], federation: Federation) -> list[float]:
+        """Of one that was never heard: what it claims, or else the mean of the others."""
         usual = fmean(self.told.values()) if self.told else 1.0
-        return [self._score(client, usual) for client in clients]
+        return [self._score(client, usual, federation) for client in clients]
 
-    def _score(self, client: ClientId, usual: float) -> float:
+    def _score(self, client: ClientId, usual: float, federation: Federation) -> float:
         share, told = self.shares.get(client), self.told.get(client)
+        if share is None and told is None and self.mode == "checked":
+            return federation.score(client)
         if share is None or (self.mode == "inferred" and not share.any()):
             return usual if told is None else told
         score = float((share / np.maximum(self.holders + self.claimed, 1.0)).sum())

@@ -21,10 +21,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from fedraw.core.witness import Doubt
 from fedraw.errors import BadInput
 
 FORMAT = 1
 Record = dict[str, Any]
+
+
+def doubted_record(doubt: Doubt, event: int, time: float) -> Record:
+    return {"kind": "doubted", "event": event, "time": time, **doubt._asdict()}
 
 
 class EventLog:

@@ -40,6 +40,7 @@ from fedraw.strategies.strategy import (
     check,
     frozen,
     one_of,
+    scores_of,
     starting,
     whole,
 )
@@ -133,7 +134,7 @@ class FedRAW:
         clients = state.buffer.clients
         if self.weighting == "uniform":
             return [1.0] * len(clients)
-        scores = (state.witness or state.federation).scores(clients)
+        scores: Sequence[float] = scores_of(state.federation, state.witness, clients)
         # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
         full = len(clients) == self.buffer
         return capped_scores(scores, self.cap, self.cap_at) if full else scores

@@ -43,6 +43,7 @@ from fedraw.strategies.strategy import (
     check,
     frozen,
     one_of,
+    scores_of,
     starting,
     whole,
 )
@@ -126,7 +127,7 @@ class Replay:
         check(state, event.update)
         if state.witness is not None and self.layout is not None:
             state.witness.hear(event.update, self.layout, state.federation, sends_delta=True)
-            (score,) = state.witness.scores([event.update.client])
+            (score,) = state.witness.scores([event.update.client], state.federation)
             if state.full or (score > state.limit) != (event.update.client in state.rare):
                 self._find_rare(state)
         if state.full:
@@ -139,14 +140,14 @@ class Replay:
     def _find_rare(self, state: ReplayState) -> None:
         """R and W; what is kept of clients that are no longer in R is dropped."""
         members = list(state.federation)
-        known = state.witness or state.federation
-        values = np.array(known.scores(members))
+        values = np.array(scores_of(state.federation, state.witness, members))
         scores = dict(zip(members, values.tolist(), strict=True))
         limit = self.threshold * float(np.median(values)) if members else np.inf
         state.limit = limit
         here = [members[i] for i in rarest(values, times=self.threshold)] if members else []
         absent = [client for client in state.kept if client not in scores]
-        gone = dict(zip(absent, known.scores(absent), strict=True))
+        gone_scores = scores_of(state.federation, state.witness, absent)
+        gone = dict(zip(absent, gone_scores, strict=True))
         chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
         scores |= gone
         own = np.array([scores[client] for client in chosen])

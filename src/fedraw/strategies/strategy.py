@@ -158,6 +158,15 @@ def called(
     return Witness.of(labels, names, model, layout)
 
 
+def scores_of(
+    federation: Federation, witness: Witness | None, clients: Sequence[ClientId]
+) -> list[float]:
+    """S of each: by what clients declare, or by what a witness makes of it."""
+    if witness is None:
+        return federation.scores(clients)
+    return witness.scores(clients, federation)
+
+
 def change_members(
     federation: Federation, event: Joined | Left | Declared, witness: Witness | None = None
 ) -> Receivers:

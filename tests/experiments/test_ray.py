@@ -247,7 +247,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(tmp_path: Path) 
     assert len(below) > 4
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of them get it
     assert "continue with --resume" in finish(process, 130)
-    assert not any(alive(pid) for pid in below)
+    wait_until(lambda: not any(alive(pid) for pid in below), 40)
     errors = finish(start(tmp_path, *options, "--resume"))
     assert "ray" not in errors.lower().replace("fedraw", "")
     for seed in (1, 2):

@@ -171,6 +171,12 @@ def test_partial_results_say_so(tmp_path: Path) -> None:
     assert "not run yet: fedraw reproduce dynamics makes them" in text
 
 
+def test_verdicts_speak_of_the_papers_data_sets_only(tmp_path: Path) -> None:
+    every = outcomes(tmp_path, THREE, [*NAMES, "evidence-drift"])
+    assert "Digits" in every[-1].reductions
+    assert "Digits" not in verdicts_markdown(judge(every, None), every)
+
+
 def table_rows(text: str) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]

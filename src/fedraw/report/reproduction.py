@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import Any
 
 from fedraw.errors import BadInput
+from fedraw.experiments.reproduction.artefacts import NAMES
 from fedraw.experiments.reproduction.outcome import Outcome
 from fedraw.experiments.reproduction.rules import Verdict
 from fedraw.experiments.reproduction.verdicts import (
@@ -116,8 +117,9 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
 
 
 def _reductions(outcomes: Sequence[Outcome]) -> str:
+    """What the scale leaves out, of the data sets that the paper has."""
     by_text: dict[str, list[str]] = {}
-    for outcome in outcomes:
+    for outcome in (own for own in outcomes if own.artefact in NAMES):
         for title, text in outcome.reductions.items():
             titles = by_text.setdefault(text, [])
             titles += [] if title in titles else [title]

@@ -8,11 +8,16 @@ from statistics import fmean
 
 import pytest
 
+from fedraw.experiments.reproduction.artefacts import Row, load_artefacts
+from fedraw.experiments.reproduction.cell_files import CellFiles, CellRecord
 from fedraw.experiments.reproduction.outcome import outcomes
+from fedraw.experiments.reproduction.plan import key_of
+from fedraw.experiments.reproduction.scales import Scale
 from fedraw.report.reproduction_goals import goals_markdown
 
 OUT = Path(__file__).parents[2] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)
+Recall = dict[str, float | None]
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +82,36 @@ def test_a_goal_that_is_missed_says_which(lines: list[list[str]]) -> None:
 
 def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
     assert goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline"])) is None
+
+
+def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
+    headline, pair = load_artefacts(["beyond-headline", "beyond-cat-dog"], Scale.named("cpu"))
+    cells = CellFiles(tmp_path)
+    for row in headline.rows:
+        for seed in SEEDS[:2]:
+            cells.write(cell(row, seed))
+    row = next(row for row in pair.rows if row.method == "Replay")
+    names = ("plane", "car", "bird", "cat", "deer", "dog")
+    for seed, cat, dog in ((42, 10.0, 30.0), (123, 40.0, 20.0)):
+        recall: Recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}
+        cells.write(cell(row, seed, recall, {"cat": 20.0, "dog": 25.0} if seed == 42 else {}))
+    text = goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"]))
+    assert text is not None
+    # The worse: 10 and 20; the better: 30 and 40. Of seed 123 the last five were not kept.
+    assert "| Replay | last model | 2 | 15.0 | 35.0 | 0.43 |" in text
+    assert "|  | last five | 1 | 20.0 | 25.0 | 0.80 |" in text
+
+
+def cell(
+    row: Row, seed: int, recall: Recall | None = None, tail: Recall | None = None
+) -> CellRecord:
+    """One as a run could have left it."""
+    labels = [str(i) for i in range(47)]
+    labels += [str(label) for label in row.spec.tables()["partition"].get("rare_labels", [])]
+    return CellRecord(
+        key=key_of(row.spec), seed=seed, name="", spec=row.spec.tables(),
+        metrics={"AvgRare": 1.0, "GlobalAcc": 2.0}, tail={"AvgRare": 1.0, "GlobalAcc": 2.0},
+        recall=recall or dict.fromkeys(labels, 1.0), recall_tail=tail or {},
+        confusion={}, curve=[], influence={}, label_influence={}, events=1, rejected={}, notes=[],
+        data={}, fedraw="", seconds=1.0, date="", cores=1, machine="",
+    )  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
+from fedraw.experiments.reproduction.cell_files import CellRecord
 from fedraw.experiments.reproduction.outcome import TAIL, Outcome, RowOutcome
 from fedraw.experiments.reproduction.rules import Interval
 
@@ -80,22 +81,30 @@ def _cat_dog(outcome: Outcome | None) -> list[str]:
     """The worse of two like labels should have at least half of the better one's recall."""
     if outcome is None or not outcome.is_begun:
         return []
-    lines = ["| | seeds | worse label | better label | worse / better |\n"]
-    lines.append("| --- | --: | --: | --: | --: |\n")
+    lines = ["| | | seeds | worse label | better label | worse / better |\n"]
+    lines.append("| --- | --- | --: | --: | --: | --: |\n")
     for row in outcome.rows:
-        pairs = [sorted(_recalls(row, seed)) for seed in row.seeds]
-        if pairs:
-            worse, better = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
-            ratio = f"{worse / better:.2f}" if better else "–"
-            cells = [row.method, str(len(pairs)), f"{worse:.1f}", f"{better:.1f}", ratio]
-            lines.append(f"| {' | '.join(cells)} |\n")
-    words = "Mean recall of the worse and the better of the two, last models; the goal is 0.5."
-    return [f"## Cat and dog\n\n{words}\n\n{''.join(lines)}"]
+        last = [_pair(record, record.recall) for record in row.records.values()]
+        tail = [_pair(r, r.recall_tail) for r in row.records.values() if r.recall_tail]
+        lines += _ratio(row.method, "last model", last) + _ratio("", "last five", tail)
+    words = (
+        "Recall of the worse and the better of the two, by seed, then their means over seeds; the "
+        "goal is 0.5."
+    )
+    return [f"## Cat and dog\n\n{fill(words, 100)}\n\n{''.join(lines)}"]
 
 
-def _recalls(row: RowOutcome, seed: int) -> list[float]:
-    record = row.records[seed]
-    return [record.recall[label] or 0.0 for label in record.rare_labels]
+def _pair(record: CellRecord, recall: Mapping[str, float | None]) -> list[float]:
+    return sorted(recall[label] or 0.0 for label in record.rare_labels)
+
+
+def _ratio(method: str, measure: str, pairs: Sequence[Sequence[float]]) -> list[str]:
+    if not pairs:
+        return []
+    worse, better = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, -1))
+    ratio = f"{worse / better:.2f}" if better else "–"
+    cells = [method, measure, str(len(pairs)), f"{worse:.1f}", f"{better:.1f}", ratio]
+    return [f"| {' | '.join(cells)} |\n"]
 
 
 def _values(row: RowOutcome, metric: str, seeds: Sequence[int], tail: bool) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fedraw.errors import BadInput
 from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.reproduction.plan import Planned, key_of
 from fedraw.experiments.spec import Spec
+from fedraw.experiments.summary import TAIL
 
 FORMAT = 1
 # Of a curve's percentages; of everything else that is a fraction.
@@ -44,6 +45,8 @@ class CellRecord:
     date: str
     cores: int | None
     machine: str
+    # The mean of the last five evaluations, by rare label; older cells are without.
+    recall_tail: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def rare_labels(self) -> tuple[str, ...]:
@@ -92,7 +95,9 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     records = [r for r in read_log(run.log) if r["kind"] in ("start", "evaluation")]
     spec = planned.spec.tables()
     labels, matrix = list(summary["recall"]), summary.get("confusion")
-    rows = {} if matrix is None else {labels[i]: matrix[i] for i in _rare(spec, labels)}
+    rare = {labels[i]: i for i in _rare(spec, labels)}
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    last = [evaluation["recall"] for evaluation in evaluations[-TAIL:]]
     return CellRecord(
         key=planned.key,
         seed=planned.seed,
@@ -101,8 +106,8 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         metrics=_rounded(summary["metrics"]),
         tail=_rounded(summary["tail"]),
         recall=_rounded(summary["recall"]),
-        confusion=rows,
-        curve=[_point(record) for record in records if record["kind"] == "evaluation"],
+        confusion={} if matrix is None else {label: matrix[i] for label, i in rare.items()},
+        curve=[_point(evaluation) for evaluation in evaluations],
         influence=_rounded(summary["influence"]),
         label_influence=_rounded(summary["label_influence"]),
         events=summary["events"],
@@ -114,7 +119,13 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         date=timing["date"],
         cores=timing["cores"],
         machine=timing["machine"],
+        recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -17,7 +18,7 @@ from fedraw.report.reproduction_goals import goals_markdown
 
 OUT = Path(__file__).parents[2] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)
-Recall = dict[str, float | None]
+Recall = Mapping[str, float | None]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
     row = next(row for row in pair.rows if row.method == "Replay")
     names = ("plane", "car", "bird", "cat", "deer", "dog")
     for seed, cat, dog in ((42, 10.0, 30.0), (123, 40.0, 20.0)):
-        recall: Recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}
+        recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}
         cells.write(cell(row, seed, recall, {"cat": 20.0, "dog": 25.0} if seed == 42 else {}))
     text = goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"]))
     assert text is not None

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from fedraw.flower import keep as keep_module
-from fedraw.flower.keep import LONGEST_PAUSE, Flower, Stop, keep
+from fedraw.flower.keep import AWAY, LONGEST_PAUSE, Flower, Refusal, Stop, Trouble, keep
 
 # Answers from a list of [words it begins with, exit code, what it prints], in turn.
 FLWR = """#!{python}
@@ -106,11 +106,43 @@ def test_runs_that_fail_at_once_are_given_up(
 def test_an_absent_superlink_is_waited_for_longer_and_longer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    away: list[object] = ["run", 1, {"success": False, "error-message": "connection refused"}]
+    said = f"Using SuperLink: here\n\n{AWAY}. Please check your network connection."
+    away: list[object] = ["run", 0, {"success": False, "error-message": said}]
     time = Time()
     assert kept(flwr(tmp_path, *[away] * 8, run(1), status(1, "finished:completed")), time) == 0
     assert time.slept[:8] == [5, 10, 20, 40, 80, 160, 300, LONGEST_PAUSE]
-    assert "connection refused" in caplog.text
+    assert AWAY in caplog.text
+
+
+def test_what_flower_itself_says_of_a_superlink_that_is_not_there(tmp_path: Path) -> None:
+    """A real `flwr`, so that a new version that says it in other words is noticed."""
+    home = tmp_path / "config.toml"
+    home.write_text('[superlink.here]\naddress = "127.0.0.1:9"\ninsecure = true\n')
+    flower = str(Path(sys.executable).parent / "flwr")
+    app = Path(__file__).parents[2] / "examples" / "flower-app"
+    with patch.dict(os.environ, {"FLWR_HOME": str(tmp_path)}):
+        with pytest.raises(Trouble, match=AWAY) as away:
+            Flower("here", flower).run(str(app), [])
+        with pytest.raises(Refusal, match="'elsewhere' not found"):
+            Flower("elsewhere", flower).run(str(app), [])
+    assert not isinstance(away.value, Refusal)
+
+
+REFUSED: list[object] = ["run", 0, {"success": False, "error-message": "\nno such app"}]
+
+
+def test_what_flower_refuses_from_the_first_is_told_and_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time()
+    assert kept(flwr(tmp_path, REFUSED), time) == 1
+    assert "flwr run: no such app" in caplog.text
+    assert not time.slept
+
+
+def test_a_refusal_after_a_run_may_pass(tmp_path: Path) -> None:
+    script = [run(1), status(1, "finished:failed"), REFUSED, run(2)]
+    assert kept(flwr(tmp_path, *script, status(2, "finished:completed")), Time()) == 0
 
 
 def test_while_the_superlink_is_away_nothing_is_started_twice(tmp_path: Path) -> None:

@@ -31,8 +31,16 @@ PAUSE, LONGEST_PAUSE = 5.0, 300.0
 SHORT, PATIENCE = 60.0, 5
 
 
+# What Flower says of a SuperLink that it cannot reach.
+AWAY = "Connection to the SuperLink is unavailable"
+
+
 class Trouble(Exception):
     """Flower's command did not do what was asked; most likely the SuperLink is away."""
+
+
+class Refusal(Trouble):
+    """It answered that it will not: a setting, the app or the connection's name is wrong."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,8 @@ class Flower:
             raise Trouble(f"{' '.join(command[:2])}: {problem}") from None
         if done.returncode or not answer.get("success", True):
             told = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
-            raise Trouble(f"{' '.join(command[:2])}: {told[-500:]}")
+            kind = Trouble if AWAY in told else Refusal
+            raise kind(f"{' '.join(command[:2])}: {told.strip()[-500:]}")
         return answer
 
 
@@ -102,8 +111,11 @@ def keep(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """0 when the federation has completed or someone stopped it, 1 if runs keep failing at once."""
-    short, pause = 0, PAUSE
+    """0 when the federation has completed or someone stopped it.
+
+    1 if runs keep failing at once, or if Flower refuses the first one: it would refuse the next.
+    """
+    run, short, pause = None, 0, PAUSE
     while True:
         begun = clock()
         try:
@@ -113,6 +125,9 @@ def keep(
             status = _follow(flower, run, sleep)
         except Trouble as problem:
             STOP.heed()
+            if run is None and isinstance(problem, Refusal):
+                LOG.error("%s", problem)
+                return 1
             LOG.warning("%s; trying again in %.0f s", problem, pause)
         else:
             LOG.info("run %d: %s", run, status)

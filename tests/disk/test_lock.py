@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.disk.lock import lock
+from fedraw.disk.lock import is_locked, lock
 from fedraw.errors import BadInput
 
 HOLDER = """
@@ -26,6 +26,9 @@ def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> N
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        assert is_locked(path) == (sys.platform == "linux")
+        assert not is_locked(tmp_path / "nothing")
+        assert not is_locked(path, table=tmp_path / "no such table")
         with path.open("ab") as file:
             message = "another process is running here; wait for it, or choose another folder"
             with pytest.raises(BadInput, match=message):
@@ -34,4 +37,5 @@ def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> N
                 lock(file, Path("here"), "ask first")
             holder.kill()
             holder.wait()
+            assert not is_locked(path)
             lock(file, Path("here"))

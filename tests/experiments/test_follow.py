@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.experiments import federation_log
 
 from fedraw.disk.event_log import FORMAT, Record, read_log
+from fedraw.disk.lock import lock
 from fedraw.errors import BadInput
 from fedraw.experiments import follow, lived, status, tail
 from fedraw.experiments.follow import Follower
@@ -282,6 +284,18 @@ def test_an_empty_log_is_a_run_that_starts(tmp_path: Path) -> None:
     status = run.status(T + 1)
     assert (status.name, status.state, status.events) == ("seed-3", "starting", None)
     assert run.detail().buffer == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who holds a lock is not told elsewhere")
+def test_a_server_that_waits_has_not_stopped_while_its_process_lives(tmp_path: Path) -> None:
+    """A flock is held by an open file, so this process can be the server's."""
+    path = write(tmp_path / "federation" / "events.jsonl", [])
+    with path.open("ab") as server:
+        lock(server, path.parent)
+        assert followed(path).status(T + 10**6).state == "starting"
+        append(path, as_bytes([{**START, "seed": None}, *JOINED, arrival(1, "a", "a")]), T)
+        assert followed(path).status(T + 10**6).state == "running"
+    assert followed(path).status(T + 10**6).state == "stopped"
 
 
 def test_rate_and_time_left_follow_the_growth(log: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import IO
 
@@ -26,3 +27,17 @@ def lock(
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise BadInput(f"another process is running {path}; {remedy}") from None
+
+
+def is_locked(path: Path, table: Path = Path("/proc/locks")) -> bool:
+    """Whether a process of this machine holds the file; False where that cannot be seen.
+
+    The kernel's table is read, because to try the lock would take it from one that starts now.
+    """
+    try:
+        status = path.stat()
+        held = table.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(device in line.split() for line in held)

@@ -1,7 +1,7 @@
 """Runs as they happen: event logs read while they grow, and what they say so far.
 
-Nothing is asked of the run itself. What is known comes from the log, and when it was written from
-the time stamp of its file.
+Nothing is asked of the run itself. What is known comes from the log, when it was written from the
+time stamp of its file, and whether a quiet server is alive from the lock that it holds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedraw.core.types import ClientId
 from fedraw.disk.event_log import FORMAT, Record, read_log
+from fedraw.disk.lock import is_locked
 from fedraw.errors import BadInput
 from fedraw.experiments.lived import Lived
 from fedraw.experiments.run import PROGRESS_EVERY
@@ -179,9 +180,15 @@ class Follower:
     def _state(self, quiet: float, rate: float | None) -> State:
         if self.summary.finished:
             return "finished"
-        if quiet > self._patience(rate) and not self._tail.unread:
+        silent = quiet > self._patience(rate) and not self._tail.unread
+        if silent and not self._waits:
             return "stopped"
         return "running" if self.summary.events else "starting"
+
+    @property
+    def _waits(self) -> bool:
+        """Whether this is a server, alive, whose sites train for long or have yet to come."""
+        return (self._is_server or not self.start) and is_locked(self.log)
 
     def _patience(self, rate: float | None) -> float:
         """A run shows what it wrote only now and then: a slow one is quiet for long."""

@@ -60,13 +60,14 @@ def test_what_others_undo_is_applied_again() -> None:
     assert state.model[0] > before  # the force resumes
 
 
-def test_nobody_rare_is_fedbuff_to_the_bit() -> None:
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_nobody_rare_is_fedbuff_to_the_bit(rate: float) -> None:
     even: dict[ClientId, LabelCounts] = {i: {"x": 1 + i} for i in range(6)}
     model = np.array([0.1, -0.7, 3.0], np.float32)
     layout = Layout.of([("w", (2,))], [("mean", (1,))])
     one, other = (
-        Server(Replay(4, layout=layout), even, model=model),
-        Server(FedBuff(4, layout=layout), even, model=model),
+        Server(Replay(4, server_lr=rate, layout=layout), even, model=model),
+        Server(FedBuff(4, server_lr=rate, layout=layout), even, model=model),
     )
     for ours, theirs in zip(one.run(60), other.run(60), strict=True):
         assert ours.tobytes() == theirs.tobytes()
@@ -140,6 +141,17 @@ def test_a_floor_keeps_a_force() -> None:
     assert state.model[0] - before == pytest.approx(0.8, rel=1e-4)
 
 
+def test_at_half_the_rate_half_of_each_step_is_taken_and_counted() -> None:
+    """r sends 8 and weighs 1/2: a step of 4, of which 2 are taken, a quarter of what it sent."""
+    strategy = Replay(1, server_lr=0.5)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    assert state.model[0] == pytest.approx(2)
+    assert state.kept["r"].progress == pytest.approx(0.25)
+    # 1 - p falls by a factor of 1 - W/2: what is left of 8 is 8 · 3/4 · 3/4, if c0 adds nothing.
+    state = fed(strategy, state, [sent("c0", 0, version=1)])
+    assert state.model[0] == pytest.approx(8 * (1 - 0.75**2))
+
+
 def test_an_update_of_nothing_is_no_direction() -> None:
     strategy = Replay(1)
     state = fed(strategy, begun(strategy, FIVE, 3), [sent("r", 0), sent("c0", 2, version=1)])
@@ -154,7 +166,8 @@ def test_at_most_k_updates_are_remembered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("buffer", 0), ("threshold", 0.5), ("mass", 1.0), ("floor", -1)]
+    ("key", "value"),
+    [("buffer", 0), ("threshold", 0.5), ("mass", 1.0), ("floor", -1), ("server_lr", 0)],
 )
 def test_settings_that_cannot_be(key: str, value: float) -> None:
     with pytest.raises(BadInput, match=key):

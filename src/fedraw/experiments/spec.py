@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -29,11 +29,9 @@ from fedraw.experiments.sections import (
 )
 from fedraw.experiments.settings import read_settings
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.strategy import CAME_LATER, Strategy
 
 VERSION = 1
-# Defaults of settings that are younger than results which lack them: the same experiment.
-_CAME_LATER = (("labels", "declared"),)
 # Keys that hold the path of a file.
 _PATHS = ("data.path", "features.weights", "speeds.trace", "training.weights")
 
@@ -143,12 +141,13 @@ class Spec:
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
-    names: list[str] = [f.name for f in fields(strategy)] if is_dataclass(strategy) else []
-    values = {name: getattr(strategy, name) for name in names if name not in NOT_SETTINGS}
+    known: tuple[Field[Any], ...] = fields(strategy) if is_dataclass(strategy) else ()
+    values = {f.name: getattr(strategy, f.name) for f in known if f.name not in NOT_SETTINGS}
+    left_out = {f.name for f in known if f.metadata == CAME_LATER and values[f.name] == f.default}
     return {
         name: value
         for name, value in values.items()
-        if isinstance(value, str | int | float) and (name, value) not in _CAME_LATER
+        if isinstance(value, str | int | float) and name not in left_out
     }
 
 

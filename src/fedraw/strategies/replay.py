@@ -5,7 +5,8 @@ them, W_r = S_r / Σ_i S_i, and Σ_R W_r at most 1/2. For each r in R that was h
 its last difference h_r and p_r, how much of h_r the global model has realised since. After K
 arrivals, A the sum of the m differences from clients outside R and ρ = Σ W_r over those kept:
 
-    v = (1 − ρ) A/m + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + v,   p_r ← p_r + ⟨v, h_r⟩ / ⟨h_r, h_r⟩
+    v = (1 − ρ) A/m + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + η v,
+    p_r ← p_r + ⟨η v, h_r⟩ / ⟨h_r, h_r⟩
 
 So h_r is applied once in all, and again as far as others undo it. With R empty this is FedBuff.
 
@@ -31,6 +32,7 @@ from fedraw.core.update import Update
 from fedraw.core.witness import Labels, Witness
 from fedraw.strategies.deltas import empty_sums, moved, split
 from fedraw.strategies.strategy import (
+    CAME_LATER,
     Arrived,
     Contents,
     Event,
@@ -43,6 +45,7 @@ from fedraw.strategies.strategy import (
     check,
     frozen,
     one_of,
+    positive,
     scores_of,
     starting,
     whole,
@@ -97,7 +100,8 @@ class Replay:
     threshold: float = 2.0  # rare is who has more than so many times the median score
     mass: float = 0.5  # at most this much for all rare clients together
     floor: float = 0.0
-    labels: Labels = "declared"
+    server_lr: float = field(default=1.0, metadata=CAME_LATER)  # η
+    labels: Labels = field(default="declared", metadata=CAME_LATER)
     layout: Layout | None = None
     classes: tuple[Label, ...] | None = None
 
@@ -106,6 +110,7 @@ class Replay:
         at_least("threshold", self.threshold, 1)
         between("mass", self.mass, 0, 0.9)
         at_least("floor", self.floor, 0)
+        positive("server_lr", self.server_lr)
         one_of("labels", self.labels, get_args(Labels))
 
     @property
@@ -168,10 +173,11 @@ class Replay:
     def _aggregate(self, state: ReplayState) -> None:
         step = self._move(state)
         statistics = state.statistics.add([], divisor=self.buffer)
-        state.model = frozen(moved(state.model, step, statistics, rate=1.0))
+        state.model = frozen(moved(state.model, step, statistics, self.server_lr))
         for kept in state.kept.values():
             if kept.squared > TINY:
-                kept.progress += inner(step, self._difference(kept)) / kept.squared
+                along = inner(step, self._difference(kept)) / kept.squared
+                kept.progress += self.server_lr * along
         state.version += 1
         state.full = True
 

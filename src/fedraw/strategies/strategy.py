@@ -78,6 +78,9 @@ class State(Protocol):
 
 S = TypeVar("S", bound=State)
 
+# Of a setting that is younger than results which lack it: its default is the same experiment.
+CAME_LATER = {"came later": True}
+
 # Who may be handed the model next.
 Receivers = Collection[ClientId]
 

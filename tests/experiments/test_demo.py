@@ -16,7 +16,7 @@ from fedraw.experiments.run import run
 
 NAMES = [
     "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl",
-    "fedraw-dedup-only", "fedraw-weight-only", "fedraw",
+    "fedraw-dedup-only", "fedraw-weight-only", "fedraw", "fedraw-replay",
 ]  # fmt: skip
 
 

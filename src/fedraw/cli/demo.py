@@ -28,7 +28,7 @@ def demo(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show silent rarity failure and its cure: digits, nine methods, three seeds, a report."""
+    """Show silent rarity failure and its cure: digits, ten methods, three seeds, a report."""
     cells = [
         Cell(spec, seed, out / row_name(spec.strategy) / f"seed-{seed}")
         for spec in demo_specs()

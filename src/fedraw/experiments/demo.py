@@ -20,6 +20,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"name": "fedraw", "weighting": "uniform"},
     {"name": "fedraw", "dedup": False},
     {"name": "fedraw"},
+    {"name": "fedraw-replay"},
 )
 
 

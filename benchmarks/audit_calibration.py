@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 from benchmarks.calibration_report import (
     PREDICTORS,
-    _fit,
-    _resampled,
-    _scarce_labels,
-    _thresholds,
+    fit,
     report,
+    resampled,
+    scarce_labels,
+    thresholds,
 )
 from benchmarks.machine import headline
 from scipy.stats import spearmanr
@@ -227,7 +227,7 @@ def _replay_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     scarce = [s for s in place if s in rare or before["fair"][place[s]] < 0.7 * usual]
     return [
         row | {name: before[name][place[label]] for name in ("updates", "replayed")}
-        for row, label in zip(_scarce_labels(record), scarce, strict=True)
+        for row, label in zip(scarce_labels(record), scarce, strict=True)
     ]
 
 
@@ -251,7 +251,7 @@ def _predictors(*parts: list[dict[str, Any]]) -> Iterator[str]:
             if np.ptp(x) == 0:
                 cells.append("always the same")
                 continue
-            left = _fit(x, recall)[1]
+            left = fit(x, recall)[1]
             cells.append(f"{spearmanr(x, recall)[0]:.2f}, {1 - left**2 / recall.var():.2f}")
         yield f"| {name} | {' | '.join(cells)} |"
 
@@ -264,12 +264,12 @@ def _fitted(*parts: list[dict[str, Any]]) -> Iterator[str]:
     names = ("all", "with a replayed holder", "without")
     for name, (part, recall) in zip(names, _columns(*parts), strict=True):
         x, numbers = (np.array([row[key] for row in part]) for key in ("standing", "number"))
-        found, left = _fit(x, recall)
-        again = [_thresholds(*_fit(x[i], recall[i])[0]) for i in _resampled(numbers)]
+        found, left = fit(x, recall)
+        again = [thresholds(*fit(x[i], recall[i])[0]) for i in resampled(numbers)]
         ends = np.percentile(again, [2.5, 97.5], axis=0)
         at = [
             f"{value:.2f} ({low:.2f} to {high:.2f})"
-            for value, low, high in zip(_thresholds(*found), *ends, strict=True)
+            for value, low, high in zip(thresholds(*found), *ends, strict=True)
         ]
         yield f"| {name} | {' | '.join(at)} | {100 * left:.0f} points |"
 

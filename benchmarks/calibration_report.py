@@ -34,7 +34,7 @@ EDGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, np.inf)
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
     """The calibration in Markdown."""
-    rows = [row for record in records for row in _scarce_labels(record)]
+    rows = [row for record in records for row in scarce_labels(record)]
     parts = [
         f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels.\n",
         _predictors(rows),
@@ -45,7 +45,7 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def _scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those on few clients, and those of few samples; the others are hardly ever in danger."""
     before = record["beforehand"]
     usual = np.median(before["fair"])
@@ -85,7 +85,7 @@ def _predictors(rows: Sequence[Mapping[str, Any]]) -> str:
         for methods in FAMILIES.values():
             own = _of(rows, methods)
             x, y = np.array([of(r) for r in own]), np.array([r["recall"] for r in own])
-            _, left = _fit(x, y)
+            _, left = fit(x, y)
             cells.append(f"{spearmanr(x, y)[0]:.2f}, {1 - left**2 / y.var():.2f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "Rank correlation with recall, and share of its variance explained:\n\n" + _text(lines)
@@ -118,12 +118,12 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
         own = _of(rows, methods)
         x, y = np.array([r["standing"] for r in own]), np.array([r["recall"] for r in own])
         numbers = np.array([r["number"] for r in own])
-        (a, b), left = _fit(x, y)
-        again = [_thresholds(*_fit(x[i], y[i])[0]) for i in _resampled(numbers)]
+        (a, b), left = fit(x, y)
+        again = [thresholds(*fit(x[i], y[i])[0]) for i in resampled(numbers)]
         low, high = np.percentile(again, [2.5, 97.5], axis=0)
         at = [
             f"{value:.2f} ({least:.2f} to {most:.2f})"
-            for value, least, most in zip(_thresholds(a, b), low, high, strict=True)
+            for value, least, most in zip(thresholds(a, b), low, high, strict=True)
         ]
         lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * left:.0f} points |")
     words = "The standing at which the fitted recall is 25, 50 and 75 %"
@@ -150,7 +150,7 @@ def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"The verdicts against what training came to: {words}:\n\n" + _text(lines)
 
 
-def _fit(x: Floats, y: Floats) -> tuple[Floats, float]:
+def fit(x: Floats, y: Floats) -> tuple[Floats, float]:
     """Logistic in log x by least squares: intercept, slope, and what is left (root mean square)."""
     logs = np.log(np.maximum(x, 1e-6))
 
@@ -161,11 +161,11 @@ def _fit(x: Floats, y: Floats) -> tuple[Floats, float]:
     return found.x, float(np.sqrt(np.mean(found.fun**2)))
 
 
-def _thresholds(a: float, b: float) -> Floats:
+def thresholds(a: float, b: float) -> Floats:
     return np.exp((np.array([-np.log(3), 0.0, np.log(3)]) - a) / b)
 
 
-def _resampled(numbers: Floats, times: int = 200) -> list[Floats]:
+def resampled(numbers: Floats, times: int = 200) -> list[Floats]:
     """Labels of federations drawn with replacement: labels of one run are not independent."""
     rng = np.random.default_rng(0)
     by_number = {n: np.flatnonzero(numbers == n) for n in np.unique(numbers)}

@@ -87,14 +87,6 @@ def test_the_size_of_an_update_does_not_matter(changes: list[np.ndarray], scale:
     assert other.share == pytest.approx(one.share)
 
 
-def test_forgotten_is_as_if_never_heard() -> None:
-    evidence = Evidence(labels=2)
-    evidence.observe("a", np.array([1.0, -1.0]))
-    evidence.forget("a")
-    evidence.observe("a", np.array([1.0, -1.0]))
-    assert evidence.heard["a"].updates == 1
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -10,7 +10,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import LabelCounts
 from fedraw.core.update import Update
-from fedraw.core.witness import CLAIM_ODDS, Labels, Witness
+from fedraw.core.witness import CLAIM_ODDS, Cleared, Doubt, Labels, Witness
 
 LAYOUT = Layout.of([("fc.weight", (3, 1)), ("fc.bias", (3,))])
 CLASSES = ("x", "y", "z")
@@ -30,6 +30,7 @@ def says(witness: Witness, federation: Federation, client: str, *change: float) 
 
 
 COUNTS: dict[str, LabelCounts] = {"a": {"x": 3, "y": 1}, "b": {"x": 1}, "c": {"x": 1}}
+LYING: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
 
 
 def test_inferred_scores_by_hand() -> None:
@@ -85,8 +86,7 @@ def test_honest_claims_are_scored_as_declared() -> None:
 
 
 def test_a_lie_is_believed_until_silence_outweighs_the_benefit_of_the_doubt() -> None:
-    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
-    witness, federation = begun("checked", counts)
+    witness, federation = begun("checked", LYING)
     believed = 0
     while not witness.take_news():
         believed += 1
@@ -100,21 +100,20 @@ def test_a_lie_is_believed_until_silence_outweighs_the_benefit_of_the_doubt() ->
 
 
 def test_news_are_told_once() -> None:
-    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
-    witness, federation = begun("checked", counts)
+    witness, federation = begun("checked", LYING)
     told = []
     for _ in range(100):
         says(witness, federation, "liar", 0.5, -0.1, -0.4)
         told += witness.take_news()
     (doubt,) = told
+    assert isinstance(doubt, Doubt)
     assert (doubt.client, doubt.label, doubt.claimed) == ("liar", "z", 0.9)
     assert doubt.presence < 0.1
 
 
 def test_a_claimed_share_is_bounded_by_what_the_updates_show() -> None:
     """A liar that lifts the label a little in every update: 1 % of its rises, 90 % of its claim."""
-    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 1, "z": 9}}
-    witness, federation = begun("checked", counts)
+    witness, federation = begun("checked", LYING)
     for _ in range(20):
         score = says(witness, federation, "liar", 0.99, -0.5, 0.01)
     assert score == pytest.approx(0.1 / 4 + 3 * 0.01 / 1, rel=0.05)
@@ -144,6 +143,44 @@ def test_who_leaves_takes_its_labels_along_and_leaves_its_score() -> None:
     witness.forget("a")
     assert witness.holders[1] == 0
     assert witness.scores(["a"], federation) == [score]
+
+
+def test_who_leaves_and_joins_again_is_no_stranger() -> None:
+    """A liar that comes and goes is found out all the same, and told of again."""
+    witness, federation = begun("checked", LYING)
+    for _ in range(4):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    witness.forget("liar")
+    federation.leave("liar")
+    federation.join("liar", LYING["liar"])
+    last = witness.told["liar"]
+    assert witness.scores(["liar"], federation) == [last], "not what it claims anew"
+    for _ in range(4):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert witness.doubted == {"liar": ["z"]}
+    assert len(witness.take_news()) == 1
+
+
+def test_a_doubt_that_turns_out_wrong_is_withdrawn() -> None:
+    witness, federation = begun("checked", LYING)
+    for _ in range(8):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert [type(news) for news in witness.take_news()] == [Doubt]
+    for _ in range(5):
+        says(witness, federation, "liar", 0.05, -0.1, 0.45)
+    (cleared,) = witness.take_news()
+    assert isinstance(cleared, Cleared)
+    assert cleared[:2] == ("liar", "z")
+    assert cleared.presence == pytest.approx(1, abs=1e-3)
+    assert witness.doubted == {}
+
+
+def test_labels_by_number_are_the_outputs_of_that_number() -> None:
+    federation = Federation.of(LabelTable.from_counts({"a": {0: 1, 2: 1}, "b": {"1": 1}}))
+    witness = Witness.of("checked", ("0", "1", "2"), START, LAYOUT)
+    assert says(witness, federation, "a", 0.1, -0.2, 0.1) == federation.score("a")
+    assert says(witness, federation, "b", -0.1, 0.2, -0.1) == federation.score("b")
+    assert witness.doubted == {}
 
 
 @pytest.mark.parametrize("mode", ["inferred", "checked"])

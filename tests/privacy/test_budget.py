@@ -40,7 +40,7 @@ def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
     ("settings", "message"),
     [
         ({"mechanism": "secure-sums"}, "did you mean 'secure-sum'?"),
-        ({"mechanism": "randomised-response"}, "privacy.epsilon is missing"),
+        ({"mechanism": "randomised-response"}, "^epsilon is missing"),
         ({"mechanism": "secure-sum", "epsilon": 1}, "leave it out"),
         ({"mechanism": "secure-sum", "unit": "lable"}, "did you mean 'label'?"),
         ({"mechanism": "secure-sum", "score_epsilon": 21}, "from 1e-06 to 20"),

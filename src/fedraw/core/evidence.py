@@ -95,6 +95,3 @@ class Evidence:
 
     def share(self, client: ClientId) -> Floats:
         return self.heard[client].share
-
-    def forget(self, client: ClientId) -> None:
-        self.heard.pop(client, None)

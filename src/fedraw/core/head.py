@@ -50,18 +50,18 @@ def levels(vector: Vector, layout: Layout) -> Floats:
 class Levels:
     """The levels of the last so many versions of a model, for clients that send whole models."""
 
-    level: npt.NDArray[np.float64]  # a ring: version v stands in row v % VERSIONS
+    level: npt.NDArray[np.float64]  # a ring of so many rows, in which version v has its place
     version: npt.NDArray[np.int64]  # which one stands there
 
     @classmethod
-    def empty(cls, labels: int) -> Levels:
-        return cls(np.zeros((VERSIONS, labels)), np.full(VERSIONS, -1))
+    def empty(cls, labels: int, versions: int = VERSIONS) -> Levels:
+        return cls(np.zeros((versions, labels)), np.full(versions, -1))
 
     def keep(self, version: int, level: Floats) -> None:
-        place = version % VERSIONS
+        place = version % len(self.version)
         self.level[place], self.version[place] = level, version
 
     def of(self, version: int) -> Floats | None:
         """None of a version that is forgotten."""
-        place = version % VERSIONS
+        place = version % len(self.version)
         return self.level[place] if self.version[place] == version else None

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedraw.core.evidence import Evidence, Heard
 from fedraw.core.federation import Federation
-from fedraw.core.head import Levels, levels
+from fedraw.core.head import VERSIONS, Levels, levels
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.core.update import Update
@@ -51,6 +51,17 @@ class Doubt(NamedTuple):
     presence: float  # the probability of it, as the updates say
 
 
+class Cleared(NamedTuple):
+    """What was doubted is no longer."""
+
+    client: ClientId
+    label: Label
+    presence: float
+
+
+News = Doubt | Cleared
+
+
 @dataclass(eq=False)
 class Witness:
     """What the server knows from updates; part of a strategy's state."""
@@ -66,17 +77,28 @@ class Witness:
     shares: dict[ClientId, Floats] = field(default_factory=dict)  # that count
     told: dict[ClientId, float] = field(default_factory=dict)  # scores
     doubted: dict[ClientId, list[Label]] = field(default_factory=dict)
-    _news: list[Doubt] = field(default_factory=list, init=False, repr=False)
+    _news: list[News] = field(default_factory=list, init=False, repr=False)
     _output: dict[Label, int] = field(default_factory=dict, init=False, repr=False)
+    _most: float = field(default=0.0, init=False, repr=False)  # that was ever told
 
     def __post_init__(self) -> None:
-        self._output = {label: i for i, label in enumerate(self.classes)}
+        # Who counts labels by number means the same label as who writes the number.
+        self._output = {int(c): i for i, c in enumerate(self.classes) if str(c).isdecimal()}
+        self._output |= {label: i for i, label in enumerate(self.classes)}
+        self._most = max(self.told.values(), default=0.0)
 
     @classmethod
-    def of(cls, mode: Labels, classes: Sequence[Label], model: Vector, layout: Layout) -> Witness:
-        count = len(classes)
-        nobody = np.zeros(count)
-        witness = cls(mode, list(classes), Evidence(count), Levels.empty(count), nobody, nobody)
+    def of(
+        cls,
+        mode: Labels,
+        classes: Sequence[Label],
+        model: Vector,
+        layout: Layout,
+        versions: int = VERSIONS,
+    ) -> Witness:
+        """`versions` back an update of whole models may have started and still be read."""
+        kept, nobody = Levels.empty(len(classes), versions), np.zeros(len(classes))
+        witness = cls(mode, list(classes), Evidence(len(classes)), kept, nobody, nobody)
         witness.handed(0, model, layout)
         return witness
 
@@ -98,32 +120,49 @@ class Witness:
 
     def scores(self, clients: Sequence[ClientId], federation: Federation) -> list[float]:
         """Of one that was never heard: what it claims, or else the mean of the others."""
-        usual = fmean(self.told.values()) if self.told else 1.0
-        return [self._score(client, usual, federation) for client in clients]
+        found = [self._by_updates(client) for client in clients]
+        known = [score for score in found if score is not None]
+        usual = 0.0
+        # A mean over everyone: looked at only where it makes a difference.
+        if len(known) < len(found) or min(known, default=np.inf) < LEAST * self._most:
+            usual = fmean(self.told.values()) if self.told else 1.0
+        pairs = zip(clients, found, strict=True)
+        return [self._tell_score(client, own, usual, federation) for client, own in pairs]
 
-    def _score(self, client: ClientId, usual: float, federation: Federation) -> float:
-        share, told = self.shares.get(client), self.told.get(client)
-        if share is None and told is None and self.mode == "checked":
-            return federation.score(client)
+    def _by_updates(self, client: ClientId) -> float | None:
+        share = self.shares.get(client)
         if share is None or (self.mode == "inferred" and not share.any()):
-            return usual if told is None else told
-        score = float((share / np.maximum(self.holders + self.claimed, 1.0)).sum())
+            return None
+        return float((share / np.maximum(self.holders + self.claimed, 1.0)).sum())
+
+    def _tell_score(
+        self, client: ClientId, score: float | None, usual: float, federation: Federation
+    ) -> float:
+        told = self.told.get(client)
+        if score is None:
+            if told is not None:
+                return told
+            return federation.score(client) if self.mode == "checked" else usual
         score = max(score, LEAST * usual)
         if told is None or abs(score - told) > STEADY * told:
             told = self.told[client] = score
+            self._most = max(self._most, told)
         return told
 
     def forget(self, client: ClientId) -> None:
-        """A client has left: its labels are gone, its last score stays with its update."""
+        """A client has left: its labels are gone.
+
+        Its last score stays with its update, and what was heard of it for when it is back: who
+        leaves and joins again is no stranger.
+        """
         part = self.part.pop(client, None)
         if part is not None:
             self.holders = self.holders - part
-        self.evidence.forget(client)
         self.shares.pop(client, None)
         self.doubted.pop(client, None)
 
-    def take_news(self) -> list[Doubt]:
-        """What has come to be doubted since this was last asked."""
+    def take_news(self) -> list[News]:
+        """What has come to be doubted, or no longer is, since this was last asked."""
         news, self._news = self._news, []
         return news
 
@@ -187,11 +226,16 @@ class Witness:
         doubted: list[int],
         strange: dict[Label, float],
     ) -> None:
-        """Note what is doubted now and was not before."""
+        """Note what is doubted now and was not before, and the other way round."""
         now = {self.classes[i]: (float(claimed[i]), float(presence[i])) for i in doubted}
         now |= {label: (own, 0.0) for label, own in strange.items()}
         before = self.doubted.get(client, [])
         self._news += [Doubt(client, label, *now[label]) for label in now if label not in before]
+        # Labels without an output stay doubted as long as they are claimed.
+        cleared = [(label, self._output.get(label)) for label in before if label not in now]
+        self._news += [
+            Cleared(client, label, 0.0 if i is None else float(presence[i])) for label, i in cleared
+        ]
         self.doubted[client] = list(now)
         if not now:
             del self.doubted[client]

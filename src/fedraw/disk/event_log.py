@@ -21,15 +21,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from fedraw.core.witness import Doubt
+from fedraw.core.witness import Doubt, News
 from fedraw.errors import BadInput
 
 FORMAT = 1
 Record = dict[str, Any]
 
 
-def doubted_record(doubt: Doubt, event: int, time: float) -> Record:
-    return {"kind": "doubted", "event": event, "time": time, **doubt._asdict()}
+def doubt_record(news: News, event: int, time: float) -> Record:
+    """A claim is doubted, or no longer."""
+    kind = "doubted" if isinstance(news, Doubt) else "cleared"
+    return {"kind": kind, "event": event, "time": time, **news._asdict()}
 
 
 class EventLog:

@@ -14,6 +14,7 @@ from fedraw.core.types import Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Dataset
 from fedraw.data.label_noise import mixed_up
+from fedraw.errors import BadInput
 from fedraw.experiments.drifting import before_and_after
 from fedraw.experiments.holdings import holders, label_table
 from fedraw.experiments.liars import claims, liars_of
@@ -152,4 +153,7 @@ def _private(spec: Spec, claimed: LabelTable, streams: Streams) -> LabelTable:
     """What is left of the claims where they are not told openly."""
     if spec.summaries is None:
         return claimed
-    return private_table(claimed, spec.summaries.privacy(), streams.generator("privacy"))
+    try:
+        return private_table(claimed, spec.summaries.privacy(), streams.generator("privacy"))
+    except BadInput as problem:
+        raise BadInput(f"[summaries]: {problem}") from None

@@ -10,7 +10,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
-from fedraw.experiments.holdings import holders, label_table
+from fedraw.experiments.holdings import holders, label_index, label_table
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.drift import moved, without
 
@@ -22,15 +22,28 @@ def before_and_after(
     drift = spec.drift
     if drift is None:
         return drawn, None
-    (label,) = dataset.label_indices([drift.label])
+    label = label_index(dataset, drift.label, "drift.label")
     if drift.kind == "new":
         before = without(drawn, dataset.labels, label)
-        if not all(own.size for own in before):
-            raise BadInput(f"drift: some client has nothing but label {drift.label!r} to train on")
+        _refuse_empty(before, drift.label)
         return before, drawn
     having = holders(label_table(dataset, drawn), dataset, [drift.label], "drift.label")
-    able = np.setdiff1d(np.arange(len(drawn)), rare)
+    able = np.setdiff1d(np.arange(len(drawn)), [*rare, *having])
     if able.size < len(having):
-        raise BadInput(f"drift: {len(having)} holders of {drift.label!r}, and fewer to move it to")
+        raise BadInput(
+            f"drift.label = {drift.label!r}: {len(having)} clients hold it, and only {able.size} "
+            "that could receive it hold neither it nor a rare label; choose a rarer label"
+        )
     receivers = streams.generator("drift").permutation(able)[: len(having)]
-    return drawn, moved(drawn, dataset.labels, label, receivers.tolist())
+    after = moved(drawn, dataset.labels, label, receivers.tolist())
+    _refuse_empty(after, drift.label)
+    return drawn, after
+
+
+def _refuse_empty(indices: Sequence[Ints], label: int | str) -> None:
+    empty = [client for client, own in enumerate(indices) if not own.size]
+    if empty:
+        raise BadInput(
+            f"drift.label = {label!r}: client {empty[0]} has nothing else to train on; choose "
+            "another label, or fewer clients"
+        )

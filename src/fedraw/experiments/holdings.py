@@ -26,11 +26,20 @@ def label_table(dataset: Dataset, indices: Sequence[Ints]) -> LabelTable:
     return LabelTable.from_entries(range(len(indices)), names, row, column[label], count)
 
 
+def label_index(dataset: Dataset, label: int | str, key: str) -> int:
+    """Its number; `key` is what a refusal names."""
+    try:
+        (index,) = dataset.label_indices([label])
+    except BadInput as problem:
+        raise BadInput(f"{key} = {label!r}: {problem}") from None
+    return index
+
+
 def holders(
     table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str
 ) -> list[int]:
     """Positions of the clients that have a training sample of one of the labels."""
-    names = [dataset.label_names[i] for i in dataset.label_indices(labels)]
+    names = [dataset.label_names[label_index(dataset, label, key)] for label in labels]
     unheld = [name for name in names if name not in table.labels]
     if unheld:
         raise BadInput(f"{key}: no client has a training sample of label {unheld[0]!r}")

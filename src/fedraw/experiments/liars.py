@@ -10,7 +10,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
-from fedraw.experiments.holdings import holders
+from fedraw.experiments.holdings import holders, label_index
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.misreport import Form, misreport
 
@@ -37,7 +37,9 @@ def liars_of(
         raise BadInput("misreport.client = 'fastest': every client holds a rare label; name one")
     count = claim.liars or 1
     if count > able.size:
-        raise BadInput(f"misreport.liars = {count}, and only {able.size} clients could be")
+        raise BadInput(
+            f"misreport.liars = {count}, and only {able.size} clients could be; ask for fewer"
+        )
     return tuple(able[np.argsort(seconds[able], kind="stable")][:count].tolist())
 
 
@@ -48,8 +50,7 @@ def claims(spec: Spec, table: LabelTable, dataset: Dataset, liars: Sequence[int]
         return table
     name: int | str = str(claim.label)
     if claim.form != "invented":
-        (label,) = dataset.label_indices([claim.label])
-        name = dataset.label_names[label]
+        name = dataset.label_names[label_index(dataset, claim.label, "misreport.label")]
     for number, liar in enumerate(liars):
         form: Form = claim.form
         if form == "invented" and number:  # it is a label of theirs by now

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
-from fedraw.disk.event_log import EventLog, Record, doubted_record, read_log
+from fedraw.disk.event_log import EventLog, Record, doubt_record, read_log
 from fedraw.disk.snapshot import can_be_saved, nbytes
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.checkpoint import Checkpoints
@@ -210,7 +210,7 @@ def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, ho
             step = simulation.step()
             event = step.event
             recorder.note(arrival_record(step))
-            recorder.note_all(doubted_record(doubt, event, step.time) for doubt in step.doubts)
+            recorder.note_all(doubt_record(doubt, event, step.time) for doubt in step.doubts)
             recorder.note_all(drift_records(scenario, event, step.time))
             if event % every == 0 and event < wanted:
                 recorder.note_all(evaluate(simulation, False))

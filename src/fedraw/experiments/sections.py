@@ -120,10 +120,17 @@ class MisreportSpec:
     support: float | None = None
 
     def __post_init__(self) -> None:
-        if self.liars is not None and (self.liars < 1 or self.client != "fastest"):
+        if self.liars is not None and self.liars < 1:
+            raise BadInput(f"misreport.liars = {self.liars} must be at least 1")
+        if self.liars is not None and self.client != "fastest":
             raise BadInput(
-                f"misreport.liars = {self.liars} must be at least 1, with client = 'fastest'"
+                f"misreport.liars = {self.liars} are the fastest ones, and misreport.client = "
+                f"{self.client!r} names one; leave one of them out"
             )
+        if not 0 < self.share <= 1:
+            raise BadInput(f"misreport.share = {self.share} must be above 0, at most 1")
+        if self.support is not None and not 0 < self.support < float("inf"):
+            raise BadInput(f"misreport.support = {self.support} must be a positive number")
         if self.support is not None and self.form in ("invented", "hidden"):
             raise BadInput(
                 f"misreport.support goes with a claim of a label that the model knows, not with "
@@ -141,7 +148,10 @@ class SummariesSpec:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        self.privacy()  # refuses what cannot be
+        try:
+            self.privacy()
+        except BadInput as problem:
+            raise BadInput(f"[summaries]: {problem}") from None
 
     def privacy(self) -> Privacy:
         return Privacy(self.mechanism, self.epsilon, self.unit, self.score_epsilon)
@@ -206,11 +216,6 @@ class RunSpec:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise BadInput(f"run.{key} = {value} must be at least 1")
-        if self.receivers == "rare-first" and self.concurrency is None:
-            raise BadInput(
-                "run.receivers = 'rare-first' changes nothing while all clients train at once; set "
-                "run.concurrency as well"
-            )
         if not self.seeds:
             raise BadInput("run.seeds is empty; give at least one seed")
         for seed in self.seeds:

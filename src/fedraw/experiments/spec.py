@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
+from fedraw.experiments.agreement import refuse_contradictions
 from fedraw.experiments.sections import (
     IMAGENET,
     NOT_SETTINGS,
@@ -80,11 +81,7 @@ class Spec:
         if "strategy" in tables:
             parts["strategy"] = StrategySpec.read(tables["strategy"])
         spec = cls(**parts)
-        if spec.summaries is not None and spec.strategy.settings.get("labels") == "checked":
-            raise BadInput(
-                "strategy.labels = 'checked' holds claims against updates, and with [summaries] "
-                "the server sees no claims; use 'declared' or 'inferred'"
-            )
+        refuse_contradictions(spec)
         spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
         return spec
 

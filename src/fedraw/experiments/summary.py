@@ -69,9 +69,8 @@ class Summary:
                 self._events = record["event"]
                 client = str(record["client"])
                 self._rejected[client] = self._rejected.get(client, 0) + 1
-            case "doubted":
-                labels = self._doubted.setdefault(str(record["client"]), [])
-                labels += [] if str(record["label"]) in labels else [str(record["label"])]
+            case "doubted" | "cleared":
+                self._doubt(str(record["client"]), str(record["label"]), record["kind"])
             case "start":
                 self._begin(record)
             case "end":
@@ -120,8 +119,8 @@ class Summary:
 
     @property
     def doubted(self) -> dict[str, list[str]]:
-        """Labels about which a client's updates contradicted it at some time, by client."""
-        return {client: list(labels) for client, labels in self._doubted.items()}
+        """Labels about which a client's updates contradict it, by client."""
+        return {client: list(labels) for client, labels in self._doubted.items() if labels}
 
     @property
     def rare_clients(self) -> list[ClientId]:
@@ -150,7 +149,7 @@ class Summary:
             "finished": self.finished,
             "events": self._events,
             "rejected": self._rejected,
-            **({"doubted": self.doubted} if self._doubted else {}),
+            **({"doubted": self.doubted} if self.doubted else {}),
             "metrics": {**dict.fromkeys(METRICS), **measured},
             "tail": self._tail(),
             "server_models": max((e.get("server_models", 0) for e in self.evaluations), default=0),
@@ -161,6 +160,10 @@ class Summary:
             **({"changes": changes} if changes else {}),
             "spec": self.start.get("spec", {}),
         }
+
+    def _doubt(self, client: str, label: str, kind: str) -> None:
+        others = [known for known in self._doubted.get(client, []) if known != label]
+        self._doubted[client] = [*others, label] if kind == "doubted" else others
 
     def _tail(self) -> dict[str, float | None]:
         """The mean of the last five evaluations; None where one of them is."""

@@ -44,22 +44,27 @@ class Privacy:
         if self.mechanism == "secure-sum":
             if self.epsilon is not None:
                 raise BadInput(
-                    f"privacy.epsilon = {self.epsilon!r} means nothing to a secure sum, "
+                    f"epsilon = {self.epsilon!r} means nothing to a secure sum, "
                     "which adds no noise; leave it out"
                 )
         elif self.epsilon is None:
-            raise BadInput("privacy.epsilon is missing; randomised response needs one, 2 say")
+            raise BadInput("epsilon is missing; randomised response needs one, 2 say")
         elif not _positive(self.epsilon):
-            raise BadInput(f"privacy.epsilon = {self.epsilon!r} is no budget; give a number over 0")
+            raise BadInput(f"epsilon = {self.epsilon!r} is no budget; give a number over 0")
         if self.score_epsilon is not None:
-            usable(self.score_epsilon, "privacy.score_epsilon")
+            usable(self.score_epsilon, "score_epsilon")
 
     def epsilon_per_bit(self, labels: int) -> float:
         """What one presence bit may cost where there are so many labels."""
         if self.epsilon is None:
             raise BadInput("a secure sum flips no bits, so there is no epsilon per bit")
         own = self.epsilon / labels if self.unit == "client" else self.epsilon
-        return usable(own, "privacy.epsilon, for each label,")
+        if not LEAST <= own <= MOST:
+            raise BadInput(
+                f"epsilon = {self.epsilon!r} comes to {own:g} for each of {labels} labels; "
+                f"that has to be from {LEAST:g} to {MOST:g}"
+            )
+        return own
 
     def of_a_client(self, labels: int) -> float:
         """Epsilon of all that one client tells, bits and score; inf if anything goes unnoised."""
@@ -82,4 +87,4 @@ def _positive(value: Any) -> bool:
 
 def _one_of(key: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise BadInput(f"privacy.{key} = {value!r} is unknown; {nearest(value, known)}")
+        raise BadInput(f"{key} = {value!r} is unknown; {nearest(value, known)}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import shake_256
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,7 @@ def unmasked(messages: Mapping[ClientId, Sequence[int]], roster: Collection[Clie
     if len({len(message) for message in messages.values()}) != 1:
         raise BadInput("messages of a secure sum differ in length; agree on one list of labels")
     try:
-        words = np.array([list(message) for message in messages.values()], np.uint64)
+        words = np.array([list(map(index, message)) for message in messages.values()], np.uint64)
     except (OverflowError, TypeError, ValueError):
         raise BadInput("a message of a secure sum is no list of words from 0 to 2^64 − 1") from None
     *sums, clients = map(int, words.sum(axis=0, dtype=np.uint64))  # modulo 2^64

@@ -17,7 +17,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.core.witness import Witness
-from fedraw.disk.event_log import Record, doubted_record
+from fedraw.disk.event_log import Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
 from fedraw.server.admission import NORMS
 from fedraw.server.journal import Flight, Journal
@@ -203,7 +203,7 @@ class Ledger:
 
     def _tell_doubts(self, time: float) -> None:
         for doubt in news(self.state):
-            self.log.note(doubted_record(doubt, self.book.event, time))
+            self.log.note(doubt_record(doubt, self.book.event, time))
 
     def _change(self, record: Record) -> None:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""

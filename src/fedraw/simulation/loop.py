@@ -14,7 +14,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update, difference
-from fedraw.core.witness import Doubt
+from fedraw.core.witness import News
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
 from fedraw.simulation.drift import Drift
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     aggregated: bool
     contents: Contents
     refused: str | None = None
-    doubts: Sequence[Doubt] = ()
+    doubts: Sequence[News] = ()
 
 
 @dataclass(slots=True, eq=False)

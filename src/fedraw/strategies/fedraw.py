@@ -99,7 +99,7 @@ class FedRAW:
         buffer = OneSlotBuffer(self.buffer) if self.dedup else SlidingWindow(self.buffer)
         empty = RunningSum.zeros(model.size)
         first = starting(model)
-        witness = called(self.labels, self.classes, first, self.layout)
+        witness = called(self.labels, self.classes, first, self.layout, self.request)
         return FedRAWState(first, 0, federation, buffer, empty, witness), clients.clients
 
     def step(self, state: FedRAWState, event: Event) -> tuple[FedRAWState, Receivers]:

@@ -108,8 +108,9 @@ class Replay:
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
         at_least("threshold", self.threshold, 1)
+        positive("mass", self.mass)
         between("mass", self.mass, 0, 0.9)
-        at_least("floor", self.floor, 0)
+        between("floor", self.floor, 0, 1)
         positive("server_lr", self.server_lr)
         one_of("labels", self.labels, get_args(Labels))
 
@@ -120,7 +121,7 @@ class Replay:
     def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
         federation, sums = Federation.of(clients), empty_sums(model, self.layout)
         state = ReplayState(starting(model), 0, federation, *sums)
-        state.witness = called(self.labels, self.classes, state.model, self.layout)
+        state.witness = called(self.labels, self.classes, state.model, self.layout, self.request)
         self._find_rare(state)
         return state, clients.clients
 

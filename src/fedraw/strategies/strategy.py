@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from fedraw.core.federation import Federation
-from fedraw.core.head import outputs
+from fedraw.core.head import VERSIONS, outputs
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Label, LabelCounts, Vector
 from fedraw.core.update import Update
-from fedraw.core.witness import Doubt, Labels, Witness
+from fedraw.core.witness import Labels, News, Witness
 from fedraw.errors import BadInput, RefusedUpdate
 
 
@@ -148,7 +148,11 @@ def is_finite(vector: Vector) -> bool:
 
 
 def called(
-    labels: Labels, classes: Sequence[Label] | None, model: Vector, layout: Layout | None
+    labels: Labels,
+    classes: Sequence[Label] | None,
+    model: Vector,
+    layout: Layout | None,
+    request: Request,
 ) -> Witness | None:
     """The witness that a strategy with `labels` needs; none if clients are taken at their word."""
     if labels == "declared":
@@ -158,7 +162,9 @@ def called(
     if len(names) != count:
         raise BadInput(f"classes has {len(names)} labels, the model {count} outputs")
     assert layout is not None  # `outputs` has refused it
-    return Witness.of(labels, names, model, layout)
+    # A difference says by itself what it changed.
+    versions = 1 if request.sends == "delta" else VERSIONS
+    return Witness.of(labels, names, model, layout, versions)
 
 
 def scores_of(
@@ -187,8 +193,8 @@ def change_members(
     return []
 
 
-def news(state: State) -> Sequence[Doubt]:
-    """Claims that the last arrival has made doubtful; only a strategy with a witness has any."""
+def news(state: State) -> Sequence[News]:
+    """Claims that the last arrival has made doubtful, or cleared; only with a witness."""
     witness: Witness | None = getattr(state, "witness", None)
     return () if witness is None else witness.take_news()
 
@@ -226,7 +232,7 @@ def between(name: str, value: float, least: float, most: float) -> None:
 
 def at_least(name: str, value: float, least: float) -> None:
     if not least <= value < np.inf:
-        raise BadInput(f"{name} = {value} must be at least {least:g}")
+        raise BadInput(f"{name} = {value} must be a number, at least {least:g}")
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:

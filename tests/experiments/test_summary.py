@@ -93,3 +93,14 @@ def test_a_site_told_twice_is_one_member() -> None:
     assert len(Summary.of([*STORY[:4], *again]).members) == 2
     gone = [member("left", 1, 3.0, "west", reason="")] * 2
     assert Summary.of([*STORY[:4], *gone]).members == ["east"]
+
+
+def test_who_is_cleared_is_no_longer_named() -> None:
+    doubted = {"kind": "doubted", "event": 3, "client": "a", "label": "owl"}
+    other = {**doubted, "event": 4, "label": "cat"}
+    cleared = {"kind": "cleared", "event": 9, "client": "a", "label": "owl", "presence": 1.0}
+    assert Summary.of([doubted, other, doubted]).doubted == {"a": ["cat", "owl"]}
+    assert Summary.of([doubted, other, cleared]).doubted == {"a": ["cat"]}
+    assert Summary.of([*STORY, doubted]).as_dict()["doubted"] == {"a": ["owl"]}
+    assert "doubted" not in Summary.of([*STORY, doubted, cleared]).as_dict()
+    assert Summary.of([cleared]).doubted == {}

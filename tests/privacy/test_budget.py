@@ -30,9 +30,9 @@ def test_what_goes_out_as_it_is_has_no_finite_budget(privacy: Privacy) -> None:
 
 @pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan, True, "2"])
 def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
-    with pytest.raises(BadInput, match=r"privacy\.epsilon = "):
+    with pytest.raises(BadInput, match=r"^epsilon = "):
         Privacy("randomised-response", epsilon=epsilon)
-    with pytest.raises(BadInput, match=r"privacy\.score_epsilon = "):
+    with pytest.raises(BadInput, match=r"^score_epsilon = "):
         Privacy("secure-sum", score_epsilon=epsilon)
 
 
@@ -40,7 +40,7 @@ def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
     ("settings", "message"),
     [
         ({"mechanism": "secure-sums"}, "did you mean 'secure-sum'?"),
-        ({"mechanism": "randomised-response"}, "^epsilon is missing"),
+        ({"mechanism": "randomised-response"}, "epsilon is missing"),
         ({"mechanism": "secure-sum", "epsilon": 1}, "leave it out"),
         ({"mechanism": "secure-sum", "unit": "lable"}, "did you mean 'label'?"),
         ({"mechanism": "secure-sum", "score_epsilon": 21}, "from 1e-06 to 20"),
@@ -54,9 +54,9 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 def test_the_budget_of_one_bit_has_ends() -> None:
     assert Privacy("randomised-response", epsilon=40).epsilon_per_bit(2) == 20
-    with pytest.raises(BadInput, match=r"for each label, = 40\.0 must be"):
+    with pytest.raises(BadInput, match="epsilon = 40 comes to 40 for each of 1 labels"):
         Privacy("randomised-response", epsilon=40).epsilon_per_bit(1)
-    with pytest.raises(BadInput, match="must be a number from"):
+    with pytest.raises(BadInput, match="that has to be from"):
         Privacy("randomised-response", epsilon=1e-4).epsilon_per_bit(1000)
     with pytest.raises(BadInput, match="flips no bits"):
         Privacy("secure-sum").epsilon_per_bit(3)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,11 +104,13 @@ def test_another_round_or_other_seeds_of_one_client_are_noticed() -> None:
 
 def test_messages_that_are_none_are_refused() -> None:
     good = sent(HELD)
+    half: Any = 0.5
     for bad, message in (
         (good | {"stranger": good[3]}, "'stranger' is not in the round's roster"),
         (good | {3: good[3][1:]}, "differ in length"),
         (good | {3: [-1, *good[3][1:]]}, "no list of words"),
         (good | {3: [2**64, *good[3][1:]]}, "no list of words"),
+        (good | {3: [half, *good[3][1:]]}, "no list of words"),
     ):
         with pytest.raises(BadInput, match=message):
             unmasked(bad, HELD)

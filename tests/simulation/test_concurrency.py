@@ -137,5 +137,5 @@ def test_rare_first_reads_off_the_label_counts_who_is_rare() -> None:
 
 
 def test_rare_first_needs_a_bound() -> None:
-    with pytest.raises(BadInput, match=r"set run\.concurrency as well"):
+    with pytest.raises(BadInput, match=r"set run\.concurrency below"):
         fedraw.Spec.read({"run": {"receivers": "rare-first"}})

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from fedraw.data.public import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
-from fedraw.privacy.budget import Privacy
+from fedraw.privacy.budget import Mechanism, Privacy, Unit
+from fedraw.simulation.misreport import Form
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].
@@ -114,7 +115,7 @@ class MisreportSpec:
     label: int | str
     client: int | str = "fastest"  # or a client's number; fastest: of those without rare labels
     share: float = 0.9
-    form: Literal["paper", "renormalised", "recounted", "invented", "hidden"] = "paper"
+    form: Form = "paper"
     liars: int | None = None  # so many do it together, the fastest of their kind; default: one
     # Adaptive: the liar's updates raise the claimed label's output by so much.
     support: float | None = None
@@ -142,9 +143,9 @@ class MisreportSpec:
 class SummariesSpec:
     """How clients tell their labels, if not openly; see fedraw.privacy."""
 
-    mechanism: Literal["randomised-response", "secure-sum"]
+    mechanism: Mechanism
     epsilon: float | None = None
-    unit: Literal["client", "label"] = "client"
+    unit: Unit = "client"
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:

@@ -48,6 +48,15 @@ def test_inferred_scores_by_hand() -> None:
     )
 
 
+def test_what_was_inferred_can_be_told() -> None:
+    witness, federation = begun("inferred", COUNTS)
+    says(witness, federation, "a", 0.3, 0.1, -0.4)
+    says(witness, federation, "b", 0.3, -0.1, -0.4)
+    coverage, holders = witness.inferred()
+    assert coverage == {"x": pytest.approx(2, abs=0.01), "y": pytest.approx(1, abs=0.01), "z": 0}
+    assert holders == {"x": ["a", "b"], "y": ["a"]}
+
+
 def test_a_score_that_changes_little_is_told_as_before() -> None:
     counts: dict[str, LabelCounts] = {str(i): {"x": 1} for i in range(40)}
     witness, federation = begun("inferred", counts)

@@ -23,6 +23,7 @@ from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.run import How, Result, run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import METRICS, Summary
+from fedraw.report.page import write_report
 from fedraw.strategies.catalog import BY_NAME
 
 
@@ -257,6 +258,25 @@ def test_a_liar_is_named_and_loses_what_it_gained(tmp_path: Path) -> None:
     assert doubts == [(attacker, "9")]
     assert result.summary["doubted"] == {str(attacker): ["9"]}
     assert weight["checked"] < 0.6 * weight["declared"]
+
+
+def test_what_updates_tell_of_labels_is_in_the_log_the_summary_and_the_page(tmp_path: Path) -> None:
+    spec = small(
+        strategy={"name": "fedraw", "buffer": 4, "labels": "inferred"},
+        partition={"clients": 12, "rare_labels": [9], "clients_per_common_label": 10},
+        run={"events": 400, "evaluate_every": 200, "seeds": [1]},
+    )
+    (result,) = run(spec, out=tmp_path)
+    truth = draw_clients(spec, Streams(1)).table.counts()
+    holders = [client for client, counts in truth.items() if counts.get("9")]
+    records = list(read_log(tmp_path / "seed-1" / "events.jsonl"))
+    told = [r["inferred"] for r in records if r["kind"] == "evaluation"]
+    assert told[-1] == result.summary["inferred"]
+    assert sorted(told[-1]["holders"]["9"]) == sorted(holders)
+    assert told[-1]["coverage"]["9"] == pytest.approx(len(holders), abs=0.1)
+    write_report([tmp_path], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"label 9 is held by clients {', '.join(map(str, told[-1]['holders']['9']))}" in page
 
 
 @pytest.mark.parametrize("form", ["invented", "hidden"])

@@ -71,6 +71,9 @@ def test_sites_that_report_nothing(
             f"\n{strategy}, inferred: AvgRare {rare:.1f}, {senders.count('west')} of 40 from west"
         )
     assert rare > 50
+    told = read(folder, "evaluation")[-1]["inferred"]["holders"]
+    assert told["8"] == told["9"] == ["west"]
+    assert "8 (west), 9 (west)" in fedraw("watch", folder, "--once")
 
 
 def test_a_site_that_lies_is_named(tmp_path: Path) -> None:

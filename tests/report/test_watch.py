@@ -115,6 +115,11 @@ def test_who_is_doubted_stands_below_who_is_rejected() -> None:
     assert lines[-2:] == ["", "doubted       client 29: owl, client 3: cat, dog"]
 
 
+def test_labels_read_off_updates_stand_with_those_who_have_them() -> None:
+    lines = drawn(one(detail=replace(DETAIL, inferred={"owl": [2, 3], "emu": ["west"]})))
+    assert lines[-2:] == ["", "held by few   owl (2, 3), emu (west)"]
+
+
 def test_what_is_unknown_is_a_dash() -> None:
     unknown = replace(RUN, rate=None, seconds_left=None)
     assert drawn(one(unknown))[1].endswith("  50 %  –/s  – left")

@@ -38,6 +38,8 @@ LEAST = 1e-3
 STEADY = 0.1
 # A label that nobody claimed counts as held from this probability on.
 EVIDENT = 0.99
+# So few holders of a label are told by name.
+FEW_HOLDERS = 5
 # So much of a client's data has to be in doubt before it is told of; so much if it holds the label.
 MATERIAL, EXAGGERATED = 0.1, 0.5
 
@@ -60,6 +62,13 @@ class Cleared(NamedTuple):
 
 
 News = Doubt | Cleared
+
+
+class Inferred(NamedTuple):
+    """Which labels the updates show: how many clients have each, and who, where few do."""
+
+    coverage: dict[str, float]
+    holders: dict[str, list[ClientId]]
 
 
 @dataclass(eq=False)
@@ -160,6 +169,17 @@ class Witness:
             self.holders = self.holders - part
         self.shares.pop(client, None)
         self.doubted.pop(client, None)
+
+    def inferred(self) -> Inferred:
+        names = [str(label) for label in self.classes]
+        coverage = {
+            name: round(float(own), 2) for name, own in zip(names, self.holders, strict=True)
+        }
+        held = {
+            name: [c for c, own in self.part.items() if own[i] > 0] for i, name in enumerate(names)
+        }
+        few = {name: clients for name, clients in held.items() if 0 < len(clients) <= FEW_HOLDERS}
+        return Inferred(coverage, few)
 
     def take_news(self) -> list[News]:
         """What has come to be doubted, or no longer is, since this was last asked."""

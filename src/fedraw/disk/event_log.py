@@ -21,11 +21,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from fedraw.core.witness import Doubt, News
+from fedraw.core.witness import Doubt, Inferred, News
 from fedraw.errors import BadInput
 
 FORMAT = 1
 Record = dict[str, Any]
+
+
+def inferred_record(inferred: Inferred | None) -> Record:
+    """A part of an evaluation, where labels are inferred."""
+    return {} if inferred is None else {"inferred": inferred._asdict()}
 
 
 def doubt_record(news: News, event: int, time: float) -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedraw.core.types import ClientId
@@ -249,9 +249,16 @@ class Follower:
             rejected=summary.rejected,
             refusals=tuple(self._refusals),
             doubted=summary.doubted,
+            inferred=self._inferred(),
             members=len(summary.members),
             life=self._life.so_far(summary.changes),
         )
+
+    def _inferred(self) -> Mapping[str, Sequence[ClientId]]:
+        evaluations = self.summary.evaluations
+        told = evaluations[-1].get("inferred", {}) if evaluations else {}
+        holders: Mapping[str, Sequence[ClientId]] = told.get("holders", {})
+        return holders
 
     def _labels(self) -> Iterator[LabelTrend]:
         last = self._curve.last.recall if self._curve.last else {}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
-from fedraw.disk.event_log import EventLog, Record, doubt_record, read_log
+from fedraw.disk.event_log import EventLog, Record, doubt_record, inferred_record, read_log
 from fedraw.disk.snapshot import can_be_saved, nbytes
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.checkpoint import Checkpoints
@@ -35,7 +35,7 @@ from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
 from fedraw.simulation.loop import Simulation
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.strategy import Strategy, inferred
 
 if TYPE_CHECKING:
     from fedraw.learning.models import ModelFactory
@@ -248,6 +248,7 @@ def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Rec
         stamp = {"kind": "evaluation", "event": event, "version": version}
         # In copies of the model: what this method costs a server beside the model itself.
         memory = round(nbytes(simulation.state) / model.nbytes, 2)
-        return [{**stamp, **evaluator(model, final), "server_models": memory}]
+        known = inferred_record(inferred(simulation.state))
+        return [{**stamp, **evaluator(model, final), "server_models": memory, **known}]
 
     return evaluate

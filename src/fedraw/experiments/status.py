@@ -109,6 +109,8 @@ class Detail:
     rejected: Mapping[str, int]
     refusals: tuple[Refusal, ...]  # newest first
     doubted: Mapping[str, Sequence[str]] = field(default_factory=dict)  # labels, by client
+    # By label, who has it as far as updates show; of labels that few have.
+    inferred: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
     members: int | None = None  # those who take part now
     life: Life = field(default_factory=Life)
 

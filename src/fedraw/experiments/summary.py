@@ -150,6 +150,7 @@ class Summary:
             "events": self._events,
             "rejected": self._rejected,
             **({"doubted": self.doubted} if self.doubted else {}),
+            **({"inferred": last["inferred"]} if "inferred" in last else {}),
             "metrics": {**dict.fromkeys(METRICS), **measured},
             "tail": self._tail(),
             "server_models": max((e.get("server_models", 0) for e in self.evaluations), default=0),

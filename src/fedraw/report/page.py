@@ -17,7 +17,7 @@ from fedraw.report.glossary import MEANING
 from fedraw.report.html_file import contents, fill, write_page
 from fedraw.report.markup import copyable, csv_text, details, note, section, text
 from fedraw.report.material import Material, read_material
-from fedraw.report.page_words import cautions_of, changes_of, facts_of, lead_of
+from fedraw.report.page_words import cautions_of, changes_of, facts_of, inferred_of, lead_of
 from fedraw.report.provenance import machines, provenance
 
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
@@ -72,7 +72,7 @@ def _cautions(material: Material) -> str:
 
 
 def _changes(material: Material) -> str:
-    return "".join(map(note, changes_of(material)))
+    return "".join(map(note, [*changes_of(material), *inferred_of(material)]))
 
 
 def _glance(figures: Mapping[str, Drawing]) -> str:

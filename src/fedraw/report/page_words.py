@@ -101,6 +101,35 @@ def _doubts(doubted: Mapping[str, Sequence[str]]) -> str:
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
+def inferred_of(material: Material) -> list[str]:
+    """Of each run without label counts: what its updates told."""
+    return [
+        f"{_named(name, run)}, read off the updates: {_holders(run.content['inferred'])}."
+        for name, run in material.runs
+        if run.content.get("inferred")
+    ]
+
+
+def _holders(inferred: Mapping[str, Any]) -> str:
+    """Who holds what, where few do.
+
+    >>> _holders({"coverage": {"0": 19.6, "1": 21, "9": 2}, "holders": {"9": [16, 23]}})
+    'label 9 is held by clients 16, 23; each of the other 2 by 20 to 21 clients'
+    """
+    few = inferred["holders"]
+    said = [
+        f"label {clean(label)} is held by client{'s' * (len(clients) > 1)} "
+        + ", ".join(clean(str(client)) for client in clients)
+        for label, clients in few.items()
+    ]
+    rest = [own for label, own in inferred["coverage"].items() if label not in few]
+    if rest:
+        low, high = round(min(rest)), round(max(rest))
+        span = str(low) if low == high else f"{low} to {high}"
+        said.append(f"each of the other {len(rest)} by {span} clients")
+    return "; ".join(said)
+
+
 def changes_of(material: Material) -> list[str]:
     """Of each federation in which sites came and went, or the server did."""
     return [

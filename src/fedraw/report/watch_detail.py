@@ -53,6 +53,7 @@ def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterato
         list(_members(detail, width, room)),
         list(_rejected(detail, width, room)),
         list(_doubted(detail, width)),
+        list(_inferred(detail, width)),
         list(_notes(detail, width, room)),
     ]
     for part in filter(None, parts):
@@ -322,6 +323,16 @@ def _doubted(detail: Detail, width: int) -> Iterator[Text]:
     ]
     if named:
         yield from _folded("doubted", _few(named), width, style="red")
+
+
+def _inferred(detail: Detail, width: int) -> Iterator[Text]:
+    """Who has the labels that few have, where nobody reports any."""
+    named = [
+        f"{clean(label)} ({', '.join(clean(str(client)) for client in clients)})"
+        for label, clients in detail.inferred.items()
+    ]
+    if named:
+        yield from _folded("held by few", _few(named), width)
 
 
 def _few(parts: list[str]) -> list[str]:

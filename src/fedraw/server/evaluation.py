@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import Record
+from fedraw.core.witness import Inferred
+from fedraw.disk.event_log import Record, inferred_record
 from fedraw.disk.snapshot import nbytes
 from fedraw.errors import BadInput
 from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.ledger import Ledger
 from fedraw.server.orders import Evaluated, Order
 from fedraw.server.recall import Recall
+from fedraw.strategies.strategy import inferred
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -28,6 +30,7 @@ class Evaluation:
     due: float
     federated: bool
     server_models: float = 0.0  # what the strategy's state takes, in copies of the model
+    inferred: Inferred | None = None
     central: Recall | None = None
     to_ask: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -58,6 +61,7 @@ class Evaluation:
             "metrics": metrics,
             "recall": overall.by_label(),
             "server_models": self.server_models,
+            **inferred_record(self.inferred),
             **({"sites": len(self.local)} if self.federated else {}),
         }
 
@@ -78,7 +82,9 @@ class Evaluations:
             return
         state, event = self._ledger.state, self._ledger.book.event
         memory = round(nbytes(state) / state.model.nbytes, 2)
-        self.current = Evaluation(event, state.version, state.model, due, self._federated, memory)
+        self.current = Evaluation(
+            event, state.version, state.model, due, self._federated, memory, inferred(state)
+        )
         self.current.central = self._central(state.model, now)
         self.current.to_ask = list(sites) if self._federated else []
 

@@ -13,7 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Label, LabelCounts, Vector
 from fedraw.core.update import Update
-from fedraw.core.witness import Labels, News, Witness
+from fedraw.core.witness import Inferred, Labels, News, Witness
 from fedraw.errors import BadInput, RefusedUpdate
 
 
@@ -197,6 +197,12 @@ def news(state: State) -> Sequence[News]:
     """Claims that the last arrival has made doubtful, or cleared; only with a witness."""
     witness: Witness | None = getattr(state, "witness", None)
     return () if witness is None else witness.take_news()
+
+
+def inferred(state: State) -> Inferred | None:
+    """What is known of labels that nobody reports; None where someone does."""
+    witness: Witness | None = getattr(state, "witness", None)
+    return witness.inferred() if witness is not None and witness.mode == "inferred" else None
 
 
 def frozen(model: Vector) -> Vector:

@@ -298,14 +298,6 @@ def test_a_liar_may_make_its_updates_say_what_it_claims() -> None:
     assert not np.array_equal(plain, forged)
 
 
-def test_labels_need_a_model_to_be_read_from() -> None:
-    spec = small(
-        strategy={"name": "fedraw", "buffer": 4, "labels": "inferred"}, training={"kind": "none"}
-    )
-    with pytest.raises(BadInput, match="labels = 'inferred' reads the model's output layer"):
-        run(spec)
-
-
 @pytest.mark.parametrize("labels", ["checked", "inferred"])
 @pytest.mark.parametrize("name", ["fedraw", "fedraw-replay"])
 def test_a_run_that_reads_updates_is_resumed_to_the_same_bytes(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.core.labels import LabelTable
-from fedraw.metrics.influence import Influence, group_influence, label_influence
+from fedraw.metrics.influence import Influence, Rule, label_influence
 
 
 def aggregation(buffer: list[int], weights: list[float]) -> dict[str, Any]:
@@ -18,11 +18,31 @@ def aggregation(buffer: list[int], weights: list[float]) -> dict[str, Any]:
 
 def test_influence_is_the_mean_weight_over_aggregations() -> None:
     influence = Influence(clients=3)
+    assert influence.of_rare() is None
+    for rare in (0, 2):
+        influence.count_as(rare, True)
     influence.observe({"aggregated": False, "buffer": [2], "weights": []})
     influence.observe(aggregation([0, 1], [0.75, 0.25]))
     influence.observe(aggregation([1, 1], [0.5, 0.5]))
     assert influence.by_client() == {0: 0.375, 1: 0.625}
-    assert group_influence(influence.by_client(), [0, 2]) == 37.5
+    assert influence.of_rare() == 37.5
+
+
+@pytest.mark.parametrize("rule", ["slots", "cache"])
+def test_a_label_that_moves_takes_nothing_of_the_past_along(rule: Rule) -> None:
+    influence = Influence(clients=2, rule=rule)
+    influence.count_as(0, True)
+    half = aggregation([0, 1], [0.5, 0.5])
+    influence.observe(half)
+    influence.observe(half)
+    influence.count_as(0, False)
+    influence.count_as(1, True)
+    assert influence.of_rare() == 50, "0 had half of it while it was rare, 1 has had none since"
+    influence.observe(aggregation([0, 1], [0.25, 0.75]))
+    assert influence.of_rare() == pytest.approx(100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 3)
+    influence.count_as(1, False)
+    influence.observe(half)
+    assert influence.of_rare() == pytest.approx(100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 4)
 
 
 def test_a_cached_client_weighs_one_nth_from_its_first_step_on() -> None:

@@ -10,7 +10,7 @@ from fedraw.core.types import ClientId
 from fedraw.disk.event_log import Record
 from fedraw.experiments.membership import Changes, Membership
 from fedraw.metrics.dynamics import Dynamics
-from fedraw.metrics.influence import Influence, group_influence, label_influence
+from fedraw.metrics.influence import Influence, label_influence
 
 # What the model can do: the higher the better; in percent, Jain in 0..1.
 QUALITY = (
@@ -91,7 +91,9 @@ class Summary:
                 self._membership.restarted(record)
 
     def _count(self, client: ClientId) -> None:
-        self._dynamics.count_as(client, self._membership.is_rare(client))
+        rare = self._membership.is_rare(client)
+        self._dynamics.count_as(client, rare)
+        self._influence.count_as(client, rare)
 
     @property
     def events(self) -> int:
@@ -137,8 +139,7 @@ class Summary:
         influence = self._influence.by_client()
         counts = self._membership.counts
         measured = {**last.get("metrics", {}), **self.dynamics()}
-        rare = self.rare_clients
-        measured["RareInfluence"] = group_influence(influence, rare) if rare and influence else None
+        measured["RareInfluence"] = self._influence.of_rare()
         table = LabelTable.from_counts({c: held for c, held in counts.items() if held})
         labels = label_influence(influence, table) if influence else {}
         changes = self.changes.as_dict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -40,6 +40,29 @@ class Influence:
         self._span = 0
         self._since: dict[ClientId, int] = {}
         self._gone: set[ClientId] = set()
+        # What those who are rare had weighed when they became it, and what others did while rare.
+        self._rare_since: dict[ClientId, float] = {}
+        self._rare_once = 0.0
+        self._ever_rare = False
+
+    def count_as(self, client: ClientId, rare: bool) -> None:
+        """Whether it is rare from now on; what it has weighed until then, it has weighed."""
+        if rare:
+            self._ever_rare = True
+            self._rare_since.setdefault(client, self._weighed(client))
+        elif client in self._rare_since:
+            self._rare_once += self._weighed(client) - self._rare_since.pop(client)
+
+    def _weighed(self, client: ClientId) -> float:
+        return self._aggregations * self.by_client().get(client, 0.0)
+
+    def of_rare(self) -> float | None:
+        """Percent of all weight that clients had while they were rare."""
+        if not (self._ever_rare and self._aggregations):
+            return None
+        influence, count = self.by_client(), self._aggregations
+        now = sum(influence.get(c, 0.0) - since / count for c, since in self._rare_since.items())
+        return 100 * (now + self._rare_once / count)
 
     def joined(self, client: ClientId) -> None:
         self._members += 1
@@ -100,8 +123,3 @@ def label_influence(
     totals = np.bincount(table.column, weights=spoken, minlength=len(table.labels))
     pairs = zip(table.labels, totals.tolist(), table.fair_shares().tolist(), strict=True)
     return {label: LabelInfluence(total, fair, total / fair) for label, total, fair in pairs}
-
-
-def group_influence(influence: Mapping[ClientId, float], group: Iterable[ClientId]) -> float:
-    """Percent of all weight that a group of clients has."""
-    return 100 * sum(influence.get(client, 0.0) for client in group)

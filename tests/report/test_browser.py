@@ -78,7 +78,7 @@ def test_a_page_of_real_runs_opens_sorts_and_copies(tab: Tab, real: Path) -> Non
     assert tab.complaints == []
     assert tab.requests == [real.as_uri()]
     assert tab.evaluate("document.querySelectorAll('figure svg').length") == 5
-    assert len(tab.evaluate(ROWS)) == 9
+    assert len(tab.evaluate(ROWS)) == len(demo_specs())
     tab.evaluate(f"{HEAD}.querySelector('button').click()")
     column = tab.evaluate(f"Number({HEAD}.dataset.column)")
     shown = tab.evaluate(

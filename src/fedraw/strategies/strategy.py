@@ -238,7 +238,7 @@ def between(name: str, value: float, least: float, most: float) -> None:
 
 def at_least(name: str, value: float, least: float) -> None:
     if not least <= value < np.inf:
-        raise BadInput(f"{name} = {value} must be a number, at least {least:g}")
+        raise BadInput(f"{name} = {value} must be at least {least:g} and finite")
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:

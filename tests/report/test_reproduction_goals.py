@@ -91,16 +91,20 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
     for row in headline.rows:
         for seed in SEEDS[:2]:
             cells.write(cell(row, seed))
-    row = next(row for row in pair.rows if row.method == "Replay")
+    rows = {row.method: row for row in pair.rows}
     names = ("plane", "car", "bird", "cat", "deer", "dog")
     for seed, cat, dog in ((42, 10.0, 30.0), (123, 40.0, 20.0)):
         recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}
-        cells.write(cell(row, seed, recall, {"cat": 20.0, "dog": 25.0} if seed == 42 else {}))
+        tail = {"cat": cat + 5, "dog": dog - 5}
+        cells.write(cell(rows["Replay"], seed, recall, tail))
+        cells.write(cell(rows["CA2FL"], seed, recall, tail if seed == 42 else {}))
     text = goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"]))
     assert text is not None
-    # The worse: 10 and 20; the better: 30 and 40. Of seed 123 the last five were not kept.
+    # The worse: 10 and 20, or 15 and 15; the better: 30 and 40, or 25 and 45.
     assert "| Replay | last model | 2 | 15.0 | 35.0 | 0.43 |" in text
-    assert "|  | last five | 1 | 20.0 | 25.0 | 0.80 |" in text
+    assert "| CA2FL | last model | 2 | 15.0 | 35.0 | 0.43 |" in text
+    assert "|  | last five | 2 | 15.0 | 35.0 | 0.43 |" in text
+    assert text.count("last five |") == 1, "of CA2FL, seed 123, they were not kept"
 
 
 def cell(

@@ -85,8 +85,10 @@ def _cat_dog(outcome: Outcome | None) -> list[str]:
     lines.append("| --- | --- | --: | --: | --: | --: |\n")
     for row in outcome.rows:
         last = [_pair(record, record.recall) for record in row.records.values()]
-        tail = [_pair(r, r.recall_tail) for r in row.records.values() if r.recall_tail]
-        lines += _ratio(row.method, "last model", last) + _ratio("", "last five", tail)
+        lines += _ratio(row.label, "last model", last)
+        if all(record.recall_tail for record in row.records.values()):
+            tail = [_pair(record, record.recall_tail) for record in row.records.values()]
+            lines += _ratio("", "last five", tail)
     words = (
         "Recall of the worse and the better of the two, by seed, then their means over seeds; the "
         "goal is 0.5."

@@ -91,7 +91,7 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
     for row in headline.rows:
         for seed in SEEDS[:2]:
             cells.write(cell(row, seed))
-    rows = {row.method: row for row in pair.rows}
+    rows = {row.label: row for row in pair.rows}
     names = ("plane", "car", "bird", "cat", "deer", "dog")
     for seed, cat, dog in ((42, 10.0, 30.0), (123, 40.0, 20.0)):
         recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}

@@ -91,7 +91,7 @@ def test_a_page_of_real_runs_opens_sorts_and_copies(tab: Tab, real: Path) -> Non
     tab.allow("clipboard-write", "granted")
     assert copied(tab) == "Copied."
     head, *rows = csv.reader(io.StringIO(tab.evaluate("navigator.clipboard.readText()")))
-    assert len(head) == 2 + 9
+    assert len(head) == 2 + len(demo_specs())
     assert [row[:2] for row in rows[:3]] == [["8", "rare"], ["9", "rare"], ["0", ""]]
     cells = "[...document.querySelectorAll('#recall tbody td')].map(c => Number(c.textContent))"
     numbers = [round(float(value), 1) for row in rows for value in row[2:]]

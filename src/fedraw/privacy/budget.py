@@ -64,7 +64,7 @@ class Privacy:
                 f"epsilon = {self.epsilon!r} comes to {own:g} for each of {labels} labels; "
                 f"that has to be from {LEAST:g} to {MOST:g}"
             )
-        return own
+        return float(own)
 
     def of_a_client(self, labels: int) -> float:
         """Epsilon of all that one client tells, bits and score; inf if anything goes unnoised."""

@@ -144,13 +144,17 @@ def cost() -> None:
         strategy = FedRAW(labels=mode, layout=layout, classes=names)
         servers[mode] = strategy, strategy.start(np.zeros(size, np.float32), table)[0]
     times: dict[str, list[float]] = {mode: [] for mode in modes}
-    for turn in range(30 + REPEATS):
-        update = vectors[turn % len(vectors)]
+    holds = np.array([[label >= i % 40 for label in range(classes)] for i in range(30)])
+    for turn in range(90 + REPEATS):
+        client, update = turn % 30, vectors[turn % len(vectors)]
         for name, (strategy, state) in servers.items():
+            # As training does it: what a client lacks falls, what it has rises four times in five.
+            change = np.where(holds[client], rng.normal(0.05, 0.06, classes), -0.05)
+            update[-classes:] = state.model[-classes:] + change
             begun = time.perf_counter()
-            arrived = Arrived(Update(turn % 30, state.version, update, 10))
+            arrived = Arrived(Update(client, state.version, update, 10))
             strategy.step(state, arrived)
-            if turn >= 30:
+            if turn >= 90:
                 times[name].append(time.perf_counter() - begun)
     plain = median(times["declared"])
     for name, own in times.items():

@@ -65,7 +65,7 @@ News = Doubt | Cleared
 
 
 class Inferred(NamedTuple):
-    """Which labels the updates show: how many clients have each, and who, where few do."""
+    """Which labels the updates show: how many clients have each, and who, the rarest first."""
 
     coverage: dict[str, float]
     holders: dict[str, list[ClientId]]
@@ -178,8 +178,8 @@ class Witness:
         held = {
             name: [c for c, own in self.part.items() if own[i] > 0] for i, name in enumerate(names)
         }
-        few = {name: clients for name, clients in held.items() if 0 < len(clients) <= FEW_HOLDERS}
-        return Inferred(coverage, few)
+        rarest = sorted(held, key=lambda name: len(held[name]))
+        return Inferred(coverage, {n: held[n] for n in rarest if 0 < len(held[n]) <= FEW_HOLDERS})
 
     def take_news(self) -> list[News]:
         """What has come to be doubted, or no longer is, since this was last asked."""

@@ -166,8 +166,6 @@ def _of_run(record: CellRecord, metric: str) -> float | None:
         return record.recall[record.rare_labels[0]]
     if metric == "WorseRare":
         return _least([record.recall[label] for label in record.rare_labels])
-    if metric == f"{TAIL}WorseRare":
-        return _least(list(record.recall_tail.values()))
     if metric.startswith(TAIL):
         return record.tail.get(metric.removeprefix(TAIL))
     return record.metrics.get(metric)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import SMALL, fedraw
+from tests.event_logs import rewrite
 
 from fedraw.report.all_figures import write_figures
 from fedraw.report.material import read_material
@@ -106,16 +107,16 @@ def test_a_folder_without_logs_is_named(copy: Path) -> None:
 
 def test_a_run_of_another_version_is_named(copy: Path) -> None:
     log = copy / "fedraw/seed-1/events.jsonl"
-    log.write_text(log.read_text().replace('"format":1', '"format":7', 1))
+    log.write_text(log.read_text().replace('"format":2', '"format":7', 1))
     message = refused("fedraw", "fedfa", cwd=copy)
-    assert "fedraw/seed-1/events.jsonl has format 7, this fedraw reads 1; run it again" in message
+    assert "fedraw/seed-1/events.jsonl has format 7, and this fedraw reads format 2" in message
 
 
 def test_runs_on_other_data_are_named_with_their_fingerprints(copy: Path) -> None:
     log = copy / "fedfa/seed-1/events.jsonl"
     start = json.loads(log.read_text().split("\n", 1)[0])
     was = start["data"]["sha256"]
-    log.write_text(log.read_text().replace(was, "0" * 64, 1))
+    rewrite(log, lambda text: text.replace(was, "0" * 64, 1))
     message = refused("fedraw", "fedfa", cwd=copy)
     assert "fedraw/seed-1 and fedfa/seed-1 cannot be compared" in message
     assert was in message

@@ -258,7 +258,7 @@ def test_json_has_the_same_facts(finished: Path) -> None:
         (None, ".", "holds no run"),
         ("hello\n", "events.jsonl", "line 1 is no record of an event log"),
         ("hello", ".", "line 1 is no record of an event log"),
-        ('{"kind":"start","format":9}\n', ".", "has format 9, this fedraw reads 1"),
+        ('{"kind":"start","format":9}\n', ".", "has format 9, and this fedraw reads format 2"),
     ],
 )
 def test_bad_input_gets_a_message_and_exit_code_2(

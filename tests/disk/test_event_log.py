@@ -3,14 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from fedraw.disk.event_log import FORMAT, EventLog, Record, read_log
+from fedraw.disk.event_log import FORMAT, EventLog, Position, Record, read_log
 from fedraw.errors import BadInput
 
 RECORDS: list[Record] = [
     {"kind": "start", "format": FORMAT, "seed": None},
     {"kind": "joined", "client": "münster", "counts": {"cat": 3}},
-    {"kind": "something new"},
+    {"kind": "arrival", "event": 1, "client": "münster", "time": 0.25},
+    {"kind": "end", "event": 1},
 ]
 
 
@@ -19,7 +22,7 @@ def written(path: Path) -> Path:
         log = EventLog(file)
         for record in RECORDS:
             log.write(record)
-        assert log.to_disk() == path.stat().st_size
+        assert log.to_disk()[:2] == (path.stat().st_size, len(RECORDS))
     return path
 
 
@@ -32,12 +35,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"kind":"arr', "line 4 is no record of an event log; was the run cut off"),
-        (b"[]\n", "line 4 is no record"),
-        (b'{"event":1}\n', "line 4 is no record"),
-        (b"[" * 100_000 + b"\n", "line 4 is no record"),
-        (b'{"kind":"start","format":9}\n', "has format 9, this fedraw reads 1"),
-        (b"\xff\n", "cannot read"),
+        (b'{"kind":"arr', "line 5 is no record of an event log; was the run cut off"),
+        (b"[]\n", "line 5 is no record"),
+        (b'{"event":1}\n', "line 5 is no record"),
+        (b"[" * 100_000 + b"\n", "line 5 is no record"),
+        (b'{"kind":"start","format":9}\n', "has format 9, and this fedraw reads format 2"),
+        (b"\xff\n", "line 5 is no record"),
+        (
+            b'{"kind":"arival","event":2}\n',
+            "line 5 .* unknown kind 'arival'; did you mean 'arrival'",
+        ),
+        (b'{"kind":"end","event":1}\n', "line 5 was altered"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: Path) -> None:
@@ -50,3 +58,63 @@ def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: 
 def test_so_is_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot read .*nowhere\.jsonl"):
         list(read_log(tmp_path / "nowhere.jsonl"))
+
+
+def test_a_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    whole, parts = written(tmp_path / "whole.jsonl"), tmp_path / "parts.jsonl"
+    with parts.open("ab") as file:
+        log = EventLog(file)
+        for record in RECORDS[:2]:
+            log.write(record)
+        position = log.to_disk()
+    with parts.open("ab") as file:
+        log = EventLog(file, position)
+        for record in RECORDS[2:]:
+            log.write(record)
+    assert parts.read_bytes() == whole.read_bytes()
+    assert list(read_log(parts, since=position)) == RECORDS[2:]
+    assert list(read_log(parts, until=position)) == RECORDS[:2]
+
+
+def test_a_log_that_is_not_what_it_was_at_a_position_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "events.jsonl")
+    with path.open("ab") as file:
+        position = EventLog(file, Position(path.stat().st_size, 4, "0" * 16)).to_disk()
+    with pytest.raises(BadInput, match=r"events\.jsonl is not the log that was written"):
+        list(read_log(path, until=position))
+    longer = Position(position.length + 1, 5, "0" * 16)
+    with pytest.raises(BadInput, match="4 lines were found where 5 are expected"):
+        list(read_log(path, until=longer))
+
+
+LINES = st.integers(0, len(RECORDS) - 1)
+
+
+@given(one=LINES, other=LINES, data=st.data())
+def test_every_change_but_a_cut_at_the_end_is_found(
+    one: int, other: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = written(tmp_path_factory.mktemp("log") / "events.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    change = data.draw(st.sampled_from(["flip", "drop", "repeat", "swap"]))
+    if change == "flip":
+        place = data.draw(st.integers(0, len(lines[one]) - 1))
+        flipped = bytearray(lines[one])
+        flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+        lines[one] = bytes(flipped)
+    elif change == "drop":
+        del lines[one]
+        assume(one < len(lines))
+    elif change == "repeat":
+        lines.insert(other, lines[one])
+    else:
+        assume(one != other)
+        lines[one], lines[other] = lines[other], lines[one]
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(BadInput, match=r"events\.jsonl"):
+        list(read_log(path))
+
+
+def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
+    with (tmp_path / "events.jsonl").open("ab") as file, pytest.raises(ValueError, match="float"):
+        EventLog(file).write({"kind": "arrival", "norm": float("inf")})

@@ -6,9 +6,10 @@ has none any more; "east" leaves and comes back; "west" ends in quarantine; one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.event_logs import as_bytes
 
 from fedraw.disk.event_log import FORMAT, Record
 
@@ -88,5 +89,5 @@ END: Record = {"kind": "end", "event": 5, "time": 152.0, "reason": "5 updates"}
 
 def write(path: Path, records: Iterable[Record]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    path.write_bytes(as_bytes(records))
     return path

@@ -74,6 +74,6 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     log.write_text(whole[:-30])
     with pytest.raises(BadInput, match=r"line \d+ is no record of an event log"):
         compare([tmp_path])
-    log.write_text(whole.replace('"format":1', '"format":9'))
-    with pytest.raises(BadInput, match="has format 9, this fedraw reads 1"):
+    log.write_text(whole.replace('"format":2', '"format":9'))
+    with pytest.raises(BadInput, match="has format 9, and this fedraw reads format 2"):
         compare([tmp_path])

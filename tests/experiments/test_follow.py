@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.event_logs import as_bytes
 from tests.experiments import federation_log
 
 from fedraw.disk.event_log import FORMAT, Record, read_log
@@ -70,10 +71,6 @@ STORY: list[Record] = [
     evaluation(3, cat=80.0, dog=70.0, owl=0.0),
     arrival(4, "a", "ab", [0.25, 0.75]),
 ]
-
-
-def as_bytes(records: Iterable[Record]) -> bytes:
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 def write(path: Path, records: Iterable[Record], at: float = T) -> Path:
@@ -148,6 +145,7 @@ def test_only_what_was_appended_is_read_and_parsed(
         return loads(line)
 
     write(log, [*STORY, *(arrival(5 + n, "a", "ab", [0.5, 0.5]) for n in range(1000))])
+    added = as_bytes([arrival(1005, "c", "bc", [0.5, 0.5])], after=log)
     monkeypatch.setattr(Path, "open", lambda path, mode: Counting(opened(path, mode), read))
     monkeypatch.setattr(json, "loads", parse)
     run = followed(log)
@@ -155,11 +153,10 @@ def test_only_what_was_appended_is_read_and_parsed(
     assert len(parsed) == len(STORY) + 1000
     read.clear()
     parsed.clear()
-    added = as_bytes([arrival(1005, "c", "bc", [0.5, 0.5])])
     with opened(log, "ab") as file:
         file.write(added)
     assert run.look()
-    assert parsed == [added.rstrip()]
+    assert parsed == [added]
     known = tail.HEAD + tail.MARK  # looked at again, to see that it is still the same log
     assert sum(read) == len(added) + known
     read.clear()
@@ -184,7 +181,7 @@ def test_in_pieces_of_any_size_it_comes_to_the_same(
 
 
 def test_a_line_that_is_cut_off_is_not_read_yet(log: Path) -> None:
-    line = as_bytes([arrival(5, "c", "bc", [0.5, 0.5])])
+    line = as_bytes([arrival(5, "c", "bc", [0.5, 0.5])], after=log)
     append(log, line[:40], T)
     run = followed(log)
     assert run.summary.events == 4
@@ -274,7 +271,7 @@ def test_finished_is_what_the_log_says_and_stopped_what_its_silence_says(log: Pa
     run = followed(log)
     assert run.status(T + follow.QUIET - 1).state == "running"
     assert run.status(T + follow.QUIET + 1).state == "stopped"
-    append(log, as_bytes([{"kind": "end", "event": 4}]), T)
+    append(log, as_bytes([{"kind": "end", "event": 4}], after=log), T)
     assert run.look()
     assert run.status(T + 10**6).state == "finished"
 
@@ -302,7 +299,7 @@ def test_rate_and_time_left_follow_the_growth(log: Path) -> None:
     run = followed(log)
     assert run.status(T).rate is None
     assert run.status(T).seconds_left is None
-    append(log, as_bytes([arrival(24, "a", "ab", [0.5, 0.5])]), T + 10)
+    append(log, as_bytes([arrival(24, "a", "ab", [0.5, 0.5])], after=log), T + 10)
     assert run.look()
     assert run.status(T + 10).rate == 2.0
     assert run.status(T + 13).seconds_left == (100 - 24) / 2 - 3
@@ -336,7 +333,7 @@ def test_a_slow_run_is_given_more_time(log: Path) -> None:
 def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
     run = followed(log)
     for event, at in ((8, T + 2), (12, T + 4), (16, T + 9004), (20, T + 9006)):
-        append(log, as_bytes([arrival(event, "a", "ab", [0.5, 0.5])]), at)
+        append(log, as_bytes([arrival(event, "a", "ab", [0.5, 0.5])], after=log), at)
         assert run.look()
     assert run.status(T + 9006).rate == 2.0
     assert run.status(T + 9040).state == "stopped"
@@ -348,12 +345,12 @@ def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
         (b"hello", "line 1 is no record of an event log"),
         (b"\x00\x01\x02" * 1000, "line 1 is no record of an event log"),
         (b'{\n "rows": []\n}\n', "line 1 is no record of an event log"),
-        (as_bytes([{**START, "format": 9}]), r"has format 9, this fedraw reads 1; run it again"),
+        (as_bytes([{**START, "format": 9}]), "has format 9, and this fedraw reads format 2"),
         (as_bytes(JOINED), "line 1 does not fit an event log"),
         (as_bytes([START, START]), "line 2 does not fit an event log"),
         (as_bytes([START, {"kind": "arrival"}]), "line 2 does not fit an event log"),
         (as_bytes(STORY) + b"oops\n", "line 10 is no record of an event log"),
-        (b"\xff\n", "cannot read"),
+        (b"\xff\n", "line 1 is no record of an event log"),
     ],
 )
 def test_what_is_no_log_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -387,7 +384,7 @@ def test_runs_that_begin_later_are_watched_too(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_one_finished_run_is_over_at_once(log: Path) -> None:
-    append(log, as_bytes([{"kind": "end", "event": 4}]), T)
+    append(log, as_bytes([{"kind": "end", "event": 4}], after=log), T)
     for path in (log.parent, log):
         watched = Watched(path)
         assert watched.look()
@@ -446,7 +443,7 @@ def test_a_server_is_quiet_while_its_sites_train(tmp_path: Path) -> None:
     run = followed(write(tmp_path / "slow" / "events.jsonl", slow))
     assert run.status(T + 1790).state == "running", "it was silent for ten minutes before"
     assert run.status(T + 1810).state == "stopped"
-    append(run.log, as_bytes([federation_log.END]), T + 2000)
+    append(run.log, as_bytes([federation_log.END], after=run.log), T + 2000)
     assert run.look()
     assert run.status(T + 2000).state == "finished"
 

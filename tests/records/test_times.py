@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -12,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tests.event_logs import as_bytes
 
+from fedraw.disk.event_log import FORMAT, Record
 from fedraw.records.times import Times, read_times
 
 AB = ("a", "b")
@@ -86,8 +87,8 @@ def test_milliseconds_are_noticed(tmp_path: Path) -> None:
 
 
 def test_fedraws_own_log(tmp_path: Path) -> None:
-    records = [
-        {"kind": "start", "format": 1},
+    records: list[Record] = [
+        {"kind": "start", "format": FORMAT},
         {"kind": "joined", "event": 0, "time": 0.0, "client": 7, "counts": {"x": 1}},
         {"kind": "arrival", "event": 1, "time": 1.0, "client": 7, "buffer": [7], "weights": []},
         {"kind": "evaluation", "event": 1, "metrics": {}},
@@ -96,7 +97,7 @@ def test_fedraws_own_log(tmp_path: Path) -> None:
         {"kind": "arrival", "event": 4, "time": 5.0, "client": 7, "buffer": [7], "weights": []},
     ]
     path = tmp_path / "events.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_bytes(as_bytes(records))
     read = read_times(path, ("b", "7"))
     assert read.seconds.tolist() == [4, 2]
     assert read.arrivals is not None

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from tests.event_logs import as_bytes
 from tests.report.hand_made import write_run
 
 from fedraw.errors import BadInput
@@ -52,9 +52,11 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
-    text = log_of(tmp_path).read_text().replace('"format":1', '"format":2', 1)
+    text = log_of(tmp_path).read_text().replace('"format":2', '"format":7', 1)
     log_of(tmp_path).write_text(text)
-    with pytest.raises(BadInput, match=r"events\.jsonl has format 2, this fedraw reads 1"):
+    with pytest.raises(
+        BadInput, match=r"events\.jsonl has format 7, and this fedraw reads format 2"
+    ):
         read_material([tmp_path])
 
 
@@ -67,8 +69,9 @@ def test_a_run_that_never_began_is_refused(tmp_path: Path) -> None:
 
 def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
-    with log_of(tmp_path).open("a") as log:
-        log.write(json.dumps({"kind": "arrival", "event": 9}) + "\n")
+    line = as_bytes([{"kind": "arrival", "event": 9}], after=log_of(tmp_path))
+    with log_of(tmp_path).open("ab") as log:
+        log.write(line)
     with pytest.raises(BadInput, match="does not fit an event log"):
         read_material([tmp_path])
 

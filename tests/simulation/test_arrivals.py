@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.event_logs import as_bytes
 from tests.simulation.scenes import flat, simulation, steps
 
 from fedraw.core.randomness import Streams
+from fedraw.disk.event_log import Record
 from fedraw.errors import BadInput
 from fedraw.simulation.arrivals import Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.strategies.fedfa import FedFa
@@ -90,13 +92,13 @@ def test_a_trace_is_a_table_of_clients_and_seconds(tmp_path: Path) -> None:
 
 
 def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
-    lines = [
-        '{"kind": "arrival", "client": 3, "time": 1.5, "start_time": 0.0}',
-        '{"kind": "evaluation", "event": 1}',
-        '{"kind": "rejected", "client": "b", "time": 2.0, "start_time": 0.5}',
-        '{"kind": "arrival", "client": 3, "time": 4.0, "start_time": 3.0}',
+    records: list[Record] = [
+        {"kind": "arrival", "client": 3, "time": 1.5, "start_time": 0.0},
+        {"kind": "evaluation", "event": 1},
+        {"kind": "rejected", "client": "b", "time": 2.0, "start_time": 0.5},
+        {"kind": "arrival", "client": 3, "time": 4.0, "start_time": 3.0},
     ]
-    path = written(tmp_path, "events.jsonl", "\n".join(lines) + "\n")
+    path = written(tmp_path, "events.jsonl", as_bytes(records).decode())
     assert read_trace(path) == {"3": [1.5, 1.0], "b": [1.5]}
 
 
@@ -121,9 +123,13 @@ def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
         ("t.jsonl", "", "has no durations"),
         ("t.jsonl", "{}\n", "line 1 is no record of an event log"),
         ("t.jsonl", "[1]\n", "line 1 is no record of an event log"),
-        ("t.jsonl", '{"kind": "left"}\n{"kind": "arr', "line 2 is no record of an event log"),
-        ("t.jsonl", '{"kind": "arrival", "client": 1}\n', "line 1 is no record of an event log"),
-        ("t.jsonl", '{"kind": "arrival", "client": 1, "time": 0}\n', "line 1 is no record"),
+        ("t.jsonl", '{"kind": "arr', "line 1 is no record of an event log"),
+        ("t.jsonl", '{"kind": "arrival", "client": 1}\n', "line 1 was altered"),
+        (
+            "t.jsonl",
+            as_bytes([{"kind": "arrival", "client": 1, "time": 0}]).decode(),
+            "line 1 lacks a client, a time or a start time",
+        ),
         ("t.jsonl", "[" * 100_000 + "\n", "line 1 is no record of an event log"),
         ("t.csv", "client,seconds\n" + "a" * 200_000 + ",1\n", "is no CSV with the columns"),
     ],

@@ -11,21 +11,46 @@ note        what else happened: an overdue, a duplicate, a quarantined client
 evaluation  what the global model could do after an event
 restarted   the server was down: for how many seconds, and whom it asked again
 end         the run is complete
+
+The last field of every line, `digest`, covers the line and, through the digest of the line before,
+everything above it. A changed, missing, repeated or moved line is therefore found when it is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from fedraw.core.witness import Doubt, Inferred, News
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, nearest
 
-FORMAT = 1
+FORMAT = 2
 Record = dict[str, Any]
+
+KINDS = frozenset(
+    [
+        "start",
+        "joined",
+        "left",
+        "declared",
+        "arrival",
+        "rejected",
+        "doubted",
+        "cleared",
+        "note",
+        "scores",
+        "evaluation",
+        "restarted",
+        "end",
+    ]
+)
+# The end of every line: a field with 16 hexadecimal digits.
+_FIELD = b',"digest":"'
+_SUFFIX = len(_FIELD) + 16 + len(b'"}\n')
 
 
 def inferred_record(inferred: Inferred | None) -> Record:
@@ -39,47 +64,122 @@ def doubt_record(news: News, event: int, time: float) -> Record:
     return {"kind": kind, "event": event, "time": time, **news._asdict()}
 
 
-class EventLog:
-    """Appends records to a file."""
+class Position(NamedTuple):
+    """A place between two lines of a log: what lies before it, and the digest that covers it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    length: int = 0  # bytes
+    lines: int = 0
+    digest: str = "0" * 16
+
+
+class Chain:
+    r"""Turns records into lines and back, each bound to the lines before it by its digest.
+
+    >>> line = Chain().line({"kind": "end", "event": 3})
+    >>> line
+    b'{"kind":"end","event":3,"digest":"a8bc83ccac7fdf2d"}\n'
+    >>> Chain().record(line, Path("events.jsonl"))
+    {'kind': 'end', 'event': 3}
+    """
+
+    def __init__(self, position: Position | None = None) -> None:
+        self.position = position or Position()
+        # Records have no cycles, and the search for them takes time.
+        self._encode = json.JSONEncoder(
+            separators=(",", ":"), check_circular=False, allow_nan=False
+        ).encode
+
+    def line(self, record: Record) -> bytes:
+        """The record's line, which the next one continues."""
+        content = self._encode(record).encode()
+        digest = self._digest(content)
+        line = content[:-1] + _FIELD + digest.encode() + b'"}\n'
+        self._advance(line, digest)
+        return line
+
+    def record(self, line: bytes, path: Path) -> Record:
+        """The record of the next line; BadInput if the line is damaged or does not continue."""
+        where = f"{path}, line {self.position.lines + 1}"
+        record = _parse(line, path, where)
+        suffix = line[-_SUFFIX:]
+        digest = self._digest(line[:-_SUFFIX] + b"}")
+        if suffix != _FIELD + digest.encode() + b'"}\n':
+            raise BadInput(
+                f"{where} was altered, or lines before it are missing: its digest does not fit; "
+                "restore the file from a copy, or run it again"
+            )
+        del record["digest"]
+        self._advance(line, digest)
+        return record
+
+    def _digest(self, content: bytes) -> str:
+        before = self.position.digest.encode()
+        return hashlib.blake2b(before + content, digest_size=8).hexdigest()
+
+    def _advance(self, line: bytes, digest: str) -> None:
+        length, lines, _ = self.position
+        self.position = Position(length + len(line), lines + 1, digest)
+
+
+class EventLog:
+    """Appends records to a file that ends at `position`."""
+
+    def __init__(self, file: IO[bytes], position: Position | None = None) -> None:
         self._file = file
-        # Without the search for cycles, of which these records have none, it is quicker.
-        self._encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+        self._chain = Chain(position)
 
     def write(self, record: Record) -> None:
-        self._file.write(self._encode(record).encode() + b"\n")
+        self._file.write(self._chain.line(record))
 
     def flush(self) -> None:
         """Show readers what was written so far."""
         self._file.flush()
 
-    def to_disk(self) -> int:
-        """Make sure that everything written survives; return the log's length in bytes."""
+    def to_disk(self) -> Position:
+        """Make sure that everything written survives; return where the log ends."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._chain.position
 
 
-def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log; an unreadable one is an error that names the line."""
+def read_log(
+    path: Path, since: Position | None = None, until: Position | None = None
+) -> Iterator[Record]:
+    """The verified records of a log, or those between two positions.
+
+    A damaged, missing, repeated or moved line is a BadInput that names the file and the line.
+    """
+    chain = Chain(since)
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                yield _record(line, path, number)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise BadInput(f"cannot read {path}: {problem}") from None
+        with path.open("rb") as file:
+            file.seek(chain.position.length)
+            while until is None or chain.position.length < until.length:
+                line = file.readline()
+                if not line:
+                    break
+                yield chain.record(line, path)
+    except OSError as problem:
+        raise BadInput(f"cannot read {path}: {problem.strerror}") from None
+    if until is not None and chain.position != until:
+        raise BadInput(
+            f"{path} is not the log that was written: {chain.position.lines} lines were found "
+            f"where {until.lines} are expected; restore the file from a copy, or run it again"
+        )
 
 
-def _record(line: str, path: Path, number: int) -> Record:
+def _parse(line: bytes, path: Path, where: str) -> Record:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
-    if not isinstance(record, dict) or "kind" not in record:
-        raise BadInput(f"{path}, line {number} is no record of an event log; was the run cut off?")
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise BadInput(f"{where} is no record of an event log; was the run cut off?")
     if record["kind"] == "start" and record.get("format") != FORMAT:
         raise BadInput(
-            f"{path} has format {record.get('format')!r}, this fedraw reads {FORMAT}; run it again"
+            f"{path} has format {record.get('format')!r}, and this fedraw reads format {FORMAT}; "
+            "run it again, or read it with the version of fedraw that wrote it"
         )
+    if record["kind"] not in KINDS:
+        kind = record["kind"][:40]
+        raise BadInput(f"{where} is a record of the unknown kind {kind!r}; {nearest(kind, KINDS)}")
     return record

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraw.disk import snapshot
+from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import NumberedFolders
 from fedraw.simulation.loop import Saved, Simulation, Timeline
 
@@ -18,11 +19,11 @@ LARGEST_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where a run stands: what is saved, and how long its log was then."""
+class Checkpoint:
+    """A simulation between two arrivals, and where its log ended then."""
 
     saved: Saved
-    log_bytes: int
+    log: Position
 
 
 class Checkpoints:
@@ -32,7 +33,7 @@ class Checkpoints:
         self._folders = NumberedFolders(
             folder / "checkpoint",
             counted="event",
-            needs=("log_bytes",),
+            needs=("log",),
             remedy=f"remove {folder / 'checkpoint'} to run this seed from its beginning",
         )
         self._clock = clock
@@ -42,24 +43,24 @@ class Checkpoints:
     def is_due(self) -> bool:
         return self._clock() >= self._next
 
-    def write(self, simulation: Simulation, log_bytes: int) -> None:
+    def write(self, simulation: Simulation, log: Position) -> None:
         """Save under a new name, rename, then drop the older one."""
         begun = self._clock()
         saved = simulation.save()
         self._folders.write(
             saved.timeline.event,
             lambda draft: snapshot.save(saved, draft),
-            {"log_bytes": log_bytes},
+            {"log": list(log)},
         )
         spent = self._clock() - begun
         self._next = self._clock() + max(EVERY_SECONDS, spent / LARGEST_SHARE)
 
-    def read(self, state: type[Any]) -> Position | None:
+    def read(self, state: type[Any]) -> Checkpoint | None:
         """The newest checkpoint, of a strategy whose state has this type; None if there is none."""
         kept = self._folders.read()
         if kept is None:
             return None
-        return Position(_load(kept.path, state), kept.facts["log_bytes"])
+        return Checkpoint(_load(kept.path, state), Position(*kept.facts["log"]))
 
     def remove(self) -> None:
         self._folders.remove()

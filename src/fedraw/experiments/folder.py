@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import EventLog, Record, read_log
+from fedraw.disk.event_log import EventLog, Position, Record, read_log
 from fedraw.disk.lock import lock
 from fedraw.disk.model_file import write_model
 from fedraw.errors import BadInput
@@ -93,19 +93,13 @@ class RunFolder:
             yield EventLog(file)
 
     @contextmanager
-    def cut_log(self, length: int) -> Iterator[EventLog]:
-        """Go on after the first `length` bytes: what came later happens again."""
-        size = self.log.stat().st_size if self.log.exists() else 0
-        if size < length:
-            raise BadInput(
-                f"cannot resume {self.path}: events.jsonl has {size} bytes, and at the last "
-                f"checkpoint it had {length}; restore the file, or use --force to start anew"
-            )
+    def cut_log(self, position: Position) -> Iterator[EventLog]:
+        """Continue the log at a position that was verified: what came later happens again."""
         with self.log.open("ab") as file:
             self._lock(file)
-            file.truncate(length)
+            file.truncate(position.length)
             file.seek(0, os.SEEK_END)
-            yield EventLog(file)
+            yield EventLog(file, position)
 
     def _lock(self, file: IO[bytes]) -> None:
         lock(file, self.path, "wait for it, or choose another --out")

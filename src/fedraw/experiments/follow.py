@@ -6,14 +6,13 @@ time stamp of its file, and whether a quiet server is alive from the lock that i
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedraw.core.types import ClientId
-from fedraw.disk.event_log import FORMAT, Record, read_log
+from fedraw.disk.event_log import Chain, Record, read_log
 from fedraw.disk.lock import is_locked
 from fedraw.errors import BadInput
 from fedraw.experiments.lived import Lived
@@ -50,6 +49,7 @@ class Follower:
     def _forget(self) -> None:
         self.summary = Summary()
         self._lines = 0
+        self._chain = Chain()
         self._version = 0
         self._aggregated_at: int | None = None
         self._curve = Curve()
@@ -86,14 +86,12 @@ class Follower:
     def _take_in(self, line: bytes) -> None:
         self._lines += 1
         try:
-            record = json.loads(line)
-            first = self._lines == 1
-            fits = (record["kind"] == "start") == first
-            if fits and not (first and record.get("format") != FORMAT):
+            record = self._chain.record(line + b"\n", self.log)
+            if (record["kind"] == "start") == (self._lines == 1):
                 self.summary.observe(record)
                 self._observe(record)
                 return
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (TypeError, KeyError, AttributeError):
             pass
         self._refuse()
 

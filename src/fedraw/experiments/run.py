@@ -172,8 +172,9 @@ def _recording(
             recorder.note_all(_opening(scenario))
         else:
             run_folder.refuse_other_data(next(_opening(scenario)))
-            log = stack.enter_context(run_folder.cut_log(position.log_bytes))
-            recorder = Recorder(Summary.of(read_log(run_folder.log)), log, checkpoints)
+            summary = Summary.of(read_log(run_folder.log, until=position.log))
+            log = stack.enter_context(run_folder.cut_log(position.log))
+            recorder = Recorder(summary, log, checkpoints)
             simulation.restore(position.saved)
         yield recorder
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedraw.disk.event_log import Chain, Record
 from fedraw.errors import BadInput
-from fedraw.records.files import head, open_text, read_errors, require_text
+from fedraw.records.files import head, open_bytes, read_errors, require_text
 from fedraw.records.table_file import Row, TableFile
 
 
@@ -24,25 +24,19 @@ def open_event_log(path: Path) -> TableFile:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    with read_errors(path), open_text(path) as file:
+    chain = Chain()
+    with read_errors(path), open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
-                row = _arrival(path, number, line)
-                if row is not None:
-                    yield number, row
+            record = chain.record(line, path)
+            if record["kind"] == "arrival":
+                yield number, _arrival(path, number, record)
 
 
-def _arrival(path: Path, number: int, line: str) -> tuple[str, str] | None:
-    try:
-        record = json.loads(line)
-        if record["kind"] != "arrival":
-            return None
-        client, time = record["client"], record["time"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        client = time = None
+def _arrival(path: Path, number: int, record: Record) -> tuple[str, str]:
+    client, time = record.get("client"), record.get("time")
     if type(client) not in (int, str) or type(time) not in (int, float):
         raise BadInput(
-            f"{path}: line {number} is no record of an event log with a client and a time; "
-            "name an events.jsonl, or a table with the columns client,seconds or client,timestamp"
+            f"{path}: line {number} is an arrival without a client and a time; name an "
+            "events.jsonl, or a table with the columns client,seconds or client,timestamp"
         )
     return str(client), repr(time)

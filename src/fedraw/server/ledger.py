@@ -17,7 +17,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.core.witness import Witness
-from fedraw.disk.event_log import Record, doubt_record
+from fedraw.disk.event_log import Position, Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
 from fedraw.server.admission import NORMS
 from fedraw.server.journal import Flight, Journal
@@ -148,7 +148,7 @@ class Ledger:
         if found is None:
             return False
         self._state, self.book = found.state, found.book
-        last = self._replay(found.log_bytes)
+        last = self._replay(found.log)
         told = {"damaged": list(found.damaged)} if found.damaged else {}
         stamp = {"event": self.book.event, "time": self.time(now)}
         gap, asked = round(self.time(now) - last, 3), list(self.book.owed)
@@ -162,10 +162,10 @@ class Ledger:
             )
         return True
 
-    def _replay(self, offset: int) -> float:
+    def _replay(self, position: Position) -> float:
         """Do again what the log tells since the snapshot; return the time of its last record."""
         last = self.book.clock
-        for record in self.log.after(offset):
+        for record in self.log.verify(position):
             last = record.get("time", last)
             match record["kind"]:
                 case "joined" | "declared" | "left":

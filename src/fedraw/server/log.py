@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedraw.disk.event_log import Record
+from fedraw.disk.event_log import Chain, Position, Record, read_log
 from fedraw.disk.lock import lock
 from fedraw.errors import BadInput
 
@@ -34,6 +33,7 @@ class ServerLog:
             self._file.close()
             raise
         self._cut_torn_line()
+        self._chain = Chain()
 
     def __len__(self) -> int:
         """Bytes on disk."""
@@ -41,7 +41,7 @@ class ServerLog:
 
     def note(self, record: Record) -> None:
         """Write if the disk allows it, else later."""
-        self._waiting += _line(record)
+        self._waiting += self._chain.line(record)
         try:
             self.flush()
         except OSError:
@@ -50,12 +50,14 @@ class ServerLog:
     def commit(self, record: Record) -> None:
         """On disk for certain when this returns; after an OSError as if it had never been."""
         self.flush()
-        length, line = len(self), _line(record)
+        length, before = len(self), self._chain.position
+        line = self._chain.line(record)
         try:
             while line:
                 line = line[self._file.write(line) or 0 :]
             os.fsync(self._file.fileno())
         except OSError:
+            self._chain.position = before
             os.ftruncate(self._file.fileno(), length)
             raise
 
@@ -64,21 +66,24 @@ class ServerLog:
         while self._waiting:
             self._waiting = self._waiting[self._file.write(self._waiting) or 0 :]
 
-    def to_disk(self) -> int:
-        """Everything written survives; the log's length."""
+    def to_disk(self) -> Position:
+        """Make sure that everything written survives; return where the log ends."""
         self.flush()
         os.fsync(self._file.fileno())
-        return len(self)
+        return self._chain.position
 
-    def after(self, offset: int) -> Iterator[Record]:
-        """The records from a byte on."""
+    def verify(self, position: Position) -> Iterator[Record]:
+        """The records since `position`; all lines are verified, and later ones continue them."""
+        for _ in read_log(self.path, until=position):
+            pass
+        self._chain = Chain(position)
         with self.path.open("rb") as file:
-            file.seek(offset)
+            file.seek(position.length)
             for line in file:
-                yield json.loads(line)
+                yield self._chain.record(line, self.path)
 
     def clear(self) -> None:
-        self._waiting = b""
+        self._waiting, self._chain = b"", Chain()
         os.ftruncate(self._file.fileno(), 0)
 
     def close(self) -> None:
@@ -89,7 +94,3 @@ class ServerLog:
         content = self.path.read_bytes()
         if content and not content.endswith(b"\n"):
             os.ftruncate(self._file.fileno(), content.rfind(b"\n") + 1)
-
-
-def _line(record: Record) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.disk import snapshot
+from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import Kept, NumberedFolders
 from fedraw.errors import BadInput
 from fedraw.server.journal import Journal
@@ -43,7 +44,7 @@ class Content:
 class Found(NamedTuple):
     state: State
     book: Book
-    log_bytes: int
+    log: Position  # where the log ended
     damaged: list[str]  # newer ones that cannot be read
 
 
@@ -52,13 +53,13 @@ class Snapshots:
 
     def __init__(self, folder: Path, journal: Journal, strategy: Mapping[str, Any]) -> None:
         remedy = "restore the folder from a backup"
-        needs = ("log_bytes", "strategy", "updates")
+        needs = ("log", "strategy", "updates")
         self._folders = NumberedFolders(folder, KEPT, counted="event", needs=needs, remedy=remedy)
         self._journal = journal
         self._strategy = dict(strategy)
         self._made: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
 
-    def write(self, state: State, book: Book, log_bytes: int, time: float) -> None:
+    def write(self, state: State, book: Book, log: Position, time: float) -> None:
         """An OSError leaves those there are. Members that changed since are in the log."""
         if self._made and self._made[-1][0] == book.event:
             return
@@ -66,7 +67,7 @@ class Snapshots:
         used = self._journal.vectors()
         beside = {identity: _name(event) for identity, event in used.items()}
         facts = {
-            "log_bytes": log_bytes,
+            "log": list(log),
             "strategy": self._strategy,
             "updates": sorted(used.values()),
         }
@@ -87,7 +88,7 @@ class Snapshots:
             content = self._load(found, state)
             self._refuse_other_model(content.state.model.size, model_size)
             self._made = [(content.book.event, set(found.facts["updates"]))]
-            return Found(content.state, content.book, found.facts["log_bytes"], damaged)
+            return Found(content.state, content.book, Position(*found.facts["log"]), damaged)
         if damaged:
             raise BadInput(damaged[0])
         return None

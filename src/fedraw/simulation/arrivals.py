@@ -11,7 +11,6 @@ fixed or jittered durations a client hardly ever comes twice within a short buff
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Floats
+from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
 
 
@@ -107,10 +107,11 @@ def read_trace(path: Path) -> dict[str, list[float]]:
     In an event log a training lasts from the moment a client was handed its model to its arrival.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Excel begins a CSV with a byte-order mark
+        is_log = path.suffix == ".jsonl"
+        # Excel begins a CSV with a byte-order mark.
+        rows = _log_rows(path) if is_log else _csv_rows(path.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as problem:
         raise BadInput(f"speeds.trace: cannot read {path}: {problem}") from None
-    rows = _log_rows(text, path) if path.suffix == ".jsonl" else _csv_rows(text, path)
     durations: dict[str, list[float]] = {}
     try:
         for line, client, seconds in rows:
@@ -142,11 +143,12 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
             ) from None
 
 
-def _log_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            if record["kind"] in ("arrival", "rejected"):
+def _log_rows(path: Path) -> Iterator[tuple[int, str, float]]:
+    for number, record in enumerate(read_log(path), start=1):
+        if record["kind"] in ("arrival", "rejected"):
+            try:
                 yield number, str(record["client"]), record["time"] - record["start_time"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise BadInput(f"{path}, line {number} is no record of an event log") from None
+            except (KeyError, TypeError):
+                raise BadInput(
+                    f"{path}, line {number} lacks a client, a time or a start time"
+                ) from None

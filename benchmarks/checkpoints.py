@@ -15,6 +15,7 @@ import numpy as np
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
+from fedraw.disk.event_log import Position
 from fedraw.experiments.checkpoint import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
 from fedraw.simulation.arrivals import poisson
 from fedraw.simulation.executor import Inline, Job, Trained
@@ -46,7 +47,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Checkpoints(Path(folder))
             begun = time.perf_counter()
-            checkpoints.write(running, 0)
+            checkpoints.write(running, Position())
             seconds = time.perf_counter() - begun
             stored = sum(f.stat().st_size for f in Path(folder).rglob("*") if f.is_file())
         interval = max(EVERY_SECONDS, seconds / LARGEST_SHARE)

@@ -114,7 +114,7 @@ def measure(folder: Path, buffer: int) -> dict[str, float]:
     times: dict[str, list[float]] = {n: [] for n in ("copy", "read", "decide", "write", "journal")}
     model: Vector = np.zeros(template.layout.size, np.float32)
     while leader.accepted < ARRIVALS:
-        now = time.time()
+        now = time.monotonic()
         leader.online(range(1, SITES + 1), now)
         for order in leader.orders(now):
             leader.sent(order, f"ticket {order.number}")
@@ -141,7 +141,7 @@ def measure(folder: Path, buffer: int) -> dict[str, float]:
             times["decide"].append(decided - read - journal.seconds)
             times["journal"].append(journal.seconds)
             times["write"].append(written - decided)
-    leader.close(time.time())
+    leader.close(time.monotonic())
     return {name: median(own) for name, own in times.items()}
 
 

@@ -3,6 +3,7 @@
 FedrawError
 ├── BadInput            a file, a key, a table, a setting: the user's to mend (exit code 2)
 │   └── MissingExtra    an optional dependency is not installed
+├── FolderChanged       someone moved or changed the files of a running server; it has to stop
 ├── Interrupted         someone asked a run to stop; it can be resumed
 ├── RefusedUpdate       one client's update is unusable; the federation goes on without it
 └── WorkerDied          a process that trained for a run is gone; the run can be resumed
@@ -35,6 +36,10 @@ class MissingExtra(BadInput, ImportError):
 
 class RefusedUpdate(FedrawError):
     """Raised before anything of the state was touched, so the state it was given stays good."""
+
+
+class FolderChanged(FedrawError):
+    """Names the file, what happened to it, and how to go on. Nothing more may be written."""
 
 
 class Interrupted(FedrawError):

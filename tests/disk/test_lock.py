@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.disk.lock import is_locked, lock
+from fedraw.disk.lock import LOCK, FolderLock, is_locked, lock
 from fedraw.errors import BadInput
 
 HOLDER = """
@@ -39,3 +39,20 @@ def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> N
             holder.wait()
             assert not is_locked(path)
             lock(file, Path("here"))
+
+
+def test_a_folder_is_held_until_it_is_closed_whatever_happens_to_its_files(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    held = FolderLock(tmp_path)
+    assert is_locked(tmp_path / LOCK) == (sys.platform == "linux")
+    (tmp_path / "events.jsonl").rename(tmp_path / "events.jsonl.1")
+    with pytest.raises(BadInput, match="another process is running"):
+        FolderLock(tmp_path)
+    assert held.is_intact
+    held.close()
+    again = FolderLock(tmp_path)
+    again.path.unlink()
+    assert not again.is_intact
+    again.path.touch()
+    assert not again.is_intact, "it is another file of the same name"
+    again.close()

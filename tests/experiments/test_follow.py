@@ -13,7 +13,7 @@ from tests.event_logs import as_bytes
 from tests.experiments import federation_log
 
 from fedraw.disk.event_log import FORMAT, Record, read_log
-from fedraw.disk.lock import lock
+from fedraw.disk.lock import FolderLock
 from fedraw.errors import BadInput
 from fedraw.experiments import follow, lived, status, tail
 from fedraw.experiments.follow import Follower
@@ -287,11 +287,11 @@ def test_an_empty_log_is_a_run_that_starts(tmp_path: Path) -> None:
 def test_a_server_that_waits_has_not_stopped_while_its_process_lives(tmp_path: Path) -> None:
     """A flock is held by an open file, so this process can be the server's."""
     path = write(tmp_path / "federation" / "events.jsonl", [])
-    with path.open("ab") as server:
-        lock(server, path.parent)
-        assert followed(path).status(T + 10**6).state == "starting"
-        append(path, as_bytes([{**START, "seed": None}, *JOINED, arrival(1, "a", "a")]), T)
-        assert followed(path).status(T + 10**6).state == "running"
+    server = FolderLock(path.parent)
+    assert followed(path).status(T + 10**6).state == "starting"
+    append(path, as_bytes([{**START, "seed": None}, *JOINED, arrival(1, "a", "a")]), T)
+    assert followed(path).status(T + 10**6).state == "running"
+    server.close()
     assert followed(path).status(T + 10**6).state == "stopped"
 
 

@@ -122,6 +122,15 @@ def test_a_message_that_flower_does_not_take_is_asked_for_again(
     assert len(log(tmp_path, "arrival")) == 9
 
 
+def test_a_model_of_another_precision_does_not_go_on_with_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead(a_grid(), tmp_path, arrivals=3)
+    monkeypatch.setitem(MODEL, "w", MODEL["w"].astype(np.float64))
+    with pytest.raises(BadInput, match=r"'w' of type float32 .* app's is .* type float64"):
+        lead(a_grid(), tmp_path, arrivals=3)
+
+
 @pytest.mark.parametrize("call", ["look", "push", "pull"])
 def test_nothing_is_lost_while_the_superlink_is_away(
     call: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -56,6 +56,7 @@ class Engine:
         **settings: Any,
     ) -> None:
         self.now = 1_000_000.0
+        self.wall_shift = 0.0  # of the wall clock, from `now`
         self.strategy = FedFa(buffer=2) if strategy is None else strategy
         defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
         self.settings = Settings(folder=folder, **{**defaults, **settings})
@@ -78,6 +79,7 @@ class Engine:
             evaluate=self.evaluate,
             engine="test",
             now=self.now,
+            wall=lambda: self.now + self.wall_shift,
         )
 
     def restart(self, away: float = 10.0, **settings: Any) -> None:

@@ -185,6 +185,22 @@ def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found
     assert len(gaps) >= 3 and all(np.diff(gaps) > 0)
 
 
+def test_a_node_that_may_not_join_is_asked_less_and_less(found: Found) -> None:
+    engine = found(min_clients=3, back_off=10.0, pace=20.0, only=("north", "south", "east"))
+    asked: list[float] = []
+    serve = engine._serve
+
+    def counted(order: Order, ticket: str) -> None:
+        if order.node == engine.sites["west"].node:
+            asked.append(engine.now)
+        serve(order, ticket)
+
+    engine._serve = counted  # type: ignore[method-assign]
+    engine.wait(200)
+    gaps = np.diff(asked)
+    assert len(gaps) >= 3 and gaps[0] >= 10 and all(np.diff(gaps) > 0)
+
+
 def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
     engine = found(patience=1, quarantine=50.0, min_clients=4)
     for site in engine.sites.values():

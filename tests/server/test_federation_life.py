@@ -10,6 +10,7 @@ from tests.server.engine import COUNTS
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
+from fedraw.server.orders import Evaluated, Order
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.strategies.fedavg import FedAvg
@@ -160,6 +161,53 @@ def test_a_target_ends_a_federation(found: Found) -> None:
     engine.run(lambda: engine.coordinator.finished is not None)
     assert engine.coordinator.finished == "AvgRare reached 30.0"
     assert [r["metrics"]["AvgRare"] for r in engine.log("evaluation")] == [10, 20, 30]
+
+
+def test_the_model_is_evaluated_every_so_many_updates_and_at_the_end(found: Found) -> None:
+    def evaluate(model: Vector) -> Recall:
+        return Recall({"owl": 1}, {"owl": 10})
+
+    engine = found(evaluate=evaluate, evaluate_every=3, arrivals=8)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert [r["event"] for r in engine.log("evaluation")] == [3, 6, 8]
+
+
+def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
+    engine = found(federated_evaluation=True, evaluate_every=4)
+    serve = engine._serve
+
+    def forged(order: Order, ticket: str) -> None:
+        serve(order, ticket)
+        if order.kind == "evaluate" and order.site == "west":
+            due, own, answer = engine.answers.pop()
+            assert isinstance(answer, Evaluated)
+            engine.answers.append((due, own, replace(answer, site="north")))
+
+    engine._serve = forged  # type: ignore[method-assign]
+    engine.run(lambda: bool(engine.log("evaluation")), limit=60)  # long before its deadline
+    (record, *_) = engine.log("evaluation")
+    assert record["sites"] == 3 and "owl" not in record["recall"]
+    notes = [r["reason"] for r in engine.log("note") if r.get("client") == "west"]
+    assert notes == ["no evaluation: client 'west' answered in the name of 'north'"]
+
+
+def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
+    found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedraw.server.records.MOST_SCORES", 2)
+    engine = found(FedRAW(buffer=2), min_clients=3)
+    engine.online = {"north", "south", "east"}
+    engine.accept(3)
+    engine.online.add("west")
+    engine.run(lambda: "west" in engine.coordinator.members)
+    (scores,) = engine.log("scores")
+    assert scores["before"] == {"west": None}
+    assert scores["after"] == {"west": pytest.approx(0.75 / 1 + 0.25 / 3)}
+
+
+def test_a_target_of_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"target_metric.*'Accuracy'"):
+        Settings(target=90.0, target_metric="Accuracy")
 
 
 def test_a_failing_evaluation_does_not_end_a_federation(found: Found) -> None:

@@ -81,6 +81,7 @@ class Patient(Engine):
             LAYOUT,
             engine="test",
             now=self.now,
+            wall=lambda: self.now,
         )
 
     def look(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedraw.disk.event_log import Position, read_log
 from fedraw.errors import BadInput
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
+from fedraw.server.orders import Order, Trained
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
@@ -39,11 +41,16 @@ STRATEGIES = [
 ]
 
 
+def wrong_dtype(order: Order, honest: Trained) -> Trained:
+    return replace(honest, vector=honest.vector.astype(np.float64))
+
+
 def packed(engine: Engine) -> tuple[Any, dict[str, bytes]]:
     """All that matters, to the bit."""
     ledger = engine.coordinator._ledger
     arrays = snapshot.Arrays()
-    book = replace(ledger.book, clock=0.0)  # when a snapshot was written does not matter
+    # When a snapshot was written does not matter, and wall time is only for display.
+    book = replace(ledger.book, clock=0.0, epoch=0.0)
     tree = snapshot.pack([ledger.state, book], arrays)
     return json.loads(json.dumps(tree)), {name: array.tobytes() for name, array in arrays.items()}
 
@@ -177,6 +184,66 @@ def test_quarantine_outlives_a_restart(found: Found) -> None:
     assert "west" in engine.coordinator.members
 
 
+@pytest.mark.parametrize("wall_shift", [0.0, 1e9, -1e9])
+def test_quarantine_lasts_while_a_server_runs_whatever_the_clocks_say(
+    found: Found, wall_shift: float
+) -> None:
+    engine = found(patience=2, back_off=1.0, quarantine=500.0, min_clients=4, seconds=1e6)
+    engine.sites["west"].answer = failing
+    engine.run(lambda: bool(engine.log("left")))
+    ended = engine.coordinator._ledger.book.quarantined["west"]
+    last = engine.log()[-1]["time"]
+    engine.now = 5.0  # the machine was started again, and its monotonic clock with it
+    engine.wall_shift = wall_shift
+    engine.restart()
+    assert engine.log("restarted")[-1]["time"] == last
+    assert engine.log("restarted")[-1]["gap"] >= 0
+    engine.sites["west"].answer = None
+    engine.run(lambda: "west" in engine.coordinator.members)
+    assert engine.log("joined")[-1]["time"] == pytest.approx(ended, abs=1.0)
+    times = [record["time"] for record in engine.log() if "time" in record]
+    assert times == sorted(times)
+    assert engine.coordinator.finished is None
+
+
+def test_a_second_restart_counts_only_its_own_gap(found: Found) -> None:
+    engine = found()
+    engine.accept(3)
+    engine.restart(away=1000.0)
+    engine.restart(away=10.0)
+    first, second = (record["gap"] for record in engine.log("restarted"))
+    assert first == pytest.approx(1000, abs=2) and second == 10
+
+
+def test_a_refused_update_has_a_number_of_its_own(found: Found) -> None:
+    """Were the number used again, the next update would replace one in the journal."""
+    engine = found(FedFa(buffer=4), patience=9, back_off=1.0)
+    engine.accept(3)
+    honest, engine.sites["west"].answer = engine.sites["west"].answer, wrong_dtype
+    engine.run(lambda: bool(engine.log("rejected")))
+    engine.sites["west"].answer = honest
+    engine.accept(8)
+    events = [r["event"] for r in engine.log("arrival", "rejected")]
+    assert events == list(range(1, len(events) + 1))
+    arrived = {r["event"]: r["client"] for r in engine.log("arrival")}
+    journal = engine.coordinator._ledger.journal
+    assert {event: journal.read(event)[0].client for event in journal.events()} == arrived
+    before = packed(engine)
+    engine.restart()
+    assert packed(engine) == before
+
+
+def test_a_snapshot_after_a_restart_still_refers_to_updates(found: Found) -> None:
+    engine = found(FedFa(buffer=4), snapshot_every=1e6)
+    engine.accept(6)
+    engine.restart()
+    engine.coordinator._ledger.book.event += 1  # a snapshot of the same event would be skipped
+    engine.coordinator._ledger.snapshot(engine.now)
+    newest = max((engine.settings.folder / "checkpoint").iterdir())
+    assert json.loads((newest / "manifest.json").read_text())["updates"] == [3, 4, 5, 6]
+    assert [a.size for a in snapshot.read(newest)[1].values() if a.dtype == np.float32] == [4]
+
+
 class FullDisk:
     """Every write fails like on a full disk, as long as it is on."""
 
@@ -248,6 +315,24 @@ def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
     assert again == flight
 
 
+def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path) -> None:
+    """The limit on a file's size makes the kernel take the first bytes of a write only."""
+    log = ServerLog(tmp_path / "events.jsonl")
+    log.note({"kind": "start"})
+    length, before = len(log), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length + 10, before[1]))
+    try:
+        log.note({"kind": "note", "reason": "first"})
+        log.note({"kind": "note", "reason": "second"})
+        assert len(log) == log.path.stat().st_size == length + 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    log.note({"kind": "note", "reason": "third"})
+    told = [record.get("reason") for record in log.verify()]
+    assert told == [None, "first", "second", "third"]
+    log.close()
+
+
 def test_a_torn_line_is_cut_and_a_full_disk_leaves_the_log_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,8 +340,9 @@ def test_a_torn_line_is_cut_and_a_full_disk_leaves_the_log_as_it_was(
     whole = as_bytes([{"kind": "left"}])
     path.write_bytes(whole + b'{"kind":"arri')
     log = ServerLog(path)
+    assert [r["kind"] for r in log.verify()] == ["left"]
+    log.cut_torn_line()
     assert path.read_bytes() == whole
-    assert [r["kind"] for r in log.verify(Position())] == ["left"]
     disk = FullDisk(monkeypatch)
     disk.on = True
     with pytest.raises(OSError, match="No space"):

@@ -48,6 +48,8 @@ KINDS = frozenset(
         "end",
     ]
 )
+# What to do about a damaged log, if its reader does not know better.
+REMEDY = "restore the file from a copy, or run it again"
 # The end of every line: a field with 16 hexadecimal digits.
 _FIELD = b',"digest":"'
 _SUFFIX = len(_FIELD) + 16 + len(b'"}\n')
@@ -82,8 +84,9 @@ class Chain:
     {'kind': 'end', 'event': 3}
     """
 
-    def __init__(self, position: Position | None = None) -> None:
+    def __init__(self, position: Position | None = None, remedy: str = REMEDY) -> None:
         self.position = position or Position()
+        self._remedy = remedy
         # Records have no cycles, and the search for them takes time.
         self._encode = json.JSONEncoder(
             separators=(",", ":"), check_circular=False, allow_nan=False
@@ -100,13 +103,13 @@ class Chain:
     def record(self, line: bytes, path: Path) -> Record:
         """The record of the next line; BadInput if the line is damaged or does not continue."""
         where = f"{path}, line {self.position.lines + 1}"
-        record = _parse(line, path, where)
+        record = _parse(line, path, where, self._remedy)
         suffix = line[-_SUFFIX:]
         digest = self._digest(line[:-_SUFFIX] + b"}")
         if suffix != _FIELD + digest.encode() + b'"}\n':
             raise BadInput(
                 f"{where} was altered, or lines before it are missing: its digest does not fit; "
-                "restore the file from a copy, or run it again"
+                f"{self._remedy}"
             )
         del record["digest"]
         self._advance(line, digest)
@@ -143,13 +146,16 @@ class EventLog:
 
 
 def read_log(
-    path: Path, since: Position | None = None, until: Position | None = None
+    path: Path,
+    since: Position | None = None,
+    until: Position | None = None,
+    remedy: str = REMEDY,
 ) -> Iterator[Record]:
     """The verified records of a log, or those between two positions.
 
     A damaged, missing, repeated or moved line is a BadInput that names the file and the line.
     """
-    chain = Chain(since)
+    chain = Chain(since, remedy)
     try:
         with path.open("rb") as file:
             file.seek(chain.position.length)
@@ -163,17 +169,17 @@ def read_log(
     if until is not None and chain.position != until:
         raise BadInput(
             f"{path} is not the log that was written: {chain.position.lines} lines were found "
-            f"where {until.lines} are expected; restore the file from a copy, or run it again"
+            f"where {until.lines} are expected; {remedy}"
         )
 
 
-def _parse(line: bytes, path: Path, where: str) -> Record:
+def _parse(line: bytes, path: Path, where: str, remedy: str) -> Record:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        raise BadInput(f"{where} is no record of an event log; was the run cut off?")
+        raise BadInput(f"{where} is no record of an event log; was the run cut off? {remedy}")
     if record["kind"] == "start" and record.get("format") != FORMAT:
         raise BadInput(
             f"{path} has format {record.get('format')!r}, and this fedraw reads format {FORMAT}; "

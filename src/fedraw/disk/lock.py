@@ -13,14 +13,41 @@ try:
 except ModuleNotFoundError:  # not a Unix: there two processes may write to one folder
     fcntl = None  # type: ignore[assignment]
 
+# The file that is locked. It is empty and serves no other purpose, so nobody has a reason to rename
+# or replace it while it is held; a lock on any other file would be lost with that file's name.
+LOCK = "lock"
+REMEDY = "wait for it, or choose another folder"
 
-def lock(
-    file: IO[bytes], path: Path, remedy: str = "wait for it, or choose another folder"
-) -> None:
-    """Hold `file` for this process until it is closed; `path` is what a refusal names.
 
-    The lock goes with the process, however that ends.
+class FolderLock:
+    """Keeps other processes out of a folder until it is closed.
+
+    The lock goes with the process, however that ends; its file stays, and means nothing by itself.
     """
+
+    def __init__(self, folder: Path, remedy: str = REMEDY) -> None:
+        self.path = folder / LOCK
+        self._file = self.path.open("ab", buffering=0)
+        try:
+            lock(self._file, folder, remedy)
+        except BadInput:
+            self._file.close()
+            raise
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether another process would still meet this lock: its file was not removed."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def lock(file: IO[bytes], path: Path, remedy: str = REMEDY) -> None:
+    """Hold `file` for this process until it is closed; `path` is what a refusal names."""
     if fcntl is None:
         return
     try:

@@ -123,7 +123,12 @@ def find_logs(folder: Path) -> list[Path]:
         raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")
     logs = sorted(folder.rglob("events.jsonl"), key=lambda log: (log.parent.parent, _seed(log)))
     if not logs:
-        raise BadInput(f"{folder} holds no run: there is no events.jsonl in it or below it")
+        rotated = min(folder.rglob("events.jsonl.*"), default=None)
+        hint = f"; is it {rotated}? Then rename it, and exempt it from log rotation"
+        raise BadInput(
+            f"{folder} holds no run: there is no events.jsonl in it or below it"
+            f"{hint if rotated else ''}"
+        )
     return logs
 
 

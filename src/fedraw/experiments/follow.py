@@ -6,6 +6,7 @@ time stamp of its file, and whether a quiet server is alive from the lock that i
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from fedraw.core.types import ClientId
 from fedraw.disk.event_log import Chain, Record, read_log
-from fedraw.disk.lock import is_locked
+from fedraw.disk.lock import LOCK, is_locked
 from fedraw.errors import BadInput
 from fedraw.experiments.lived import Lived
 from fedraw.experiments.run import PROGRESS_EVERY
@@ -69,6 +70,7 @@ class Follower:
             except OSError as problem:
                 raise BadInput(f"cannot read {self.log}: {problem.strerror}") from None
             if lines is None:
+                self.refuse_shortened()
                 self._forget()
                 self._resumed = True
                 self._tail = Tail(self.log)
@@ -78,10 +80,31 @@ class Follower:
             if not self._lines and not self._tail.begins_like_a_log:
                 self._refuse()
             if not self._tail.unread:
+                if not self._lines:
+                    self.refuse_shortened()
                 self._note_growth()
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
+
+    def refuse_shortened(self) -> None:
+        """Refuse a log that is shorter than it was at the last checkpoint: it was rotated."""
+        size = self.log.stat().st_size if self.log.exists() else 0
+        saved = self._saved_length()
+        if size < saved:
+            raise BadInput(
+                f"{self.log} has {size} bytes, and at the last checkpoint it had {saved}: it was "
+                "renamed, truncated or replaced; put the whole file back (for example from "
+                "events.jsonl.1), exempt it from log rotation, and start what wrote it again"
+            )
+
+    def _saved_length(self) -> int:
+        """How long the log was at the last checkpoint; 0 if there is none."""
+        try:
+            newest = max((self.folder / "checkpoint").glob("*[0-9]/manifest.json"))
+            return int(json.loads(newest.read_text(encoding="utf-8"))["log"][0])
+        except (OSError, ValueError, LookupError, TypeError):
+            return 0
 
     def _take_in(self, line: bytes) -> None:
         self._lines += 1
@@ -186,7 +209,8 @@ class Follower:
     @property
     def _waits(self) -> bool:
         """Whether this is a server, alive, whose sites train for long or have yet to come."""
-        return (self._is_server or not self.start) and is_locked(self.log)
+        held = any(is_locked(path) for path in (self.folder / LOCK, self.log))
+        return held and (self._is_server or not self.start)
 
     def _patience(self, rate: float | None) -> float:
         """A run shows what it wrote only now and then: a slow one is quiet for long."""

@@ -29,6 +29,8 @@ class Watched:
     def look(self, seconds: float | None = None) -> bool:
         """Take in what is new, the latest run first; tell whether that was all."""
         logs = find_logs(self._folder)
+        for gone in self._runs.keys() - set(logs):
+            self._runs[gone].refuse_shortened()
         self._runs = {log: self._runs.get(log) or Follower(log) for log in logs}
         until = None if seconds is None else time.monotonic() + seconds
         complete = True

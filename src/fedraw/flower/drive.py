@@ -34,6 +34,8 @@ def drive(grid: Grid, coordinator: Coordinator, post: Post, poll: float) -> None
             loop.leave()
             if not isinstance(reason, Stopped):
                 raise
+        finally:
+            coordinator.abandon()
     signals.pass_on()
 
 
@@ -79,7 +81,7 @@ class Loop:
             self._written("the snapshot", self._close)
 
     def _close(self) -> None:
-        self._coordinator.close(time.time())
+        self._coordinator.close(time.monotonic())
         self._closed = True
 
     def turn(self) -> None:
@@ -92,19 +94,19 @@ class Loop:
         else:
             self._better("grid", "the SuperLink is reached again")
         if self._coordinator.finished is None:
-            self._written("the log", lambda: self._coordinator.tick(time.time()))
+            self._written("the log", lambda: self._coordinator.tick(time.monotonic()))
 
     def _look(self) -> None:
         with self._signals.waiting():
             nodes = frozenset(self._grid.get_node_ids())
-        now = time.time()
+        now = time.monotonic()
         # If the SuperLink was away for long, its nodes were not: they are missed from now on.
         self._coordinator.online(self._nodes, now)
         self._coordinator.online(nodes, now)
         self._nodes = nodes
 
     def _push(self) -> None:
-        now = time.time()
+        now = time.monotonic()
         self._unsent += [
             (order, self._post.message(order)) for order in self._coordinator.orders(now)
         ]
@@ -124,9 +126,9 @@ class Loop:
             del self._unsent[0]
             if ticket:
                 self._coordinator.sent(order, ticket)
-                self._due[ticket] = time.time() + order.deadline
+                self._due[ticket] = time.monotonic() + order.deadline
             else:
-                self._coordinator.not_sent(order, reason, time.time())
+                self._coordinator.not_sent(order, reason, time.monotonic())
 
     def _pull(self) -> None:
         problem: httpx.HTTPStatusError | None = None
@@ -165,7 +167,7 @@ class Loop:
         if self._kept is not None:
             ticket, answer = self._kept
             hand_in = self._coordinator.answer
-            if not self._written("an update", lambda: hand_in(ticket, answer, time.time())):
+            if not self._written("an update", lambda: hand_in(ticket, answer, time.monotonic())):
                 return False
             self._kept = None
             self._due.pop(ticket, None)
@@ -180,10 +182,10 @@ class Loop:
         while self._due:
             for ticket, due in list(self._due.items()):
                 try:
-                    if self._fetch(ticket) is not None or time.time() > due:
+                    if self._fetch(ticket) is not None or time.monotonic() > due:
                         del self._due[ticket]
                 except UNREACHABLE:
-                    if time.time() > due:
+                    if time.monotonic() > due:
                         del self._due[ticket]
             if self._due:
                 self._sleep()

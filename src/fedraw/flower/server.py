@@ -56,6 +56,7 @@ def server_app(
             lambda: template.read(record),
             chosen,
             template.layout,
+            dtypes={name: header.dtype.name for name, header in template.headers.items()},
             evaluate=None if evaluate is None else tested,
             engine=f"flwr {version('flwr')}",
         )

@@ -39,7 +39,7 @@ REMINDER = 60.0
 
 
 class Coordinator:
-    """One federation; `now` is always unix seconds."""
+    """One federation; `now` is always of one clock that only goes forward (time.monotonic)."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Coordinator:
         arrivals, seconds = self._settings.arrivals, self._settings.seconds
         if arrivals is not None and self.accepted >= arrivals:
             self._stopping = f"{self.accepted} updates accepted"
-        elif seconds is not None and now - self._ledger.book.epoch >= seconds:
+        elif seconds is not None and self._ledger.time(now) >= seconds:
             self._stopping = f"{seconds:.0f} s are over"
         else:
             return
@@ -318,6 +318,7 @@ class Coordinator:
         """Whatever the clock decides."""
         if self._finished:
             return
+        self._ledger.log.check()
         for site, dispatch in list(self._training.items()):
             if now > dispatch.due:
                 self._release(site)
@@ -354,3 +355,7 @@ class Coordinator:
             self._snapshot(now)
             ledger.log.to_disk()
         ledger.log.close()
+
+    def abandon(self) -> None:
+        """Let go of the folder as it is, which is all that a restart needs."""
+        self._ledger.log.close()

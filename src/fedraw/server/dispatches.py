@@ -16,7 +16,7 @@ class Dispatch:
     """An order under way."""
 
     order: Order
-    time: float  # when it was made, in unix seconds
+    time: float  # when it was made
     event: int
     overdue: bool = False  # an answer may still come, and is welcome
     replaced: bool = False  # another answer came first

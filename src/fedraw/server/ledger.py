@@ -7,7 +7,7 @@ is accepted. So the state is always the last snapshot and what the log and the j
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from fedraw.disk.event_log import Position, Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
 from fedraw.server.admission import NORMS
 from fedraw.server.journal import Flight, Journal
-from fedraw.server.log import ServerLog
+from fedraw.server.log import PUT_BACK, ServerLog
 from fedraw.server.records import arrival_record, scores_of, scores_record, start_record
-from fedraw.server.snapshots import Book, Snapshots
+from fedraw.server.snapshots import Book, Snapshots, Tensor
 from fedraw.strategies.strategy import (
     Arrived,
     Declared,
@@ -44,20 +44,36 @@ class Identity:
 
     strategy: Mapping[str, Any]  # name and settings
     settings: Mapping[str, Any]
+    tensors: Sequence[Tensor] = ()  # of the model
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ledger:
-    """One folder of one federation."""
+    """One folder of one federation.
 
-    def __init__(self, folder: Path, strategy: Strategy[Any], identity: Identity) -> None:
+    Every `now` is of a clock that only goes forward within this process and has any origin. The
+    log's time counts the seconds that servers of this federation have run; it goes on where it was
+    when one is started again. `wall` gives unix seconds, which are only ever shown.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        strategy: Strategy[Any],
+        identity: Identity,
+        wall: Callable[[], float],
+    ) -> None:
         self.folder = folder
         self.identity = identity
         self.book = Book()
         self.log = ServerLog(folder / "events.jsonl")
         self.journal = Journal(folder / "updates")
-        self._snapshots = Snapshots(folder / "checkpoint", self.journal, identity.strategy)
+        self._snapshots = Snapshots(
+            folder / "checkpoint", self.journal, identity.strategy, identity.tensors
+        )
         self._strategy = strategy
+        self._wall = wall
+        self._zero = 0.0  # the log's time 0, by the clock of `now`
         self._state: State | None = None
 
     @property
@@ -72,7 +88,11 @@ class Ledger:
 
     def time(self, now: float) -> float:
         """Seconds since training began, as the log counts; 0 before."""
-        return round(now - self.book.epoch, 3) if self.begun else 0.0
+        return round(now - self._zero, 3) if self.begun else 0.0
+
+    def quarantine_left(self, site: str, now: float) -> float:
+        """Seconds until the site may come back; they pass while a server runs."""
+        return max(0.0, self.book.quarantined.get(site, 0.0) - self.time(now))
 
     def begin(
         self,
@@ -85,18 +105,20 @@ class Ledger:
         """Found the federation; nothing counts before its first snapshot is on disk."""
         table = LabelTable.from_counts(counts)
         state, receivers = self._strategy.start(model, table)
+        asked = list(rare)
         labels, rare = _labels_of(state, table, rare)
         self.log.clear()
         known = self.identity
         start = start_record(known.strategy, known.settings, labels, rare, **known.facts)
-        self.log.commit({**start, "epoch": now})
+        epoch = self._wall()
+        self.log.commit({**start, "epoch": epoch})
         for site, own in counts.items():
             self.log.commit(self._member("joined", site, 0.0, counts=own, node=nodes[site]))
-        self.book = Book(now, nodes=dict(nodes), rare_labels=list(rare))
+        self.book = Book(epoch, nodes=dict(nodes), rare_labels=list(rare), rare_asked=asked)
         self.book.counts = {site: dict(own) for site, own in counts.items()}
         self._owe(receivers)
         self._snapshots.write(state, self.book, self.log.to_disk(), 0.0)
-        self._state = state
+        self._state, self._zero = state, now
 
     def join(self, site: str, counts: dict[str, int], node: int, now: float) -> None:
         record = self._member("joined", site, self.time(now), counts=counts, node=node)
@@ -106,18 +128,20 @@ class Ledger:
         record = self._member("declared", site, self.time(now), counts=counts, reason="new counts")
         self._change(record)
 
-    def leave(self, site: str, reason: str, now: float, until: float | None = None) -> None:
-        """`until`: when a site in quarantine may come back, in unix seconds."""
-        record = self._member("left", site, self.time(now), reason=reason)
-        self._change(record if until is None else {**record, "until": until})
+    def leave(self, site: str, reason: str, now: float, quarantine: float | None = None) -> None:
+        """`quarantine`: for how many seconds the site may not come back."""
+        time = self.time(now)
+        record = self._member("left", site, time, reason=reason)
+        self._change(record if quarantine is None else {**record, "until": time + quarantine})
 
     def accept(self, update: Update, flight: Flight) -> str | None:
         """Journal the update, then act on it; the reason if the strategy refuses it after all."""
+        self.log.check()
         event = self.book.event + 1
         self.journal.write(event, update, flight)
         record = self.arrive(event, update, flight)
-        self.log.note(record)
-        self._tell_doubts(flight.time)
+        for told in (record, *self._doubts(flight.time)):
+            self.log.note(told)
         return str(record["reason"]) if record["kind"] == "rejected" else None
 
     def reject(self, site: str, reason: str, start_time: float, now: float) -> None:
@@ -142,31 +166,73 @@ class Ledger:
         """An OSError leaves the snapshots there are."""
         self._snapshots.write(self.state, self.book, self.log.to_disk(), self.time(now))
 
-    def recover(self, state: type[State], model_size: int, now: float) -> bool:
-        """Go on where the folder's federation was; False if there is none."""
-        found = self._snapshots.read(state, model_size)
+    def recover(self, state: type[State], now: float) -> None:
+        """Go on where the folder's federation was, if there is one; until then change nothing."""
+        found = self._snapshots.read(state)
         if found is None:
-            return False
+            self._refuse_remains()
+            return
+        self._refuse_other_rare_labels(found.book)
+        if len(self.log) < found.log.length:
+            raise BadInput(
+                f"{self.log.path} has {len(self.log)} bytes, and the last snapshot was written "
+                f"when it had {found.log.length}; {PUT_BACK}"
+            )
         self._state, self.book = found.state, found.book
-        last = self._replay(found.log)
-        told = {"damaged": list(found.damaged)} if found.damaged else {}
-        stamp = {"event": self.book.event, "time": self.time(now)}
-        gap, asked = round(self.time(now) - last, 3), list(self.book.owed)
+        last, untold = self._replay(found.log)
+        self.log.cut_torn_line()
+        for record in untold:
+            self.log.note(record)
+        self._zero = now - last
         if self.book.ended is None:
-            self.log.note({"kind": "restarted", **stamp, "gap": gap, "reasked": asked, **told})
+            self._tell_restart(last, found.damaged)
         else:
             LOGGER.warning(
                 "this federation has ended (%s), and other limits do not open it again; set "
                 "another folder to train anew",
                 self.book.ended,
             )
-        return True
 
-    def _replay(self, position: Position) -> float:
-        """Do again what the log tells since the snapshot; return the time of its last record."""
+    def _refuse_remains(self) -> None:
+        """Without a snapshot, there may be no more than a beginning that was cut off."""
+        kinds = [record["kind"] for record in self.log.verify()]
+        kept = len(self.journal.events())
+        if not kept and set(kinds) <= {"start", "joined"}:
+            return
+        raise BadInput(
+            f"{self.folder} holds a federation (the log tells of {kinds.count('arrival')} accepted "
+            f"updates, updates/ has {kept}), but no snapshot of it in checkpoint/; to go on, put "
+            "checkpoint/ back from a backup; to start anew, set another folder"
+        )
+
+    def _refuse_other_rare_labels(self, book: Book) -> None:
+        """Metrics before and after a restart have to mean the same."""
+        asked = list(self.identity.settings.get("rare_labels", ()))
+        if asked != book.rare_asked and set(asked) != set(book.rare_labels):
+            raise BadInput(
+                f"{self.folder} holds a federation with rare_labels = "
+                f"{','.join(book.rare_labels)!r}, and this run sets {','.join(asked)!r}; "
+                "set the same, or another folder"
+            )
+
+    def _tell_restart(self, last: float, damaged: Sequence[str]) -> None:
+        """How long the server was away is all that only the wall clock can tell."""
+        wall = self._wall()
+        gap = round(max(0.0, wall - (self.book.epoch + last)), 3)
+        self.book.epoch = wall - last
+        stamp = {"event": self.book.event, "time": last, "epoch": self.book.epoch}
+        told = {"damaged": list(damaged)} if damaged else {}
+        asked = list(self.book.owed)
+        self.log.note({"kind": "restarted", **stamp, "gap": gap, "reasked": asked, **told})
+
+    def _replay(self, since: Position) -> tuple[float, list[Record]]:
+        """Do again what the log tells since the snapshot, and what only the journal has.
+
+        Return the time of the last record, and the records that the log lacks.
+        """
         last = self.book.clock
-        for record in self.log.verify(position):
-            last = record.get("time", last)
+        for record in self.log.verify(since):
+            last = max(last, record.get("time", last))
             match record["kind"]:
                 case "joined" | "declared" | "left":
                     self._member_changed(record)
@@ -175,16 +241,18 @@ class Ledger:
                     news(self.state)  # is in the log already
                 case "rejected":
                     self.book.event = record["event"]
+                case "restarted":
+                    self.book.epoch = record["epoch"]
                 case "end":
                     self.book.ended = record["reason"]
+        untold: list[Record] = []
         # Accepted, but the server was gone before the log had it.
         for event in self.journal.events():
             if event > self.book.event:
                 update, flight = self.journal.read(event)
-                self.log.note(self.arrive(event, update, flight))
-                self._tell_doubts(flight.time)
-                last = flight.time
-        return last
+                untold += [self.arrive(event, update, flight), *self._doubts(flight.time)]
+                last = max(last, flight.time)
+        return last, untold
 
     def arrive(self, event: int, update: Update, flight: Flight) -> Record:
         """Let the strategy have the update; the record of what that did."""
@@ -201,9 +269,8 @@ class Ledger:
         self._owe(receivers)
         return arrival_record(event, update, flight, before, self.state)
 
-    def _tell_doubts(self, time: float) -> None:
-        for doubt in news(self.state):
-            self.log.note(doubt_record(doubt, self.book.event, time))
+    def _doubts(self, time: float) -> list[Record]:
+        return [doubt_record(doubt, self.book.event, time) for doubt in news(self.state)]
 
     def _change(self, record: Record) -> None:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""

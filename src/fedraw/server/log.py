@@ -7,37 +7,62 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedraw.disk.event_log import Chain, Position, Record, read_log
-from fedraw.disk.lock import lock
-from fedraw.errors import BadInput
+from fedraw.disk.lock import FolderLock
+from fedraw.errors import BadInput, FolderChanged
+
+# What to do about a log that is no longer where, or what, it was.
+PUT_BACK = (
+    "the log is the federation's record, not a text to rotate: put the whole file back (for "
+    "example from events.jsonl.1), exempt it from log rotation, and start the server again"
+)
+RESTORE = "restore the folder from a backup, or set another folder to start anew"
 
 
 class ServerLog:
     """Appends to `events.jsonl`; what cannot be written now is kept and written later.
 
-    One process at a time: the lock goes with the process, however that ends.
+    Only one process at a time has the folder. Nobody else may change the log meanwhile: before
+    anything is written, the file under its name must be the one that was opened, and as long as
+    this process has left it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(path.parent)
             self._file = path.open("ab", buffering=0)
         except OSError as problem:
             raise BadInput(
                 f"cannot write to {path.parent}: {problem.strerror}; set another folder"
             ) from None
+        self._opened = os.fstat(self._file.fileno())
+        self._length = self._opened.st_size
         self._waiting = b""
-        try:
-            lock(self._file, path.parent)
-        except BadInput:
-            self._file.close()
-            raise
-        self._cut_torn_line()
-        self._chain = Chain()
+        self._chain = Chain(remedy=RESTORE)
 
     def __len__(self) -> int:
         """Bytes on disk."""
-        return os.fstat(self._file.fileno()).st_size
+        return self._length
+
+    def check(self) -> None:
+        """Raise FolderChanged if anyone else has touched the log or the lock."""
+        if not self._lock.is_intact:
+            raise FolderChanged(
+                f"{self._lock.path} was removed or replaced while this server was running, so a "
+                "second server could have written to the folder; start the server again"
+            )
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            found = None
+        if found is None or not os.path.samestat(found, self._opened):
+            what = "was renamed, removed or replaced"
+        elif found.st_size != self._length:
+            what = f"was changed (it has {found.st_size} bytes instead of {self._length})"
+        else:
+            return
+        raise FolderChanged(f"{self.path} {what} while this server was running; {PUT_BACK}")
 
     def note(self, record: Record) -> None:
         """Write if the disk allows it, else later."""
@@ -50,21 +75,21 @@ class ServerLog:
     def commit(self, record: Record) -> None:
         """On disk for certain when this returns; after an OSError as if it had never been."""
         self.flush()
-        length, before = len(self), self._chain.position
+        before = self._chain.position
         line = self._chain.line(record)
         try:
             while line:
-                line = line[self._file.write(line) or 0 :]
+                line = line[self._append(line) :]
             os.fsync(self._file.fileno())
         except OSError:
-            self._chain.position = before
-            os.ftruncate(self._file.fileno(), length)
+            self._cut(before)
             raise
 
     def flush(self) -> None:
         """Write what waits, in its order."""
+        self.check()
         while self._waiting:
-            self._waiting = self._waiting[self._file.write(self._waiting) or 0 :]
+            self._waiting = self._waiting[self._append(self._waiting) :]
 
     def to_disk(self) -> Position:
         """Make sure that everything written survives; return where the log ends."""
@@ -72,25 +97,51 @@ class ServerLog:
         os.fsync(self._file.fileno())
         return self._chain.position
 
-    def verify(self, position: Position) -> Iterator[Record]:
-        """The records since `position`; all lines are verified, and later ones continue them."""
-        for _ in read_log(self.path, until=position):
+    def verify(self, since: Position | None = None) -> Iterator[Record]:
+        """The records since a position. Every line is verified, and the next one continues them.
+
+        A process that was killed may have left a part of a line. It is no record, because nobody
+        was told that it had been written; `cut_torn_line` removes it.
+        """
+        for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
             pass
-        self._chain = Chain(position)
+        self._chain.position = since or Position()
         with self.path.open("rb") as file:
-            file.seek(position.length)
+            file.seek(self._chain.position.length)
             for line in file:
+                if not line.endswith(b"\n"):
+                    self._refuse_other_end(line)
+                    return
                 yield self._chain.record(line, self.path)
 
+    def cut_torn_line(self) -> None:
+        """Let the log end with the last record that was verified."""
+        self._cut(self._chain.position)
+
     def clear(self) -> None:
-        self._waiting, self._chain = b"", Chain()
-        os.ftruncate(self._file.fileno(), 0)
+        self.check()
+        self._waiting = b""
+        self._cut(Position())
 
     def close(self) -> None:
         self._file.close()
+        self._lock.close()
 
-    def _cut_torn_line(self) -> None:
-        """A process that was killed may have left half a line."""
-        content = self.path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            os.ftruncate(self._file.fileno(), content.rfind(b"\n") + 1)
+    def _refuse_other_end(self, line: bytes) -> None:
+        """A whole line that ends in something else than a line break was not cut off."""
+        try:
+            Chain(self._chain.position).record(line[:-1] + b"\n", self.path)
+        except BadInput:
+            return
+        number = self._chain.position.lines + 1
+        raise BadInput(f"{self.path}, line {number} was altered at its end; {RESTORE}")
+
+    def _cut(self, position: Position) -> None:
+        os.ftruncate(self._file.fileno(), position.length)
+        self._length, self._chain.position = position.length, position
+
+    def _append(self, data: bytes) -> int:
+        """How many bytes the disk took."""
+        written = self._file.write(data) or 0
+        self._length += written
+        return written

@@ -73,8 +73,8 @@ class Membership:
             conduct.wait(NAME_IN_USE, now)
             online = f"which is online as node {holder}"
             ledger.note(f"node {node} says it is {site!r}, {online}; not let in", now, site)
-        elif (until := ledger.book.quarantined.get(site, 0.0)) > now:
-            conduct.wait(until - now, now)
+        elif (left := ledger.quarantine_left(site, now)) > 0:
+            conduct.wait(left, now)
         elif ledger.begun:
             self._welcome(node, site, counts, now)
         else:
@@ -133,7 +133,7 @@ class Membership:
             return
         seconds, times = self._settings.quarantine, f"{conduct.failures} failures in a row"
         words = f"quarantined for {seconds:.0f} s after {times}: {reason}"
-        if self._depart(site, words, now, until=now + seconds):
+        if self._depart(site, words, now, quarantine=seconds):
             conduct.succeed()
 
     def tick(self, now: float) -> None:
@@ -147,10 +147,10 @@ class Membership:
                 self._depart(site, f"out of reach for {away:.0f} s", now)
         self.nodes.forget(now - 10 * self._settings.absence)
 
-    def _depart(self, site: str, reason: str, now: float, until: float | None = None) -> bool:
+    def _depart(self, site: str, reason: str, now: float, quarantine: float | None = None) -> bool:
         """False while the disk does not take it; then it is tried again at the next occasion."""
         try:
-            self._ledger.leave(site, reason, now, until)
+            self._ledger.leave(site, reason, now, quarantine)
         except OSError:
             return False
         self.nodes.unbind(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,37 @@ from fedraw.server.coordinator import Coordinator
 from fedraw.server.ledger import Identity, Ledger
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
+from fedraw.server.snapshots import tensors_of
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.strategy import State, Strategy
 
 
-def open_federation(
+def open_federation(  # noqa: PLR0913 - the clocks are for tests
     strategy: Strategy[Any],
     model: Callable[[], Vector],
     settings: Settings,
     layout: Layout,
     *,
     evaluate: Callable[[Vector], Recall] | None = None,
+    dtypes: Mapping[str, str] | None = None,
     engine: str = "",
     now: float | None = None,
+    wall: Callable[[], float] | None = None,
 ) -> Coordinator:
-    """`model` is asked for only where a federation begins; `engine` is for the log."""
-    now = time.time() if now is None else now
+    """`model` is asked for only where a federation begins; `engine` is for the log.
+
+    `dtypes` names the types of the user's tensors where they are not float32. `now` is of the clock
+    that drives the coordinator, by default time.monotonic; `wall` gives unix seconds.
+    """
+    now = time.monotonic() if now is None else now
     state = _kind_of_state(strategy, settings, layout)
     facts = {"influence": getattr(strategy, "influence", "slots"), "engine": engine}
     told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
-    identity = Identity({"name": name_of(strategy), **_settings_of(strategy)}, told, facts)
-    ledger = Ledger(settings.folder, strategy, identity)
+    method = {"name": name_of(strategy), **_settings_of(strategy)}
+    identity = Identity(method, told, tensors_of(layout, dtypes), facts)
+    ledger = Ledger(settings.folder, strategy, identity, wall or time.time)
     try:
-        ledger.recover(state, layout.size, now)
+        ledger.recover(state, now)
     except BaseException:
         ledger.log.close()
         raise

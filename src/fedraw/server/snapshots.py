@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedraw.core.layout import Layout
 from fedraw.disk import snapshot
 from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import Kept, NumberedFolders
@@ -22,17 +24,51 @@ KEPT = 2
 class Book:
     """What there is to know of a federation beside the strategy's state."""
 
-    epoch: float = 0.0  # when training began, in unix seconds: the log's time 0
+    # Unix seconds at the log's time 0, which moves by the gap with each restart; only for display.
+    epoch: float = 0.0
     clock: float = 0.0  # when it was last written, in the log's time
     event: int = 0
     accepted: int = 0
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # of the members
     owed: dict[str, None] = field(default_factory=dict)  # who is to be handed the model
-    quarantined: dict[str, float] = field(default_factory=dict)  # until when
+    quarantined: dict[str, float] = field(default_factory=dict)  # until when, in the log's time
     nodes: dict[str, int] = field(default_factory=dict)  # where each site was first met
     norms: list[float] = field(default_factory=list)
     rare_labels: list[str] = field(default_factory=list)
+    rare_asked: list[str] = field(default_factory=list)  # as the operator set them; empty: not set
     ended: str | None = None  # why it is over
+
+
+class Tensor(NamedTuple):
+    """One tensor of a model, as far as it has to stay the same from one run to the next."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name!r} of type {self.dtype} and shape {self.shape}"
+
+
+def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[Tensor]:
+    """In the order of the vector; `dtypes` are those outside of it, where they are not float32.
+
+    >>> for tensor in tensors_of(Layout.of([("w", (2, 2))], [("running_mean", (2,))])):
+    ...     print(tensor)
+    the parameter 'w' of type float32 and shape (2, 2)
+    the statistic 'running_mean' of type float32 and shape (2,)
+    """
+    known = dtypes or {}
+    return [
+        Tensor(
+            segment.name,
+            segment.shape,
+            known.get(segment.name, "float32"),
+            "parameter" if segment.start < layout.parameter_count else "statistic",
+        )
+        for segment in layout.segments
+    ]
 
 
 @dataclass
@@ -51,12 +87,19 @@ class Found(NamedTuple):
 class Snapshots:
     """Updates in a buffer are on disk already, as files of the journal: they are referred to."""
 
-    def __init__(self, folder: Path, journal: Journal, strategy: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        strategy: Mapping[str, Any],
+        tensors: Sequence[Tensor],
+    ) -> None:
         remedy = "restore the folder from a backup"
-        needs = ("log", "strategy", "updates")
+        needs = ("log", "strategy", "tensors", "updates")
         self._folders = NumberedFolders(folder, KEPT, counted="event", needs=needs, remedy=remedy)
         self._journal = journal
         self._strategy = dict(strategy)
+        self._tensors = list(tensors)
         self._made: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
 
     def write(self, state: State, book: Book, log: Position, time: float) -> None:
@@ -69,6 +112,7 @@ class Snapshots:
         facts = {
             "log": list(log),
             "strategy": self._strategy,
+            "tensors": self._tensors,
             "updates": sorted(used.values()),
         }
         content = Content(state, book)
@@ -77,7 +121,7 @@ class Snapshots:
         needed = set().union(*(updates for _, updates in self._made))
         self._journal.keep(needed, until=self._made[0][0])
 
-    def read(self, state: type[State], model_size: int) -> Found | None:
+    def read(self, state: type[State]) -> Found | None:
         """The newest that can be read; None where there never was one."""
         damaged: list[str] = []
         for found in self._folders.read_all():
@@ -85,8 +129,8 @@ class Snapshots:
                 damaged.append(str(found))
                 continue
             self._refuse_other_strategy(found.facts["strategy"])
+            self._refuse_other_model(found.facts["tensors"])
             content = self._load(found, state)
-            self._refuse_other_model(content.state.model.size, model_size)
             self._made = [(content.book.event, set(found.facts["updates"]))]
             return Found(content.state, content.book, Position(*found.facts["log"]), damaged)
         if damaged:
@@ -113,12 +157,16 @@ class Snapshots:
                 "set the same strategy, or another folder"
             )
 
-    def _refuse_other_model(self, before: int, size: int) -> None:
-        if before != size:
-            raise BadInput(
-                f"{self._folders.folder.parent} holds a model of {before} numbers, and the app's "
-                f"has {size}; use the app it was begun with, or set another folder"
-            )
+    def _refuse_other_model(self, facts: Sequence[Sequence[Any]]) -> None:
+        before = [Tensor(name, tuple(shape), *rest) for name, shape, *rest in facts]
+        pairs = zip_longest(before, self._tensors, fillvalue="missing")
+        for number, (then, now) in enumerate(pairs, start=1):
+            if then != now:
+                raise BadInput(
+                    f"{self._folders.folder.parent} holds another model: its tensor {number} is "
+                    f"{then}, and the app's is {now}; use the app it was begun with, or set "
+                    "another folder"
+                )
 
 
 def _name(event: int) -> str:

@@ -1,0 +1,218 @@
+"""The folder of a federation: one server, one log, one model; whatever was changed is named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.server import engine as engines
+from tests.server.conftest import Found
+from tests.server.test_recovery import packed
+
+from fedraw.core.layout import Layout
+from fedraw.errors import BadInput, FedrawError
+from fedraw.experiments.watched import Watched
+from fedraw.strategies.fedraw import FedRAW
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file that holds the federation; the lock holds nothing."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+# The log is renamed, replaced or shortened while a server runs
+
+
+def renamed(log: Path) -> None:
+    log.rename(log.with_name("events.jsonl.1"))
+
+
+def recreated(log: Path) -> None:
+    renamed(log)
+    log.touch()
+
+
+def copied_and_truncated(log: Path) -> None:
+    shutil.copy(log, log.with_name("events.jsonl.1"))
+    with log.open("ab") as file:
+        file.truncate(0)
+
+
+def shortened(log: Path) -> None:
+    shutil.copy(log, log.with_name("events.jsonl.1"))
+    with log.open("ab") as file:
+        file.truncate(log.stat().st_size - 20)
+
+
+def written_to(log: Path) -> None:
+    shutil.copy(log, log.with_name("events.jsonl.1"))
+    with log.open("ab") as file:
+        file.write(b'{"kind":"note"}\n')
+
+
+ROTATIONS = [renamed, recreated, copied_and_truncated, shortened, written_to]
+
+
+def test_a_renamed_log_does_not_let_a_second_server_in(found: Found) -> None:
+    engine = found()
+    engine.accept(3)
+    renamed(engine.settings.folder / "events.jsonl")
+    with pytest.raises(BadInput, match="another process is running"):
+        engine.open()
+
+
+@pytest.mark.parametrize("rotate", ROTATIONS, ids=lambda f: f.__name__)
+def test_a_rotated_log_stops_the_server_and_loses_nothing(
+    found: Found, rotate: Callable[[Path], None]
+) -> None:
+    engine = found(FedRAW(buffer=3), snapshot_every=3.0)
+    engine.accept(9)
+    before, log = packed(engine), engine.settings.folder / "events.jsonl"
+    rotate(log)
+    with pytest.raises(FedrawError, match=r"events\.jsonl .* while this server was running"):
+        engine.wait(5)
+    assert packed(engine) == before, "nothing was accepted after it"
+    if rotate in (renamed, recreated, copied_and_truncated):
+        with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, and the last snapshot"):
+            engine.restart()
+    engine.coordinator._ledger.log.close()
+    log.with_name("events.jsonl.1").replace(log)  # the remedy that the message names
+    engine.restart()
+    assert packed(engine) == before
+    engine.accept(12)
+
+
+@pytest.mark.parametrize("rotate", [renamed, recreated, copied_and_truncated])
+def test_watch_tells_of_a_rotated_log(found: Found, rotate: Callable[[Path], None]) -> None:
+    engine = found(snapshot_every=3.0)
+    engine.accept(9)
+    folder = engine.settings.folder
+    watched = Watched(folder)
+    watched.look()
+    rotate(folder / "events.jsonl")
+    for watcher in (watched, Watched(folder)):  # one that looked on, and one that comes now
+        with pytest.raises(BadInput, match=r"events\.jsonl.* rotation"):
+            watcher.look()
+
+
+def test_watch_tells_of_one_that_vanished_among_others(found: Found, tmp_path: Path) -> None:
+    engine, other = found(), found(folder="other")
+    engine.accept(3)
+    other.accept(3)
+    watched = Watched(tmp_path)
+    watched.look()
+    (other.settings.folder / "events.jsonl").rename(tmp_path / "gone")
+    with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, and at the last checkpoint"):
+        watched.look()
+    shutil.rmtree(other.settings.folder)  # that is no accident
+    watched.look()
+
+
+def test_a_removed_lock_stops_the_server(found: Found) -> None:
+    engine = found()
+    engine.accept(3)
+    (engine.settings.folder / "lock").unlink()
+    with pytest.raises(FedrawError, match=r"lock was removed"):
+        engine.wait(5)
+
+
+# Parts of the folder are missing
+
+
+@pytest.mark.parametrize("lost", [("checkpoint",), ("checkpoint", "events.jsonl")])
+def test_a_federation_without_its_checkpoint_is_refused_untouched(
+    found: Found, lost: tuple[str, ...]
+) -> None:
+    engine = found(snapshot_every=5.0)
+    engine.accept(20)
+    folder = engine.settings.folder
+    for name in lost:
+        (shutil.rmtree if name == "checkpoint" else Path.unlink)(folder / name)
+    before = content(folder)
+    words = f"tells of {20 if len(lost) == 1 else 0} accepted updates, updates/ has [1-9]"
+    with pytest.raises(BadInput, match=words) as refusal:
+        engine.restart()
+    assert "checkpoint" in str(refusal.value) and "set another folder" in str(refusal.value)
+    assert {name: data for name, data in content(folder).items() if data} == before
+
+
+def test_one_without_its_updates_too(found: Found) -> None:
+    engine = found(snapshot_every=5.0)
+    engine.accept(20)
+    shutil.rmtree(engine.settings.folder / "checkpoint")
+    shutil.rmtree(engine.settings.folder / "updates")
+    before = (engine.settings.folder / "events.jsonl").read_bytes()
+    with pytest.raises(BadInput, match="20 accepted updates"):
+        engine.restart()
+    assert (engine.settings.folder / "events.jsonl").read_bytes() == before
+
+
+def test_a_beginning_that_was_cut_off_begins_again(found: Found) -> None:
+    """Start and members are logged before the first snapshot: that is no federation yet."""
+    engine = found()
+    engine.run(lambda: bool(engine.coordinator.members))
+    folder = engine.settings.folder
+    lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "events.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:30])
+    engine.restart()
+    engine.accept(5)
+    assert engine.kinds().count("start") == 1
+
+
+# Another model, other rare labels
+
+WEIGHT, BIAS = ("head.weight", (2, 1)), ("head.bias", (2,))
+OTHERS = {
+    "reordered": (
+        Layout.of([BIAS, WEIGHT]),
+        r"is the parameter 'head.weight' .* app's is .* 'head.bias'",
+    ),
+    "renamed": (Layout.of([("last.weight", (2, 1)), BIAS]), "'last.weight'"),
+    "transposed": (Layout.of([("head.weight", (1, 2)), BIAS]), r"shape \(1, 2\)"),
+    "a statistic": (Layout.of([WEIGHT], [BIAS]), "app's is the statistic 'head.bias'"),
+    "smaller": (Layout.of([WEIGHT]), "'head.bias' .* and the app's is missing"),
+    "larger": (
+        Layout.of([WEIGHT, BIAS, ("more", (1,))]),
+        "tensor 3 is missing, and the app's is the parameter 'more'",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda name: name.replace(" ", "-"))
+def test_another_model_is_refused_though_it_may_have_the_same_size(
+    found: Found, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    engine = found()
+    engine.accept(4)
+    before = content(engine.settings.folder)
+    layout, words = OTHERS[other]
+    monkeypatch.setattr(engines, "LAYOUT", layout)
+    with pytest.raises(BadInput, match=words) as refusal:
+        engine.restart()
+    assert "use the app it was begun with, or set another folder" in str(refusal.value)
+    assert content(engine.settings.folder) == before
+
+
+def test_other_rare_labels_are_refused(found: Found) -> None:
+    engine = found(rare_labels=("owl",))
+    engine.accept(4)
+    engine.restart()
+    for other in (("dog",), ("unicorn",), ()):
+        with pytest.raises(BadInput, match="rare_labels") as refusal:
+            engine.restart(rare_labels=other)
+        assert "owl" in str(refusal.value) and "another folder" in str(refusal.value)
+    engine.restart(rare_labels=("owl",))
+    engine.accept(6)
+
+
+def test_rare_labels_found_by_coverage_may_be_named_later(found: Found) -> None:
+    engine = found()
+    engine.accept(4)
+    engine.restart(rare_labels=("owl",))
+    engine.restart(rare_labels=())
+    with pytest.raises(BadInput, match="rare_labels"):
+        engine.restart(rare_labels=("cat",))

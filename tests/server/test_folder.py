@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.server import engine as engines
 from tests.server.conftest import Found
+from tests.server.engine import failing
 from tests.server.test_recovery import packed
 
 from fedraw.core.layout import Layout
@@ -161,6 +163,50 @@ def test_a_beginning_that_was_cut_off_begins_again(found: Found) -> None:
     engine.restart()
     engine.accept(5)
     assert engine.kinds().count("start") == 1
+
+
+# Bits that flip
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "updates", "checkpoint"])
+def test_a_flipped_bit_is_named_or_changes_nothing(found: Found, name: str) -> None:
+    engine = found(FedRAW(buffer=3), snapshot_every=1e6, patience=2, back_off=1.0)
+    engine.accept(6)
+    engine.coordinator._ledger.snapshot(engine.now)
+    engine.sites["west"].answer = failing
+    engine.run(lambda: bool(engine.log("left")))  # members change after the snapshot, too
+    engine.accept(14)
+    before, folder = packed(engine), engine.settings.folder
+    engine.coordinator._ledger.log.close()
+    whole, rng = content(folder), np.random.default_rng(5)
+    names = sorted(path for path in whole if path.startswith(name))
+    wrong, named = [], 0
+    for _ in range(60):
+        path = names[rng.integers(len(names))]
+        place = int(rng.integers(8 * len(whole[path])))
+        flipped = bytearray(whole[path])
+        flipped[place // 8] ^= 1 << place % 8
+        (folder / path).write_bytes(flipped)
+        try:
+            engine.restart()
+            if packed(engine) != before:
+                wrong.append((path, place))
+            told = str(engine.log("restarted")[-1].get("damaged"))  # an older snapshot was used
+        except BadInput as damage:
+            told = str(damage)
+        named += str(folder / path) in told
+        engine.coordinator._ledger.log.close()
+        put_back(folder, whole)
+    assert wrong == []
+    assert named > 20  # of the others, nothing is needed any more
+
+
+def put_back(folder: Path, whole: dict[str, bytes]) -> None:
+    for path in content(folder).keys() - whole.keys():
+        (folder / path).unlink()
+    for path, data in whole.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(data)
 
 
 # Another model, other rare labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import resource
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,35 @@ def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
         0.25,
     )
     assert again == flight
+
+
+def test_every_bit_of_an_update_file_is_covered(tmp_path: Path) -> None:
+    vector = np.array([1.5, -2.0, 0.25], np.float32)
+    Journal(tmp_path).write(7, Update("north", 3, vector, 12, 0.25), Flight(1.0, 2, 3.0, 4.0))
+    path = tmp_path / "0000000007.safetensors"
+    whole = path.read_bytes()
+    believed = []
+    for place in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with suppress(BadInput):
+            believed.append((place, Journal(tmp_path).read(7)))
+    assert believed == []
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(BadInput, match=r"0000000007\.safetensors is damaged or missing"):
+            Journal(tmp_path).read(7)
+
+
+def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(7, Update("north", 3, np.ones(2, np.float32), 12), Flight(1.0, 2, 3.0, 4.0))
+    (tmp_path / "0000000007.safetensors").rename(tmp_path / "0000000008.safetensors")
+    (tmp_path / "a copy.safetensors").touch()
+    assert journal.events() == [8]
+    with pytest.raises(BadInput, match=r"0000000008\.safetensors is damaged"):
+        journal.read(8)
 
 
 def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path) -> None:

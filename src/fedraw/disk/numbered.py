@@ -1,6 +1,6 @@
 """Numbered folders, each of them whole or not there at all, and verified when read.
 
-0000000120/manifest.json   format, number, facts, and the checksum of every other file
+0000000120/manifest.json   format, number, facts, the checksum of every other file, and its own
 0000000120/…               what the caller filled in
 draft/                     one that is being written; a crash may leave it behind
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 # Beside a folder of the same number, until that one stands.
 REPLACED = ".old"
@@ -62,7 +62,7 @@ class NumberedFolders:
         When this returns, everything is on the disk. Any failure leaves what was there before.
         """
         facts = dict(facts or {})
-        taken = facts.keys() & {"format", "sha256", self._counted}
+        taken = facts.keys() & {"format", "sha256", "manifest", self._counted}
         if taken or number < 0:
             raise ValueError(f"{taken or number} cannot be a fact or number of a manifest")
         draft = self.folder / "draft"
@@ -116,7 +116,8 @@ class NumberedFolders:
     def _seal(self, draft: Path, facts: Mapping[str, Any]) -> None:
         files = sorted(path for path in draft.rglob("*") if path.is_file())
         sums = {path.relative_to(draft).as_posix(): _sha256(path) for path in files}
-        manifest = json.dumps({**facts, "sha256": sums}, indent=2)
+        content = {**facts, "sha256": sums}
+        manifest = json.dumps({**content, "manifest": _digest(content)}, indent=2)
         (draft / MANIFEST).write_text(manifest, encoding="utf-8")
         for path in draft.rglob("*"):
             to_disk(path)
@@ -157,13 +158,19 @@ class NumberedFolders:
         path = folder / MANIFEST
         try:
             manifest = dict(json.loads(path.read_text(encoding="utf-8")))
-            known = manifest["format"] == FORMAT and manifest.pop(self._counted) == int(folder.stem)
+            known = manifest.pop("manifest") == _digest(manifest) and manifest["format"] == FORMAT
+            known = known and manifest.pop(self._counted) == int(folder.stem)
             known = known and isinstance(manifest["sha256"], dict) and self._needs <= set(manifest)
         except (OSError, ValueError, KeyError, TypeError):
             known = False
         if not known:
             raise BadInput(f"{path} is damaged or of another version; {self._remedy}")
         return manifest
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Of a manifest without its own; facts are compared as JSON gives them back."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import ref
 
-from safetensors import SafetensorError, safe_open
+import numpy as np
 
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
@@ -33,6 +33,8 @@ class Flight:
 class Journal:
     """`updates/<event>.safetensors`: the vector, and beside it everything else of an update.
 
+    A checksum covers all of it.
+
     The vectors written are also what a snapshot refers to, instead of storing them again.
     """
 
@@ -50,7 +52,7 @@ class Journal:
         data = update.vector.data.cast("B")
         try:
             with draft.open("wb", buffering=0) as file:
-                for part in (_header(update, flight, data), data):
+                for part in (_header(event, update, flight, data), data):
                     rest = memoryview(part)
                     while rest:
                         rest = rest[file.write(rest) or 0 :]
@@ -67,24 +69,18 @@ class Journal:
         """An update as it was written, checked."""
         path = self._path(event)
         try:
-            with safe_open(path, framework="numpy") as file:
-                facts = json.loads(file.metadata()["update"])
-                vector: Vector = file.get_tensor("vector")
-            whole = zlib.crc32(vector.data.cast("B")) == facts.pop("crc32")
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
+            update, flight = _parse(event, path.read_bytes())
+        except (OSError, KeyError, TypeError, ValueError, RecursionError, struct.error):
             raise BadInput(
                 f"{path} is damaged or missing, and the federation cannot be restored without it; "
                 "put it back from a backup"
-            )
-        vector.flags.writeable = False
-        self._vectors[event] = ref(vector)
-        flight = Flight(**facts.pop("flight"))
-        return Update(vector=vector, **facts), flight
+            ) from None
+        self._vectors[event] = ref(update.vector)
+        return update, flight
 
     def events(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.safetensors"))
+        names = (path.stem for path in self._folder.glob("*.safetensors"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def vectors(self) -> dict[int, int]:
         """The event of each vector that is still in use, by the array's identity."""
@@ -112,17 +108,36 @@ def _forget(file: int) -> None:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _header(update: Update, flight: Flight, data: memoryview) -> bytes:
+def _parse(event: int, content: bytes) -> tuple[Update, Flight]:
+    """The inverse of `_header` and the vector behind it; any error for any byte that is wrong."""
+    (length,) = struct.unpack_from("<Q", content)
+    start = 8 + length
+    facts = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
+    vector: Vector = np.frombuffer(content, np.float32, offset=start)  # read-only, like its bytes
+    flight = Flight(**facts.pop("flight"))
+    if facts.pop("event") != event:
+        raise ValueError("another update's file")
+    update = Update(vector=vector, **facts)
+    # Written again, the header must be the same to the byte; its checksum covers the rest.
+    if _header(event, update, flight, vector.data.cast("B")) != content[:start]:
+        raise ValueError("not what was written")
+    return update, flight
+
+
+def _header(event: int, update: Update, flight: Flight, data: memoryview) -> bytes:
     """That of a safetensors file with one tensor; its own writer would copy the vector twice."""
     facts = {
+        "event": event,
         "client": update.client,
         "start_version": update.start_version,
         "examples": update.examples,
         "loss": update.loss,
         "flight": vars(flight),
-        "crc32": zlib.crc32(data),
     }
+    told = json.dumps(facts)
+    checksum = zlib.crc32(data, zlib.crc32(told.encode()))
+    metadata = {"update": told, "crc32": f"{checksum:08x}"}
     tensor = {"dtype": "F32", "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}
-    header = json.dumps({"__metadata__": {"update": json.dumps(facts)}, "vector": tensor}).encode()
+    header = json.dumps({"__metadata__": metadata, "vector": tensor}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header

@@ -148,14 +148,13 @@ class Snapshots:
         )
 
     def _refuse_other_strategy(self, before: Mapping[str, Any]) -> None:
-        if before != self._strategy:
-            keys = {**before, **self._strategy}
-            key = next(key for key in keys if before.get(key) != self._strategy.get(key))
-            raise BadInput(
-                f"{self._folders.folder.parent} holds a federation whose strategy has {key} = "
-                f"{before.get(key)!r}, and this one has {self._strategy.get(key)!r}; "
-                "set the same strategy, or another folder"
-            )
+        for key in {**before, **self._strategy}:
+            then, now = before.get(key), self._strategy.get(key)
+            if then != now:
+                raise BadInput(
+                    f"{self._folders.folder.parent} holds a federation whose strategy has {key} = "
+                    f"{then!r}, and this one has {now!r}; set the same strategy, or another folder"
+                )
 
     def _refuse_other_model(self, facts: Sequence[Sequence[Any]]) -> None:
         before = [Tensor(name, tuple(shape), *rest) for name, shape, *rest in facts]

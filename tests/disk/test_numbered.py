@@ -39,7 +39,7 @@ def test_the_newest_is_read_with_its_facts(tmp_path: Path) -> None:
     assert folders.read() == (path, {"bytes": 12})
     assert path == tmp_path / "kept" / "0000000007"
     manifest = json.loads((path / "manifest.json").read_text())
-    assert list(manifest) == ["format", "number", "bytes", "sha256"]
+    assert list(manifest) == ["format", "number", "bytes", "sha256", "manifest"]
     assert sorted(manifest["sha256"]) == ["a.txt", "below/b.txt"]
     folders.write(12, filling("twelve"))
     assert content(folders.read()) == "twelve"

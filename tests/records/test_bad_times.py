@@ -18,7 +18,10 @@ EVENTS = (
     " is an arrival without a client and a time; name an events.jsonl, or a table with the columns "
     "client,seconds or client,timestamp"
 )
-NO_RECORD = " is no record of an event log; was the run cut off?"
+NO_RECORD = (
+    " is no record of an event log; was the run cut off? Restore the file from a copy, "
+    "or run it again"
+)
 
 REFUSED = [
     ("", ": is empty; a header and rows are needed"),

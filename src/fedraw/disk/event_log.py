@@ -179,7 +179,10 @@ def _parse(line: bytes, path: Path, where: str, remedy: str) -> Record:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        raise BadInput(f"{where} is no record of an event log; was the run cut off? {remedy}")
+        raise BadInput(
+            f"{where} is no record of an event log; was the run cut off? "
+            f"{remedy[0].upper()}{remedy[1:]}"
+        )
     if record["kind"] == "start" and record.get("format") != FORMAT:
         raise BadInput(
             f"{path} has format {record.get('format')!r}, and this fedraw reads format {FORMAT}; "

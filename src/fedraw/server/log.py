@@ -31,7 +31,11 @@ class ServerLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(path.parent)
-            self._file = path.open("ab", buffering=0)
+            try:
+                self._file = path.open("ab", buffering=0)
+            except OSError:
+                self._lock.close()
+                raise
         except OSError as problem:
             raise BadInput(
                 f"cannot write to {path.parent}: {problem.strerror}; set another folder"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.disk.numbered import Kept, NumberedFolders
+from fedraw.disk.numbered import FORMAT, Kept, NumberedFolders
 from fedraw.errors import BadInput
 
 
@@ -21,6 +22,14 @@ def filling(text: str) -> Callable[[Path], None]:
         (draft / "below" / "b.txt").write_text(text.upper())
 
     return fill
+
+
+def sealed(**changes: object) -> bytes:
+    """A manifest whose own digest fits: of folder 7 without files, but for the changes."""
+    facts = {"format": FORMAT, "number": 7, "at": 1, "sha256": {}, **changes}
+    facts = {name: value for name, value in facts.items() if value is not None}
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return json.dumps({**facts, "manifest": digest}).encode()
 
 
 def content(kept: Kept | BadInput | None) -> str:
@@ -83,10 +92,11 @@ def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> Non
         ("a.txt", b"seveN", "a.txt is damaged: its checksum is not the one in manifest.json; mend"),
         ("below/b.txt", None, "b.txt is damaged: its checksum"),
         ("manifest.json", b"{", "manifest.json is damaged or of another version; mend it"),
-        ("manifest.json", b'{"format": 2, "number": 7, "sha256": {}}', "of another version"),
-        ("manifest.json", b'{"format": 1, "number": 8, "sha256": {}}', "of another version"),
-        ("manifest.json", b'{"format": 1, "number": 7, "sha256": {}}', "of another version"),
-        ("manifest.json", b'{"format": 1, "number": 7, "at": 1, "sha256": []}', "another version"),
+        ("manifest.json", sealed(format=1), "of another version"),
+        ("manifest.json", sealed(number=8), "of another version"),
+        ("manifest.json", sealed(at=None), "of another version"),
+        ("manifest.json", sealed(sha256=[]), "of another version"),
+        ("manifest.json", sealed().replace(b'"at": 1', b'"at": 9'), "of another version"),
         ("manifest.json", b"[1, 2]", "of another version"),
         ("manifest.json", b"\xff", "of another version"),
         ("manifest.json", None, "of another version"),
@@ -107,6 +117,14 @@ def test_damage_is_named_with_its_remedy(
     newest, older = folders.read_all()
     assert isinstance(newest, BadInput)
     assert content(older) == "six"
+
+
+def test_a_manifest_that_fits_is_believed(tmp_path: Path) -> None:
+    """So that those above are refused for what was changed in them, and for nothing else."""
+    folders = NumberedFolders(tmp_path, needs=["at"])
+    path = folders.write(7, filling("seven"), {"at": 2})
+    (path / "manifest.json").write_bytes(sealed())
+    assert folders.read() == Kept(path, {"at": 1})
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])

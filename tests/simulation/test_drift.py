@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,11 +12,14 @@ from hypothesis import strategies as st
 
 from fedraw.core.randomness import Streams
 from fedraw.disk.event_log import read_log
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.clients import draw_clients
+from fedraw.experiments.crew import executor_of
 from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.drift import moved, without
+from fedraw.simulation.executor import Job
 
 PARTITION = {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5}
 
@@ -62,18 +68,15 @@ def test_a_new_label_is_nobodys_at_first() -> None:
 
 
 def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
-    tmp_path: object,
+    tmp_path: Path,
 ) -> None:
     """The first half of a run is that of one without drift, to the bit."""
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
     plain = Spec.read({k: v for k, v in spec(kind="move").tables().items() if k != "drift"})
     drifting = spec(kind="move", declared="again")
-    run_seed(plain, 1, folder / "plain")
-    run_seed(drifting, 1, folder / "drift")
+    run_seed(plain, 1, tmp_path / "plain")
+    run_seed(drifting, 1, tmp_path / "drift")
     one, other = (
-        [r for r in read_log(folder / name / "events.jsonl") if r["kind"] != "start"]
+        [r for r in read_log(tmp_path / name / "events.jsonl") if r["kind"] != "start"]
         for name in ("plain", "drift")
     )
     half = next(i for i, r in enumerate(other) if r["kind"] == "note")
@@ -82,24 +85,64 @@ def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
     assert one[half:] != other[half:]
 
 
-def test_an_interrupted_run_goes_on_to_the_same_bytes_through_the_drift(tmp_path: object) -> None:
-    from itertools import count
-    from pathlib import Path
-
-    from fedraw.errors import Interrupted
-
-    folder = Path(str(tmp_path))
+def test_an_interrupted_run_goes_on_to_the_same_bytes_through_the_drift(tmp_path: Path) -> None:
     wanted = spec(kind="move", declared="again")
-    run_seed(wanted, 1, folder / "whole")
+    run_seed(wanted, 1, tmp_path / "whole")
     for at in (20, 22):
         asked = count()
         how = How(stop=lambda asked=asked, at=at: next(asked) + 1 >= at)  # type: ignore[misc]
         with pytest.raises(Interrupted):
-            run_seed(wanted, 1, folder / f"cut {at}", how=how)
-        run_seed(wanted, 1, folder / f"cut {at}", how=How(resume=True))
+            run_seed(wanted, 1, tmp_path / f"cut {at}", how=how)
+        run_seed(wanted, 1, tmp_path / f"cut {at}", how=How(resume=True))
         for file in ("events.jsonl", "model.safetensors"):
-            whole = (folder / "whole" / file).read_bytes()
-            assert (folder / f"cut {at}" / file).read_bytes() == whole
+            whole = (tmp_path / "whole" / file).read_bytes()
+            assert (tmp_path / f"cut {at}" / file).read_bytes() == whole
+
+
+def training_free(declared: str = "again") -> Spec:
+    drift = {"label": 0, "kind": "move", "declared": declared}
+    few = {"clients": 8, "rare_labels": [0], "clients_per_common_label": 5}
+    return Spec.read(
+        {
+            "data": {"name": "cifar10-labels"},
+            "partition": few,
+            "strategy": {"name": "fedraw", "buffer": 4},
+            "training": {"kind": "none"},
+            "run": {"events": 60, "evaluate_every": 10, "seeds": [1]},
+            "drift": drift,
+        }
+    )
+
+
+def test_without_training_everyone_reports_the_samples_it_has_after_the_drift() -> None:
+    scenario = Scenario.of(training_free(), 1)
+    clients = scenario.clients
+    assert clients.later is not None
+    before, after = clients.table.totals(), clients.later.table.totals()
+    assert (before != after).any()
+    with executor_of(scenario) as executor:
+        for client in range(len(before)):
+            for position, samples in ((client, before), (client + len(before), after)):
+                executor.submit(Job(client, position, 0, scenario.initial, due=0.0))
+                assert executor.collect(client).examples == samples[client]
+
+
+def test_a_training_free_run_drifts_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    run_seed(training_free(), 1, tmp_path / "whole")
+    records = list(read_log(tmp_path / "whole" / "events.jsonl"))
+    assert [r["event"] for r in records if r["kind"] == "note"] == [30]
+    assert records[-1]["kind"] == "end" and records[-1]["event"] == 60
+    asked = count(1)
+    with pytest.raises(Interrupted):
+        run_seed(training_free(), 1, tmp_path / "cut", how=How(stop=lambda: next(asked) == 40))
+    run_seed(training_free(), 1, tmp_path / "cut", how=How(resume=True))
+    log = (tmp_path / "cut" / "events.jsonl").read_bytes()
+    assert log == (tmp_path / "whole" / "events.jsonl").read_bytes()
+
+
+def test_the_drift_of_a_scenario_is_computed_once() -> None:
+    scenario = Scenario.of(training_free(), 1)
+    assert scenario.drift is not None and scenario.drift is scenario.drift
 
 
 @pytest.mark.parametrize(

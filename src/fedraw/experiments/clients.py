@@ -57,6 +57,12 @@ class Clients:
         """The first of them, whom the metrics look at."""
         return self.liars[0] if self.liars else None
 
+    @property
+    def samples_at(self) -> Ints:
+        """Number of training samples at each data position: i of client i, N + i after a drift."""
+        tables = [self.table] if self.later is None else [self.table, self.later.table]
+        return np.concatenate([table.totals() for table in tables])
+
 
 def draw_clients(
     spec: Spec,

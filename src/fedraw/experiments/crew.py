@@ -45,7 +45,7 @@ def executor_of(scenario: Scenario, crew: Crew | None = None) -> Iterator[Execut
     """An executor for one run; its workers are gone when the run is over."""
     crew = crew or Crew()
     if scenario.trainer is None:
-        yield Inline(no_training(scenario.clients.table.totals()))
+        yield Inline(no_training(scenario.clients.samples_at))
         return
     data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
     recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +123,12 @@ class Scenario:
             drift=self.drift,
         )
 
-    @property
+    @cached_property
     def drift(self) -> Drift | None:
-        """When clients' data change, and who then reports it."""
+        """The event at which clients' data change, and the counts that clients then report.
+
+        Computed once, because the run asks for it after every event.
+        """
         wanted, later = self.spec.drift, self.clients.later
         if wanted is None or later is None:
             return None

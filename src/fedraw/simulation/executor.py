@@ -53,6 +53,6 @@ class Inline:
 
 
 def no_training(examples: Ints) -> Train:
-    """Training-free: every client hands back what it got."""
+    """Training-free: every client returns its model unchanged; `examples` is by data position."""
     counts = examples.tolist()
     return lambda job: Trained(job.model, counts[job.position], 1.0)

@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.images import Images
 from fedraw.errors import BadInput
+from fedraw.experiments.run import run
+from fedraw.experiments.spec import Spec
 
 
 def rng() -> np.random.Generator:
@@ -55,6 +59,7 @@ def test_a_dataset_may_lack_a_test_set() -> None:
         ({"images": np.zeros((0, 1, 2, 2), dtype=np.float32)}, "no images"),
         ({"images": np.zeros((3, 1, 2, 2))}, "float64.*from_arrays"),
         ({"images": np.zeros(3, dtype=np.float32)}, r"shape \(3,\)"),
+        ({"images": np.zeros((), dtype=np.float32)}, r"images have shape \(\)"),
         ({"test_images": np.zeros((1, 4), dtype=np.float32)}, "bring both to one shape"),
         ({"label_names": ("cat", "cat")}, "'cat' stands twice"),
     ],
@@ -98,6 +103,48 @@ def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
     assert same.sha256() == toy(images=images, test_images=images[:1]).sha256()
     assert same.sha256() != toy(images=images[::-1], test_images=images[:1]).sha256()
     assert same.sha256() != toy(images=images, test_images=images[1:2]).sha256()
+
+
+# bool, and signed and unsigned integers of every size.
+WHOLE_NUMBERS = [np.dtype(code) for code in "?" + np.typecodes["AllInteger"]]
+
+
+@given(
+    st.lists(st.integers(0, 127), min_size=1, max_size=8),
+    st.lists(st.integers(0, 127), max_size=4),
+    st.sampled_from(WHOLE_NUMBERS),
+    st.sampled_from(WHOLE_NUMBERS),
+)
+def test_labels_of_every_integer_type_mean_the_same(
+    train: list[int], test: list[int], dtype: np.dtype[Any], test_dtype: np.dtype[Any]
+) -> None:
+    labels, test_labels = np.array(train).astype(dtype), np.array(test).astype(test_dtype)
+    data = from_arrays(
+        np.zeros((len(train), 1)),
+        labels,
+        test_images=np.zeros((len(test), 1)),
+        test_labels=test_labels,
+    )
+    numbers, test_numbers = list(map(int, labels)), list(map(int, test_labels))
+    assert (data.labels.tolist(), data.test_labels.tolist()) == (numbers, test_numbers)
+    assert data.labels.dtype == data.test_labels.dtype == np.int64
+    assert data.label_names == tuple(map(str, range(max(numbers + test_numbers) + 1)))
+
+
+@pytest.mark.parametrize("dtype", [np.bool, np.uint8, np.int8, np.uint64])
+def test_a_run_takes_labels_of_any_integer_type(dtype: type[np.generic]) -> None:
+    labels = (np.arange(40) % 2).astype(dtype)
+    spec = Spec.read(
+        {
+            "partition": {"kind": "iid", "clients": 2},
+            "speeds": {"kind": "uniform"},
+            "strategy": {"name": "fedfa", "buffer": 2},
+            "training": {"model": "linear"},
+            "run": {"events": 4, "seeds": [1]},
+        }
+    )
+    (result,) = run(spec, data=(np.zeros((40, 3), dtype), labels))
+    assert result.summary["events"] == 4
 
 
 def test_label_names_number_text_labels() -> None:
@@ -148,6 +195,20 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
         (lambda: from_arrays(np.eye(2), [0, -1], rng=rng()), r"labels\[1\] = -1"),
         (lambda: from_arrays(np.eye(2), [0, 1, 1], rng=rng()), r"labels \(3,\)"),
         (lambda: from_arrays([["x"]], [0], rng=rng()), "numbers"),
+        (lambda: from_arrays(7, [0], rng=rng()), r"images have shape \(\).*give \(n, \.\.\.\)"),
+        (lambda: from_arrays(np.eye(2), 1, rng=rng()), r"labels \(\)"),
+        (lambda: from_arrays([[1, 2], [3]], [0, 1], rng=rng()), "images are not all of one shape"),
+        (lambda: from_arrays(np.eye(2), [[0], 1], rng=rng()), "labels are not all of one shape"),
+        (
+            lambda: from_arrays(np.eye(2), np.array([0, 2**64 - 1], np.uint64), rng=rng()),
+            "label 18446744073709551615 is too large",
+        ),
+        (
+            lambda: from_arrays(
+                np.eye(2), np.array([0, 2**63], np.uint64), label_names=["a", "b"], rng=rng()
+            ),
+            "label 9223372036854775808 is too large",
+        ),
         (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"images\[0\]"),
         (lambda: from_arrays(np.eye(2), [0, 10**9], rng=rng()), "number the labels from 0"),
         (

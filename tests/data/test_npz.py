@@ -27,6 +27,11 @@ def test_a_file_with_images_and_labels_is_enough(tmp_path: Path) -> None:
     assert (data.name, data.classes, len(data.images), len(data.test_images)) == ("own", 2, 2, 2)
 
 
+def test_labels_may_be_bytes(tmp_path: Path) -> None:
+    data = load(saved(tmp_path, labels=np.array([0, 0, 2, 2], np.uint8)))
+    assert (data.labels.tolist(), data.classes) == ([0, 2], 3)
+
+
 def test_a_file_may_bring_its_test_set_and_its_names(tmp_path: Path) -> None:
     data = load(
         saved(
@@ -52,6 +57,7 @@ def test_without_names_the_holdout_is_repeatable(tmp_path: Path) -> None:
         ({"test_image": [1]}, "'test_image'; did you mean 'test_images'"),
         ({"labels": np.array([0, None], dtype=object)}, "'labels' cannot be read.*not objects"),
         ({"labels": [0, 1]}, r"labels \(2,\)"),
+        ({"images": np.float32(7)}, r"images have shape \(\)"),
         ({"images": np.full((4, 1), np.nan)}, r"images\[0\].*finite"),
         ({"labels": [0, 0, 1, -3]}, r"labels\[3\] = -3"),
         ({"test_labels": [0]}, "give both"),

@@ -104,8 +104,8 @@ def test_counts_leave_out_labels_that_a_client_lacks() -> None:
 
 
 def test_a_users_partition_comes_back_sorted() -> None:
-    parts = check_partition([[3, 1], np.array([0], dtype=np.int32)], n=5)
-    assert [p.tolist() for p in parts] == [[1, 3], [0]]
+    parts = check_partition([[3, 1], np.array([0], np.int32), np.array([200], np.uint8)], n=300)
+    assert [p.tolist() for p in parts] == [[1, 3], [0], [200]]
     assert well_formed(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ def as_images(key: str, images: npt.ArrayLike) -> npt.NDArray[Any]:
     >>> as_images("images", [[0, 255]]).dtype
     dtype('float32')
     """
-    array = np.asarray(images)
+    array = _as_array(key, images)
     if array.dtype.kind not in "iufb":
         raise BadInput(f"{key} are of type {array.dtype}; give an array of numbers")
     if array.dtype == np.uint8:
@@ -63,7 +63,7 @@ def encode_labels(
 
 
 def _as_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
+    array = _as_array("labels", labels)
     # Tables hand out text as objects.
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
         return array.astype(str)
@@ -72,7 +72,29 @@ def _as_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
             f"labels are of type {array.dtype} (the first is {array.flat[0]!r}); "
             "give whole numbers from 0, or names"
         )
+    if array.dtype.kind == "u" and _largest([array]) > np.iinfo(np.int64).max:
+        _refuse_large(_largest([array]))  # as int64 it would become negative
     return array
+
+
+def _as_array(key: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise BadInput(f"{key} are not all of one shape; give an array, not ragged lists") from None
+
+
+def _largest(arrays: Sequence[npt.NDArray[Any]]) -> int:
+    """The largest number of all arrays, or -1 if they are empty.
+
+    Each array is asked for its own: NumPy would make floats of uint64 beside int64, and no unsigned
+    type can be compared with -1.
+    """
+    return max((int(array.max()) for array in arrays if array.size), default=-1)
+
+
+def _refuse_large(label: int) -> NoReturn:
+    raise BadInput(f"label {label} is too large for a class; number the labels from 0")
 
 
 def _names(
@@ -80,13 +102,13 @@ def _names(
 ) -> tuple[str, ...]:
     if given is not None:
         return tuple(str(name) for name in given)
-    values = np.concatenate([array.ravel() for array in arrays if array.size] or [np.empty(0, int)])
     if named:
+        values = np.concatenate([array.ravel() for array in arrays if array.size])
         return tuple(str(name) for name in np.unique(values))
-    top = int(values.max(initial=-1))
-    if top >= _MOST_LABELS:
-        raise BadInput(f"label {top} is too large for a class; number the labels from 0")
-    return tuple(str(number) for number in range(top + 1))
+    largest = _largest(arrays)
+    if largest >= _MOST_LABELS:
+        _refuse_large(largest)
+    return tuple(str(number) for number in range(largest + 1))
 
 
 def _numbers(labels: npt.NDArray[Any], names: tuple[str, ...]) -> Ints:

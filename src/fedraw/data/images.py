@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.types import Ints
+from fedraw.errors import BadInput
 
 # uint8 (0 to 255, turned into 0..1 by whoever computes with them) or float32.
 Pixels = npt.NDArray[Any]
@@ -31,6 +32,10 @@ class Images:
     def __init__(
         self, pixels: Pixels, rows: npt.ArrayLike | None = None, sha256: str | None = None
     ) -> None:
+        if not pixels.ndim:
+            raise BadInput(
+                "images have shape (), a single number; give (n, ...), one row per image"
+            )
         self.pixels = pixels
         self.rows: Ints | None = None if rows is None else np.asarray(rows, np.int64)
         self._sha256 = sha256

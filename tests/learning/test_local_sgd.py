@@ -85,6 +85,16 @@ def test_training_equals_torchs_own_sgd(settings: LocalSGD) -> None:
     np.testing.assert_allclose(ours, plain_loop(module, settings, seed=5), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch", [10**8, 2**63, 10**30])
+def test_a_batch_beyond_all_samples_is_all_samples(batch: int) -> None:
+    module = mlp()
+    whole, huge = (
+        Trainer(module, LocalSGD(epochs=2, batch=size)).train(to_vector(module), *samples(), rng(5))
+        for size in (SAMPLES, batch)
+    )
+    assert huge.tobytes() == whole.tobytes()
+
+
 def test_batch_norm_trains_as_in_torch_statistics_included() -> None:
     module, settings = normed(), LocalSGD(epochs=2, batch=20)
     images, labels = samples(40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -127,6 +128,22 @@ def test_a_proximal_term_pulls_towards_the_own_start() -> None:
     free, held = federation.together([0]), federation.together([0], proximal=5.0)
     way = [np.linalg.norm(v[0] - federation.starts[0]) for v in (free, held)]
     assert way[1] < way[0]
+
+
+@pytest.mark.parametrize("batch", [10**8, 2**63, 10**30])
+def test_a_batch_larger_than_every_client_costs_no_more(batch: int) -> None:
+    def trained(size: int) -> tuple[list[bytes], int]:
+        federation = Federation(MODULES["mlp"], LocalSGD(epochs=2, batch=size))
+        tracemalloc.start()
+        vectors = federation.together(range(len(SIZES)))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return [vector.tobytes() for vector in vectors], peak
+
+    vectors, peak = trained(max(SIZES))
+    huge, peak_of_huge = trained(batch)
+    assert huge == vectors
+    assert peak_of_huge < 2 * peak
 
 
 def test_bytes_become_numbers_and_channels_are_scaled() -> None:

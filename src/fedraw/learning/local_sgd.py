@@ -128,12 +128,13 @@ class Trainer:
             self._model.module.train(training)
 
     def _batches(self, images: Pixels, labels: Ints, rng: np.random.Generator) -> Iterator[Batch]:
+        size = min(self.settings.batch, len(images))  # torch takes no size beyond 64 bits
         for _ in range(self.settings.epochs):
             # One shuffled copy and views of it: quicker than gathering each mini-batch.
             order = rng.permutation(len(images))
-            shuffled = self._inputs.batches(pixels(images.take(order, 0)), self.settings.batch)
+            shuffled = self._inputs.batches(pixels(images.take(order, 0)), size)
             targets = tensor(labels.take(order), np.int64).to(self._device)
-            yield from zip(shuffled, torch.split(targets, self.settings.batch), strict=True)
+            yield from zip(shuffled, torch.split(targets, size), strict=True)
 
     def _descend(self, batches: Iterator[Batch], proximal: float) -> None:
         if proximal or self.settings.momentum or self.settings.weight_decay:

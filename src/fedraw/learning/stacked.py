@@ -144,7 +144,7 @@ def _plan(client: Client, settings: LocalSGD, width: int) -> Plan:
     if samples < 1:
         raise BadInput("samples = 0 is no way to train; it must be 1 or more")
     client.rng.integers(2**63)  # the seed of a model's own randomness, of which these have none
-    places, shares = _epoch(samples, settings.batch, width)
+    places, shares = _epoch(samples, min(settings.batch, samples), width)
     epochs = [client.rng.permutation(samples)[places] for _ in range(settings.epochs)]
     rows = np.concatenate(epochs) + client.rows.start
     return Plan(rows, np.concatenate([shares] * settings.epochs))
@@ -158,7 +158,7 @@ def _epoch(samples: int, batch: int, width: int) -> tuple[Ints, Stacked]:
     >>> places.tolist(), shares.tolist()
     ([[0, 1, 2, 3], [4, 4, 4, 4]], [[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])
     """
-    places = np.arange(-(-samples // batch) * batch).reshape(-1, batch)[:, :width]
+    places = np.arange(0, samples, batch)[:, None] + np.arange(width)
     size = np.minimum(batch, samples - places[:, :1])
     shares = np.where(places < samples, 1 / size, 0).astype(np.float32)
     # Padding repeats a sample of the same mini-batch: it overflows only where that one does.

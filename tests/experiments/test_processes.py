@@ -114,7 +114,9 @@ def wait_until(holds: object, seconds: float = 240) -> None:
         time.sleep(0.02)
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *options: str, start_new_session: bool = False
+) -> subprocess.Popen[str]:
     (folder / "spec.toml").write_text(SPEC.format(name="fedraw", events=200))
     # A checkpoint after every event, so that a kill may fall into the writing of one. Tests that
     # run in the background of a shell inherit an ignored SIGINT.
@@ -123,7 +125,12 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "cut", *options]
     return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=start_new_session,
     )
 
 
@@ -184,6 +191,28 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> 
     assert process.returncode == 1
     assert "was it killed, or out of memory?" in errors
     assert "Traceback" not in errors
+
+
+def test_a_killed_process_group_leaves_no_shared_memory(tmp_path: Path) -> None:
+    """Nothing that Python could still do is left: the resource tracker is killed as well."""
+    process = start(tmp_path, "--executor", "processes", "--jobs", "2", start_new_session=True)
+    log = tmp_path / "cut" / "seed-1" / "events.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size > 20_000)
+    group = [process.pid, *children(process.pid)]
+    assert len(group) > 2
+    mapped = [shared_files(pid) for pid in group]
+    assert len(mapped[0]) >= 2  # the models that workers exchange, and the training data
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in group), 20)
+    assert [path for paths in mapped for path in paths if Path(path).exists()] == []
+
+
+def shared_files(pid: int) -> list[str]:
+    """The files that a process has mapped to share what it writes."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    fields = [line.split(maxsplit=5) for line in lines]
+    return [line[5] for line in fields if line[1] == "rw-s"]
 
 
 def _command(pid: int) -> bytes:

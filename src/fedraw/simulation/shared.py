@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from multiprocessing.shared_memory import SharedMemory
+import os
+import tempfile
+from mmap import mmap
+from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
@@ -10,19 +13,18 @@ import numpy.typing as npt
 
 
 class SharedArray:
-    """A NumPy array in shared memory; sent to another process, only its name travels.
+    """A NumPy array in shared memory; a worker process that is started with it inherits the memory.
 
-    The process that made it frees it with `close`; a killed one leaves that to Python's resource
-    tracker.
+    The memory has no name in the file system. The kernel frees it with the last process that uses
+    it, so it cannot be left behind, even if all processes are killed at once.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: npt.DTypeLike, name: str | None = None
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, descriptor: int | None = None
     ) -> None:
         size = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
-        self._owns = name is None
-        self._memory = SharedMemory(name, create=self._owns, size=size)
-        self.array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._memory.buf)
+        self._descriptor = _unnamed_file(size) if descriptor is None else descriptor
+        self.array: npt.NDArray[Any] = np.ndarray(shape, dtype, mmap(self._descriptor, size))
 
     @classmethod
     def copy_of(cls, array: npt.NDArray[Any]) -> SharedArray:
@@ -31,10 +33,24 @@ class SharedArray:
         return shared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SharedArray, (self.array.shape, self.array.dtype.str, self._memory.name)
+        return _received, (self.array.shape, self.array.dtype.str, DupFd(self._descriptor))
 
     def close(self) -> None:
-        self.array = np.empty(0)  # a view of the memory would forbid to close it
-        self._memory.close()
-        if self._owns:
-            self._memory.unlink()
+        """Let go of the memory; views of the array that are still in use keep it alive."""
+        self.array = np.empty(0)
+        os.close(self._descriptor)
+
+
+def _received(shape: tuple[int, ...], dtype: str, descriptor: Any) -> SharedArray:
+    return SharedArray(shape, dtype, descriptor.detach())
+
+
+def _unnamed_file(size: int) -> int:
+    """A descriptor of memory, or of a file without a name where the system has no such memory."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("fedraw")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -10,13 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import nn
 
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, WorkerDied
 from fedraw.experiments.cells import Cell, run_cells
 from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, run, run_seed
 from fedraw.experiments.spec import Spec
+from fedraw.simulation.executor import Job, Train, Trained
+from fedraw.simulation.processes import Processes
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
 
@@ -82,13 +87,71 @@ def test_a_mistake_in_a_cell_reaches_the_user(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_travel_is_named() -> None:
-    from torch import nn
-
     def model(shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="define models at the top level of a module"):
         run(spec(), model=model, how=How(Crew("processes", 1)))
+
+
+# What a user types into a notebook, of which worker processes know nothing.
+TYPED = """
+import sys
+import fedraw
+from fedraw.experiments.spec import Spec
+from torch import nn
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+partition = {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6}
+spec = Spec.read({"partition": partition, "run": {"events": 20, "seeds": [1]}})
+try:
+    fedraw.run(spec, model=net, how=fedraw.How(fedraw.Crew("processes", 2)))
+except fedraw.FedrawError as problem:
+    sys.exit(f"{type(problem).__name__}: {problem}")
+"""
+
+
+def test_a_model_that_workers_cannot_find_is_named_with_the_cause(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TYPED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("BadInput: a worker process cannot load model __main__.net "), (
+        done.stderr
+    )
+    assert "AttributeError: Can't get attribute 'net' on <module '__main__'" in done.stderr
+    assert "define it in a module that can be imported" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_script_that_workers_cannot_import_is_told_why(tmp_path: Path) -> None:
+    """Python itself prints why, before the worker can tell anybody."""
+    (tmp_path / "script.py").write_text("assert __name__ == '__main__', 'imported!'\n" + TYPED)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "AssertionError: imported!" in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert "ended with exit code 1 before it could train, with the error above" in last
+    assert "below `if __name__ == '__main__':`" in last
+    assert "memory" not in last
+
+
+class Refusal(Exception):
+    """Cannot be rebuilt from its message alone, as many exceptions of users cannot."""
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"{layer}: {reason}")
+
+
+def refusing_model(shape: tuple[int, ...], classes: int) -> nn.Module:
+    if multiprocessing.parent_process() is not None:
+        raise Refusal("conv1", "no such kernel")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+
+def test_an_error_that_cannot_travel_is_told_in_words() -> None:
+    with pytest.raises(WorkerDied, match="Refusal: conv1: no such kernel"):
+        run(spec(), model=refusing_model, how=How(Crew("processes", 1)))
 
 
 def children(pid: int) -> list[int]:
@@ -114,9 +177,7 @@ def wait_until(holds: object, seconds: float = 240) -> None:
         time.sleep(0.02)
 
 
-def start(
-    folder: Path, *options: str, start_new_session: bool = False
-) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, start_new_session: bool = False) -> subprocess.Popen[str]:
     (folder / "spec.toml").write_text(SPEC.format(name="fedraw", events=200))
     # A checkpoint after every event, so that a kill may fall into the writing of one. Tests that
     # run in the background of a shell inherit an ignored SIGINT.
@@ -191,6 +252,23 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> 
     assert process.returncode == 1
     assert "was it killed, or out of memory?" in errors
     assert "Traceback" not in errors
+
+
+def echo() -> Train:
+    return lambda job: Trained(job.model, 1)
+
+
+def test_a_worker_whose_parent_is_gone_ends_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    processes = Processes(echo, size=3, workers=1)
+    processes.submit(Job("a", 0, 0, np.zeros(3, np.float32), 0.0))
+    (worker,), (pipe,) = processes._workers, processes._pipes
+    assert pipe.poll(120)
+    pipe.close()  # with a result unread: the worker meets a reset and not an end
+    worker.join(120)
+    assert (worker.exitcode, capfd.readouterr().err) == (0, "")
+    processes.close()
 
 
 def test_a_killed_process_group_leaves_no_shared_memory(tmp_path: Path) -> None:

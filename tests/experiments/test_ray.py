@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +204,23 @@ def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
             return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="the ray executor cannot send this to a worker"):
+        run(spec(), model=model, how=How(RAY))
+
+
+def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
+    two_cpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch import nn
+
+    def model(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    here_only = types.ModuleType("here_only")
+    here_only.net, model.__module__, model.__qualname__ = model, "here_only", "net"  # type: ignore[attr-defined]
+    model.__name__ = "net"
+    monkeypatch.setitem(sys.modules, "here_only", here_only)
+    words = r"cannot load model here_only\.net \(ModuleNotFoundError: No module named 'here_only'\)"
+    with pytest.raises(BadInput, match=words):
         run(spec(), model=model, how=How(RAY))
 
 

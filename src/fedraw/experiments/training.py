@@ -98,6 +98,13 @@ class Recipe:
     streams: Streams
     request: Request
 
+    def __str__(self) -> str:
+        """The model: all else that a worker may fail to load is fedraw's own."""
+        if self.model is None:
+            return f"model {self.spec.training.model!r}"
+        name = getattr(self.model, "__qualname__", type(self.model).__qualname__)
+        return f"model {self.model.__module__}.{name}"
+
     def __call__(self) -> Train:
         shape, classes = self.data.images.shape[1:], self.data.classes
         # Weights come with every job, so none are read here.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,7 +20,12 @@ from fedraw.errors import BadInput, WorkerDied
 from fedraw.simulation.executor import Job, Train, Trained
 from fedraw.simulation.schedule import Schedule
 from fedraw.simulation.shared import SharedArray
-from fedraw.simulation.workers import CONTEXT, end_with_parent, leave_interrupts_to_parent
+from fedraw.simulation.workers import (
+    CONTEXT,
+    cannot_load,
+    end_with_parent,
+    leave_interrupts_to_parent,
+)
 
 # Jobs that a worker holds: while the server takes in one result, it trains the next.
 DEPTH = 2
@@ -41,6 +48,7 @@ class Processes:
         self._schedule = Schedule(workers)
         self._slots = SharedArray((DEPTH * workers, size), np.float32)  # slot % workers: whose
         self._busy: dict[int, ClientId] = {}
+        self._heard: set[int] = set()  # workers that have answered
         self._workers: list[Any] = []
         self._pipes: list[Any] = []
         for _ in range(workers):
@@ -64,7 +72,7 @@ class Processes:
 
     def _start_worker(self, make_train: Callable[[], Train]) -> None:
         here, there = CONTEXT.Pipe()
-        worker = CONTEXT.Process(target=_work, args=(make_train, self._slots, there))
+        worker = CONTEXT.Process(target=_work, args=(_Packed(make_train), self._slots, there))
         try:
             worker.start()
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
@@ -106,6 +114,7 @@ class Processes:
                 outcome = self._pipes[worker].recv()
             except (EOFError, ConnectionResetError):
                 self._died(worker)
+            self._heard.add(worker)
             if isinstance(outcome, BaseException):
                 raise outcome
             slot, examples, loss, odd = outcome
@@ -115,30 +124,80 @@ class Processes:
     def _died(self, number: int) -> NoReturn:
         worker = self._workers[number]
         worker.join(1)
+        code = worker.exitcode
+        if code is not None and code > 0 and number not in self._heard:
+            raise WorkerDied(
+                f"worker {number} ended with exit code {code} before it could train, with the "
+                "error above; a script that uses worker processes must be a file, and start runs "
+                "below `if __name__ == '__main__':`"
+            )
         first = next((c for s, c in self._busy.items() if s % len(self._workers) == number), None)
         raise WorkerDied(
-            f"worker {number} died (exit code {worker.exitcode}) while it trained client "
-            f"{first!r}; was it killed, or out of memory?"
+            f"worker {number} died (exit code {code}) while it trained client {first!r}; was it "
+            "killed, or out of memory?"
         )
 
 
-def _work(make_train: Callable[[], Train], slots: SharedArray, pipe: Any) -> None:
+class _Packed:
+    """A recipe for a trainer, which the worker unpacks itself.
+
+    If it were pickled like any argument, a worker that cannot load it would die before its first
+    line, and could not tell the parent why.
+    """
+
+    def __init__(self, make_train: Callable[[], Train]) -> None:
+        self._make_train = make_train
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content = bytes(ForkingPickler.dumps(self._make_train))
+        return _Unpacked, (str(self._make_train), content)
+
+
+class _Unpacked(NamedTuple):
+    name: str
+    content: bytes
+
+    def trainer(self) -> Train:
+        try:
+            make_train = pickle.loads(self.content)
+        except Exception as problem:  # an import runs code that may fail in any way
+            raise cannot_load(self.name, problem) from None
+        train: Train = make_train()
+        return train
+
+
+def _work(recipe: _Unpacked, slots: SharedArray, pipe: Any) -> None:
     end_with_parent()
     leave_interrupts_to_parent()
-    train = make_train()
-    while True:
+    # Without a parent there is nobody to train for, and nobody to tell.
+    with suppress(EOFError, ConnectionError):
         try:
+            train = recipe.trainer()
+        except Exception as problem:
+            failure = _portable(problem)
+            train = None
+        while True:
             order: Order = pipe.recv()
-        except EOFError:
-            return
-        own = slots.array[order.slot]
-        try:
-            trained = train(Job(order.client, order.position, order.training, own, order.due))
-            # A vector of another length does not fit; the server shall see and refuse it.
-            fits = trained.vector.shape == own.shape
-            if fits:
-                own[:] = trained.vector
-            odd = None if fits else trained.vector
-            pipe.send((order.slot, trained.examples, trained.loss, odd))
-        except Exception as problem:  # told to the parent, whose run it ends
-            pipe.send(problem)
+            pipe.send(failure if train is None else _answer(train, slots, order))
+
+
+def _answer(train: Train, slots: SharedArray, order: Order) -> Any:
+    own = slots.array[order.slot]
+    try:
+        trained = train(Job(order.client, order.position, order.training, own, order.due))
+    except Exception as problem:
+        return _portable(problem)
+    # A vector of another length does not fit; the server shall see and refuse it.
+    fits = trained.vector.shape == own.shape
+    if fits:
+        own[:] = trained.vector
+    return order.slot, trained.examples, trained.loss, None if fits else trained.vector
+
+
+def _portable(problem: Exception) -> Exception:
+    """The error itself if the parent can rebuild it, or else one that quotes it."""
+    try:
+        pickle.loads(pickle.dumps(problem))
+    except Exception:
+        return WorkerDied(f"training failed in a worker: {type(problem).__name__}: {problem}")
+    return problem

@@ -19,6 +19,7 @@ from fedraw.simulation.executor import Job, Train, Trained
 from fedraw.simulation.ray_cluster import import_ray
 from fedraw.simulation.ray_models import StoredModels
 from fedraw.simulation.schedule import Place, Schedule
+from fedraw.simulation.workers import cannot_load
 
 # One trains while the next one's model is on its way.
 JOBS_PER_WORKER = 2
@@ -33,13 +34,21 @@ STARTS_WITHIN = 300.0
 class TrainingWorker:
     """Lives in a process of the cluster; its trainer is made once."""
 
-    def __init__(self, recipe: list[Any]) -> None:
+    def __init__(self, name: str, recipe: list[Any]) -> None:
+        self._name = name
         self._recipe = recipe
         self._train: Train | None = None
 
     def prepare(self) -> None:
         """Not done by the constructor: Ray would take an error there for a death."""
-        make_train: Callable[[], Train] = import_ray().get(self._recipe[0])
+        ray = import_ray()
+        try:
+            make_train: Callable[[], Train] = ray.get(self._recipe[0])
+        except ray.exceptions.RaySystemError as problem:
+            cause = problem.client_exc
+            if isinstance(cause, Exception):  # raised while the recipe was unpickled
+                raise cannot_load(self._name, cause) from None
+            raise
         self._train = make_train()
 
     def train(
@@ -63,6 +72,7 @@ class RayWorkers:
         self._ray = ray = import_ray()
         self._schedule = Schedule(workers)
         self._models = StoredModels(self._put_model)
+        self._name = str(make_train)
         self._recipe = self._stored(make_train)
         self._actor_class = ray.remote(num_cpus=1)(TrainingWorker)
         self._workers: list[_Worker] = []
@@ -102,7 +112,7 @@ class RayWorkers:
 
     def _start_worker(self) -> None:
         # Inside a list Ray hands over the reference itself.
-        worker = _Worker(self._actor_class.remote([self._recipe]))
+        worker = _Worker(self._actor_class.remote(self._name, [self._recipe]))
         self._workers.append(worker)
         self._asked[worker.actor.prepare.remote()] = (worker, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import time
 import tomllib
 import types
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
 from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, run, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.simulation import ray_workers
+from fedraw.simulation import ray_cluster, ray_workers
 from fedraw.simulation.ray_cluster import cluster, cpus_of_cluster
 
 if TYPE_CHECKING:
@@ -99,6 +100,24 @@ def wait_until(holds: Callable[[], bool], seconds: float = 240) -> None:
         time.sleep(0.02)
 
 
+def test_a_cluster_that_other_machines_could_reach_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Should another version of Ray not heed what keeps it on loopback, nothing runs on it.
+
+    This test comes first: the others share a cluster, and a process has one at most.
+    """
+    import ray
+
+    monkeypatch.setattr(ray_cluster, "_on_loopback", lambda ray: nullcontext())
+    with (
+        pytest.raises(BadInput, match=r"other machines can reach.*--executor processes"),
+        cluster(),
+    ):
+        pytest.fail("it was started")
+    assert not ray.is_initialized()
+
+
 @pytest.mark.parametrize(("name", "sent_along"), [("fedraw", 0), ("qfedavg", 65536)])
 def test_the_log_is_the_same_on_a_cluster(
     name: str, sent_along: int, two_cpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +137,34 @@ def test_zero_workers_are_all_cpus_and_a_connection_is_left_as_it_was(two_cpus: 
     run_seed(spec(), 1, how=how)
     assert max(counts) == cpus_of_cluster() == 2
     assert ray.is_initialized()
+
+
+def listening(pids: list[int]) -> list[str]:
+    """The addresses at which these processes accept TCP connections."""
+    sockets = set()
+    for descriptor in (fd for pid in pids for fd in Path(f"/proc/{pid}/fd").glob("*")):
+        with suppress(OSError):  # it may be gone by now
+            sockets.add(str(descriptor.readlink()))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                words = bytes.fromhex(fields[1].split(":")[0])
+                swapped = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                found.append(str(ipaddress.ip_address(swapped)))
+    return found
+
+
+def test_a_cluster_of_its_own_listens_on_loopback_only(two_cpus: None) -> None:
+    seen: list[str] = []
+
+    def look(event: int) -> None:
+        seen.extend(listening([os.getpid(), *children(os.getpid())]))
+
+    run_seed(spec(), 1, how=How(RAY, progress=look))
+    assert len(seen) >= 5  # at least the control store, the scheduler, this process, two workers
+    assert set(seen) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"}
 
 
 def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None:

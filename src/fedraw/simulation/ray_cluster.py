@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -19,11 +19,13 @@ from fedraw.errors import BadInput, MissingExtra
 # A started cluster may be slow, a dead one must not keep anybody waiting.
 ANSWERS_WITHIN = 20.0
 REMEDY = "use host:port of a `ray start --head` that runs, or leave --address out"
+# Settings of a cluster of our own; the user's environment goes first.
 LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # If this process is killed, Ray's agents look for their server so long before they end.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 def import_ray() -> Any:
@@ -58,16 +60,49 @@ def cpus_of_cluster() -> int:
 
 
 def _start(ray: Any, cpus: int | None, folder: str) -> None:
-    before = {name: os.environ.get(name) for name in LOCAL_SETTINGS}
-    os.environ.update({n: v for n, v in LOCAL_SETTINGS.items() if before[n] is None})
-    try:
+    settings = {name: os.environ.get(name, value) for name, value in LOCAL_SETTINGS.items()}
+    with _environment(settings), _on_loopback(ray):
         # "local": RAY_ADDRESS may be set. A folder of its own: Ray would keep its logs forever,
         # and clusters that the user has started shall still be the ones found as "auto".
         _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder)
+    host = ray.util.get_node_ip_address()
+    if host not in LOOPBACK:
+        raise BadInput(
+            f"Ray {ray.__version__} listens on {host}, where other machines can reach it and run "
+            "code as you; use --executor processes, or start Ray yourself and give its --address"
+        )
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """A cluster that starts now accepts connections from this machine only.
+
+    Ray listens on all interfaces unless its node has the address of loopback. It replaces that
+    address, if given one, by one that other machines can reach; except where clusters of several
+    machines are switched off, which is Ray's default on macOS and Windows.
+    """
+    constants = ray._private.ray_constants  # the environment was read when Ray was imported
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        with _environment({constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}):  # of Ray's own processes
+            yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
     finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _connect(ray: Any, address: str) -> None:

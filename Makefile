@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow check format bench bench-peers clean
+.PHONY: help install demo browser test test-slow check format golden bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ check: install ## format, lint, strict types; changes nothing
 format: install ## format and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+golden: install ## compare all methods' decisions with pinned ones; AGAINST=COMMIT: with a commit's
+	$(BIN)/python tools/golden.py $(if $(AGAINST),--against $(AGAINST))
 
 bench: install ## measure; prints ratios (results with date and machine: benchmarks/README.md)
 	$(BIN)/python -m benchmarks.simulation_efficiency

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
-from fedraw.experiments.reproduction.artefacts import NAMES, load_artefacts
+from fedraw.experiments.reproduction.artefacts import NAMES, load_artefacts, merged
 from fedraw.experiments.reproduction.plan import Planned, budget, in_all, key_of, make_plan
 from fedraw.experiments.reproduction.scales import Scale
 from fedraw.experiments.spec import Spec
+from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.fedfa import FedFa
+
+CELLS = Path(__file__).parents[2] / "results" / "cpu" / "cells"
 
 
 def plan(*names: str, scale: str = "paper") -> list[Planned]:
@@ -55,10 +63,44 @@ def test_a_key_knows_neither_seeds_nor_artefact_but_every_other_setting() -> Non
     assert key_of(one) != key_of(Spec.read({"strategy": {"name": "fedraw"}}))
 
 
-def test_keys_stay_what_they_are() -> None:
-    # A new default changes every key, and finished cells would no longer be found: if this fails,
-    # leave the new setting out of the tables where it has its default.
+def test_every_committed_cell_is_found_under_the_key_of_its_spec() -> None:
+    files = sorted(CELLS.glob("*.json"))
+    assert len(files) > 1000
+    for path in files:
+        cell = json.loads(path.read_text(encoding="utf-8"))
+        assert f"{key_of(Spec.read(cell['spec']))}-{cell['seed']}" == path.stem
+
+
+def test_a_setting_that_is_younger_than_version_1_counts_when_it_is_no_default() -> None:
     assert key_of(Spec()) == "ab1990e6e8a4"
+    attack = {"misreport": {"label": 9}}
+    for younger, other in (
+        ({"strategy": {"labels": "declared"}}, {"strategy": {"labels": "checked"}}),
+        ({"run": {"receivers": "uniform"}}, {"run": {"receivers": "rare-first"}}),
+        ({"misreport": {"label": 9, "liars": 1}}, {"misreport": {"label": 9, "liars": 2}}),
+    ):
+        plain = {**attack, "run": {"concurrency": 5}}
+        key = key_of(Spec.read(plain))
+        assert key_of(Spec.read(merged(plain, younger))) == key
+        assert key_of(Spec.read(merged(plain, other))) != key
+
+
+@dataclass(frozen=True)
+class YoungerFedFa(FedFa):
+    """FedFa with a setting that it does not have yet."""
+
+    decay: float = 0.5
+
+
+def test_a_method_may_get_new_settings_without_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(**setting: float) -> list[str]:
+        fedfa, fedraw = {"name": "fedfa", **setting}, {"name": "fedraw"}
+        return [key_of(Spec.read({"strategy": strategy})) for strategy in (fedfa, fedraw)]
+
+    before = keys()
+    monkeypatch.setitem(BY_NAME, "fedfa", YoungerFedFa)
+    assert keys() == keys(decay=0.5) == before
+    assert keys(decay=0.25)[0] != before[0]
 
 
 def test_the_budget_counts_a_shared_run_once() -> None:

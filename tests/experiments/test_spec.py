@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from fedraw.errors import BadInput
+from fedraw.experiments.run import run
+from fedraw.experiments.sections import NOT_SETTINGS
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
@@ -37,6 +42,44 @@ def test_a_resolved_spec_reads_back_as_itself(name: str, tmp_path: Path) -> None
     spec = Spec.read({"strategy": {"name": name}, "misreport": {"label": "9"}})
     path = write(tmp_path, to_toml(spec.tables()))
     assert Spec.from_toml(path).tables() == spec.tables()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_written_spec_has_every_setting_of_its_method(name: str) -> None:
+    written = Spec.read({"strategy": {"name": name}}).tables()["strategy"]
+    settings = {f.name: f.default for f in fields(BY_NAME[name]) if f.name not in NOT_SETTINGS}
+    assert written == {"name": name, **settings}
+
+
+def test_a_written_spec_has_the_defaults_of_every_section() -> None:
+    tables = Spec.read(
+        {
+            "misreport": {"label": 9, "client": 3},
+            "speeds": {"arrivals": "jitter"},
+            "training": {"model": "resnet18"},
+        }
+    ).tables()
+    assert tables["misreport"]["liars"] == 1
+    assert tables["speeds"]["jitter"] == 0.2
+    assert tables["training"]["stem"] == "imagenet"
+    assert tables["run"]["receivers"] == "uniform"
+    assert Spec.read(tables).tables() == tables
+    assert {"stem", "jitter"}.isdisjoint({**Spec().tables()["training"], **tables["run"]})
+
+
+def test_a_model_of_ones_own_takes_the_place_of_the_specs_with_its_stem() -> None:
+    def flat(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+    tables = {
+        "speeds": {"kind": "equal"},
+        "training": {"model": "resnet18"},
+        "run": {"events": 1, "seeds": [1]},
+    }
+    (result,) = run(Spec.read(tables), model=flat)
+    training = result.summary["spec"]["training"]
+    assert training["model"] == "flat"
+    assert "stem" not in training
 
 
 def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:

@@ -35,12 +35,11 @@ def liars_of(
         able = np.setdiff1d(np.arange(seconds.size), rare)
     if not able.size:
         raise BadInput("misreport.client = 'fastest': every client holds a rare label; name one")
-    count = claim.liars or 1
-    if count > able.size:
+    if claim.liars > able.size:
         raise BadInput(
-            f"misreport.liars = {count}, and only {able.size} clients could be; ask for fewer"
+            f"misreport.liars = {claim.liars}, and only {able.size} clients could be; ask for fewer"
         )
-    return tuple(able[np.argsort(seconds[able], kind="stable")][:count].tolist())
+    return tuple(able[np.argsort(seconds[able], kind="stable")][: claim.liars].tolist())
 
 
 def claims(spec: Spec, table: LabelTable, dataset: Dataset, liars: Sequence[int]) -> LabelTable:

@@ -102,6 +102,7 @@ class Scenario:
             }
         if own.model is not None:
             tables["training"]["model"] = _name(own.model)
+            tables["training"].pop("stem", None)
         if own.strategy is not None:
             tables["strategy"] = {"name": _name(own.strategy), **settings_of(own.strategy)}
         return tables
@@ -171,8 +172,8 @@ def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
         case "fixed":
             return Fixed(clients.seconds)
         case "jitter":
-            spread = 0.2 if spec.speeds.jitter is None else spec.speeds.jitter
-            return jitter(clients.seconds, streams, spread)
+            assert spec.speeds.jitter is not None  # SpeedsSpec has a default for this law
+            return jitter(clients.seconds, streams, spec.speeds.jitter)
         case "recorded":
             return Recorded(clients.table.clients, read_trace(Path(spec.speeds.trace or "")))
         case _:

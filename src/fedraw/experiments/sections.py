@@ -19,6 +19,9 @@ NOT_SETTINGS = ("layout", "classes", "lr")
 # Weights by this name are the published ones in the data root; others are files.
 IMAGENET = "imagenet"
 
+# Durations are drawn from (1 ± this) times a client's mean.
+DEFAULT_JITTER = 0.2
+
 # Labels and clients by number or by name.
 Names = tuple[int | str, ...]
 
@@ -82,7 +85,7 @@ class SpeedsSpec:
     kind: Literal["equal", "uniform", "correlated", "ratio"] = "correlated"
     ratio: float | None = None
     arrivals: Literal["poisson", "fixed", "jitter", "recorded"] = "poisson"
-    jitter: float | None = None
+    jitter: float | None = None  # default with arrivals = "jitter": DEFAULT_JITTER
     trace: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +95,8 @@ class SpeedsSpec:
             raise BadInput(f"speeds.ratio = {self.ratio} must be a positive number")
         if self.jitter is not None and self.arrivals != "jitter":
             raise BadInput("speeds.jitter goes with arrivals = 'jitter'")
+        if self.jitter is None and self.arrivals == "jitter":
+            object.__setattr__(self, "jitter", DEFAULT_JITTER)
 
 
 @dataclass(frozen=True)
@@ -116,14 +121,14 @@ class MisreportSpec:
     client: int | str = "fastest"  # or a client's number; fastest: of those without rare labels
     share: float = 0.9
     form: Form = "paper"
-    liars: int | None = None  # so many do it together, the fastest of their kind; default: one
+    liars: int = 1  # so many do it together, the fastest of their kind
     # Adaptive: the liar's updates raise the claimed label's output by so much.
     support: float | None = None
 
     def __post_init__(self) -> None:
-        if self.liars is not None and self.liars < 1:
+        if self.liars < 1:
             raise BadInput(f"misreport.liars = {self.liars} must be at least 1")
-        if self.liars is not None and self.client != "fastest":
+        if self.liars > 1 and self.client != "fastest":
             raise BadInput(
                 f"misreport.liars = {self.liars} are the fastest ones, and misreport.client = "
                 f"{self.client!r} names one; leave one of them out"
@@ -193,9 +198,13 @@ class TrainingSpec:
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
-    stem: Literal["imagenet", "cifar"] | None = None  # resnet18; default imagenet
+    stem: Literal["imagenet", "cifar"] | None = None  # of resnet18, where the default is imagenet
     weights: str | None = None  # a file, or IMAGENET
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.stem is None and self.model == "resnet18":
+            object.__setattr__(self, "stem", "imagenet")
 
 
 @dataclass(frozen=True)
@@ -209,8 +218,8 @@ class RunSpec:
     seeds: tuple[int, ...] = (42, 123, 456)
     evaluate_every: int = 150
     concurrency: int | None = None  # default: all clients
-    # Below that, who is handed the model next: anyone idle (the default), or rare clients first.
-    receivers: Literal["uniform", "rare-first"] | None = None
+    # Below that, who is handed the model next: anyone idle, or rare clients first.
+    receivers: Literal["uniform", "rare-first"] = "uniform"
 
     def __post_init__(self) -> None:
         for key in ("events", "evaluate_every", "concurrency"):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedraw.errors import BadInput, nearest
 
 T = TypeVar("T")
+
+# Evaluating annotations takes most of the time of reading a spec.
+type_hints = cache(get_type_hints)
 
 
 def read_settings(kind: type[T], table: object, section: str) -> T:
@@ -19,12 +23,12 @@ def read_settings(kind: type[T], table: object, section: str) -> T:
 
 
 def checked_settings(
-    kind: type[Any], table: object, section: str, hidden: tuple[str, ...] = ()
+    kind: Any, table: object, section: str, hidden: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The section's values in the types of the dataclass's fields; `hidden` ones are no keys."""
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     known = {field.name: field for field in fields(kind) if field.name not in hidden}
     for key in table:
         if key not in known:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
@@ -28,9 +28,9 @@ from fedraw.experiments.sections import (
     SummariesSpec,
     TrainingSpec,
 )
-from fedraw.experiments.settings import read_settings
+from fedraw.experiments.settings import read_settings, type_hints
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import CAME_LATER, Strategy
+from fedraw.strategies.strategy import Strategy
 
 VERSION = 1
 # Keys that hold the path of a file.
@@ -140,12 +140,7 @@ def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
     known: tuple[Field[Any], ...] = fields(strategy) if is_dataclass(strategy) else ()
     values = {f.name: getattr(strategy, f.name) for f in known if f.name not in NOT_SETTINGS}
-    left_out = {f.name for f in known if f.metadata == CAME_LATER and values[f.name] == f.default}
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, str | int | float) and name not in left_out
-    }
+    return {name: value for name, value in values.items() if isinstance(value, str | int | float)}
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -191,7 +186,7 @@ def _is_path(value: object) -> bool:
 
 def _sections() -> dict[str, Any]:
     """The dataclass of each section; of one that may be missing, what it is if it is there."""
-    hints = get_type_hints(Spec)
+    hints = type_hints(Spec)
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
 
 

@@ -66,9 +66,10 @@ def _module(
     from fedraw.learning import models
 
     rng = streams.generator("initial model")
-    return models.build(
-        model or spec.training.model, input_shape, classes, rng, stem=spec.training.stem
-    )
+    if model is not None:  # in the place of the spec's model, and of its stem
+        return models.build(model, input_shape, classes, rng)
+    wanted = spec.training
+    return models.build(wanted.model, input_shape, classes, rng, stem=wanted.stem)
 
 
 def _trainer(spec: Spec, module: Module) -> Trainer:

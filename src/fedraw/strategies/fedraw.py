@@ -16,7 +16,7 @@ its DedupOnly. The caps on w are the paper's two defences against a false claim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedraw.core.aggregation import RunningSum, Term
@@ -30,7 +30,6 @@ from fedraw.core.weighting import Cap, capped_scores, check_cap
 from fedraw.core.witness import Labels, Witness
 from fedraw.errors import BadInput
 from fedraw.strategies.strategy import (
-    CAME_LATER,
     Arrived,
     Contents,
     Event,
@@ -75,7 +74,7 @@ class FedRAW:
     weighting: Literal["rarity", "uniform"] = "rarity"
     cap: Cap = "none"
     cap_at: float = 1.0
-    labels: Labels = field(default="declared", metadata=CAME_LATER)
+    labels: Labels = "declared"
     layout: Layout | None = None  # of the model, and the names of its outputs: only if not declared
     classes: tuple[Label, ...] | None = None
 

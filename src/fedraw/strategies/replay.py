@@ -32,7 +32,6 @@ from fedraw.core.update import Update
 from fedraw.core.witness import Labels, Witness
 from fedraw.strategies.deltas import empty_sums, moved, split
 from fedraw.strategies.strategy import (
-    CAME_LATER,
     Arrived,
     Contents,
     Event,
@@ -100,8 +99,8 @@ class Replay:
     threshold: float = 2.0  # rare is who has more than so many times the median score
     mass: float = 0.5  # at most this much for all rare clients together
     floor: float = 0.0
-    server_lr: float = field(default=1.0, metadata=CAME_LATER)  # η
-    labels: Labels = field(default="declared", metadata=CAME_LATER)
+    server_lr: float = 1.0  # η
+    labels: Labels = "declared"
     layout: Layout | None = None
     classes: tuple[Label, ...] | None = None
 

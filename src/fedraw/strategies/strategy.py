@@ -78,9 +78,6 @@ class State(Protocol):
 
 S = TypeVar("S", bound=State)
 
-# Of a setting that is younger than results which lack it: its default is the same experiment.
-CAME_LATER = {"came later": True}
-
 # Who may be handed the model next.
 Receivers = Collection[ClientId]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fedraw.experiments.compare import without_seeds
+from fedraw.errors import BadInput
 from fedraw.experiments.reproduction.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, Row
 from fedraw.experiments.spec import Spec
 
@@ -16,6 +17,37 @@ _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
 ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST), *EVIDENCE, *BEYOND)
+
+# The settings that every key contains, whatever their values. The committed cells were named by
+# these, so nothing is ever added or removed here; a later setting counts only where it has another
+# value than its default.
+_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
+    "data": ("name", "size", "holdout", "normalise"),
+    "features": ("weights", "backbone", "stem", "statistics"),
+    "partition": (
+        "kind", "clients", "rare_labels", "clients_per_rare_label", "clients_per_common_label",
+        "local_test",
+    ),
+    "speeds": ("kind", "arrivals"),
+    "misreport": ("label", "client", "share", "form"),
+    "label_noise": ("share", "clients"),
+    "drift": ("kind", "label", "at", "declared"),
+    "summaries": ("mechanism", "unit"),
+    "training": ("kind", "model", "epochs", "batch", "lr", "momentum", "weight_decay", "device"),
+    "run": ("events", "evaluate_every"),
+}  # fmt: skip
+_OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
+    "fedavg": ("weighting",),
+    "qfedavg": ("q", "p"),
+    "fedasync": ("alpha", "staleness", "exponent", "hinge_slope", "hinge_grace", "proximal"),
+    "fedbuff": ("buffer", "server_lr", "staleness", "exponent", "unique"),
+    "fedfa": ("buffer",),
+    "ca2fl": ("buffer", "server_lr", "refresh"),
+    "fedraw": ("buffer", "dedup", "weighting", "cap", "cap_at"),
+    "fedraw-replay": ("buffer", "threshold", "mass", "floor"),
+}
+# Sections that every spec has, so that one without a setting that counts says nothing.
+_ALWAYS_WRITTEN = frozenset(Spec().tables())
 
 
 @dataclass(frozen=True)
@@ -53,11 +85,37 @@ class Share:
 def key_of(spec: Spec) -> str:
     """The same for the same experiment, whatever its seeds and whoever asks for it.
 
+    It does not change when a spec gets new settings or sections, as long as they have their
+    defaults.
+
     >>> key_of(Spec()) == key_of(Spec.read({"run": {"seeds": [7]}}))
     True
     """
-    content = json.dumps(without_seeds({"spec": spec.tables()}), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    tables, content = spec.tables(), dict[str, Any](version=1)
+    del tables["version"], tables["run"]["seeds"]
+    for section, table in tables.items():
+        always = _IN_EVERY_KEY.get(section, ())
+        if section == "strategy":
+            always = ("name", *_OF_METHOD_IN_EVERY_KEY.get(table["name"], ()))
+        counted = {
+            key: value
+            for key, value in table.items()
+            if key in always or not _is_default(tables, section, key)
+        }
+        if counted or section not in _ALWAYS_WRITTEN:
+            content[section] = counted
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
+    """Whether a spec without this setting is the same experiment."""
+    rest = {name: value for name, value in tables[section].items() if name != key}
+    try:
+        without = Spec.read({**tables, section: rest}).tables()
+    except BadInput:  # the other settings need it
+        return False
+    return bool(without.get(section, {}).get(key) == tables[section][key])
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:

@@ -62,9 +62,9 @@ METRIC_NAMES = (
     "Worst10", "LocalRare", "LocalCommon", "MeanClient", "Jain",
 )  # fmt: skip
 
-# How far a trained run may be from its pinned trace. Other instruction sets of one processor (SSE,
-# AVX2, AVX-512) changed weights by less than 4e-8 and no evaluation. Of each label there are some
-# 36 test images, so one image is 2.8 percentage points of its recall.
+# How far a trained run may be from its pinned trace. With SSE instead of AVX2 on one processor,
+# weights changed by less than 4e-8 and no evaluation changed. Of each label there are some 36 test
+# images, so one image is 2.8 percentage points of its recall.
 WEIGHT_TOLERANCE = 1e-5
 EVALUATION_TOLERANCE = 3.0
 

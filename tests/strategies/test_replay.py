@@ -113,6 +113,20 @@ def test_more_rare_clients_than_slots_the_rarest_are_kept() -> None:
     assert state.model.tolist() == [3]
 
 
+def test_a_floor_is_for_members_only() -> None:
+    """What a client that has left sent is never refreshed: a floor would push it for ever."""
+    strategy = Replay(1, floor=1.0)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    for _ in range(60):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert state.model[0] > 16, "a member's difference is applied again and again"
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Left("r")])
+    for _ in range(60):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert list(state.kept) == ["r"]
+    assert state.model == pytest.approx([8], rel=1e-5), "applied once in all"
+
+
 def test_a_client_that_leaves_goes_on_acting_until_its_place_is_needed() -> None:
     strategy = Replay(1)
     state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Left("r")])

@@ -31,7 +31,7 @@ class Joined(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A client is gone: nobody waits for it, its buffered update stays until evicted."""
+    """A client is gone: nobody waits for it. What stays of its last update is up to the method."""
 
     client: ClientId
 

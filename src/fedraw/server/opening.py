@@ -21,7 +21,7 @@ from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.server.snapshots import tensors_of
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import State, Strategy
+from fedraw.strategies.strategy import State, Strategy, refuse_unknown_statistics
 
 
 def open_federation(  # noqa: PLR0913 - the clocks are for tests
@@ -64,6 +64,7 @@ def name_of(strategy: Strategy[Any]) -> str:
 
 def _kind_of_state(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
     """Try the strategy on as many sites as it will begin with, before anyone is asked anything."""
+    refuse_unknown_statistics(strategy, layout)
     sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
     try:
         state, _ = strategy.start(np.zeros(layout.size, np.float32), LabelTable.from_counts(sites))

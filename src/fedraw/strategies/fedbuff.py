@@ -80,7 +80,7 @@ class FedBuff:
 
     @property
     def request(self) -> Request:
-        return Request(sends="delta")
+        return Request(sends="delta", separates_statistics=self.layout is not None)
 
     def start(self, model: Vector, clients: LabelTable) -> tuple[FedBuffState, Receivers]:
         if self.unique and self.buffer > len(clients):

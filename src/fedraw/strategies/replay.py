@@ -118,7 +118,7 @@ class Replay:
 
     @property
     def request(self) -> Request:
-        return Request(sends="delta")
+        return Request(sends="delta", separates_statistics=self.layout is not None)
 
     def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
         federation, sums = Federation.of(clients), empty_sums(model, self.layout)

@@ -7,6 +7,7 @@ import pytest
 from tests.strategies.server import COUNTS, Server, begun, fed, sent
 
 from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
 from fedraw.errors import BadInput
 from fedraw.strategies.fedfa import FedFa
@@ -136,6 +137,25 @@ def test_a_client_that_comes_back_takes_its_old_slot() -> None:
     assert state.model.tolist() == [3]
 
 
+def test_inferred_labels_are_read_against_the_version_that_an_update_started_from() -> None:
+    layout = Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))])
+    strategy = FedRAW(2, labels="inferred", layout=layout, classes=("x", "y"))
+    state = begun(strategy, TWO_AND_ONE, 0, 0, 0, 0)
+    state = fed(strategy, state, [sent("a", 0, 0, 4, -4), sent("c", 0, 0, -4, 4)])
+    assert (state.version, state.model.tolist()) == (1, [0, 0, 0, 0])
+    state = fed(strategy, state, [sent("a", 0, 0, 4, -4, version=1)])
+    assert (state.version, state.model.tolist()) == (2, [0, 0, 0, 0])
+    # Version 2 is known as well: c raises x, by a little, from there.
+    state = fed(strategy, state, [sent("c", 0, 0, 1, -4, version=2)])
+    heard = state.witness.evidence.heard
+    assert {client: own.updates for client, own in heard.items()} == {"a": 2, "c": 2}
+    assert heard["c"].risen.tolist() == [1, 1]
+
+
+def test_a_buffer_may_have_a_slot_for_every_client() -> None:
+    assert begun(FedRAW(6), COUNTS, 0).version == 0
+
+
 THREE: dict[ClientId, LabelCounts] = {"a": {"x": 1}, "b": {"x": 1}, "c": {"y": 1}}
 
 
@@ -224,6 +244,7 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
     [
         ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
         ({"weighting": "rare"}, "weighting = 'rare' is unknown; known: rarity, uniform"),
+        ({"labels": "told"}, "labels = 'told' is unknown; known: declared, checked, inferred"),
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
         ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is no weight"),

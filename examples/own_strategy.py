@@ -29,7 +29,9 @@ class Median:
 
     @property
     def request(self) -> fedraw.Request:
-        return fedraw.Request()  # clients send models, nothing else
+        # Clients send models, nothing else. A strategy that asks for differences has to treat the
+        # statistics of batch norm apart, and to declare that here: see docs/method.md.
+        return fedraw.Request()
 
     def start(self, model: Vector, clients: fedraw.LabelTable) -> tuple[MedianState, Receivers]:
         return MedianState(model, Federation.of(clients)), clients.clients

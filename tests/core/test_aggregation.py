@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.core.aggregation import BLOCK, RunningSum
+from fedraw.core.buffer import SlidingWindow, Slot
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
@@ -63,6 +64,65 @@ def test_terms_one_by_one_are_terms_at_once(terms: list[tuple[float, float]]) ->
         single.add([(a, vector(value))])
     at_once.add([(a, vector(value)) for a, value in terms])
     assert single.total.tolist() == at_once.total.tolist()
+
+
+def slot(value: float, coefficient: float = 1.0, size: int = 1) -> Slot:
+    return Slot(Update(0, 0, np.full(size, value, np.float32), examples=1), coefficient)
+
+
+def mean_of_window(values: list[float], capacity: int, size: int = 1) -> list[Vector]:
+    """The running mean over a window, from its first time full on; version 0 sums anew."""
+    window, total, means = SlidingWindow(capacity), RunningSum.zeros(size), list[Vector]()
+    for value in values:
+        new = slot(value, size=size)
+        left = window.add(new)
+        changes = [(1.0, new.update.vector)]
+        changes += [] if left is None else [(-1.0, left.update.vector)]
+        if len(window.slots) < capacity:
+            total.add(changes)
+        else:
+            means.append(total.mean(changes, window.slots, len(means)))
+    return means
+
+
+@pytest.mark.parametrize("size", [1, BLOCK + 1])
+def test_a_huge_term_leaves_no_error_behind(size: int) -> None:
+    # The window of two holds 1e15 at two aggregations, and nothing of it at the third.
+    means = mean_of_window([0.1, 0.3, 1e15, 0.7, 0.9], 2, size)
+    for mean, expected in zip(means[-2:], [5e14, 0.8], strict=True):
+        assert mean == pytest.approx(expected, rel=1e-6)
+
+
+def test_neither_does_a_series_of_ever_smaller_ones() -> None:
+    # Each is 100,000 times its successor, so that none dwarfs what is left when it leaves.
+    values = [1.1 * 10.0**power for power in range(30, -1, -5)]
+    means = mean_of_window([*values, 1.1, 1.1, 1.1], 3)
+    assert means[-1] == pytest.approx([1.1], rel=1e-6)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-12, 12), st.sampled_from([-1, 1])), min_size=1, max_size=30),
+    st.integers(1, 4),
+)
+def test_a_running_mean_is_the_direct_one_whatever_has_left(
+    drawn: list[tuple[float, int]], capacity: int
+) -> None:
+    values = [sign * 10.0**power for power, sign in drawn]
+    means = mean_of_window(values, capacity)
+    for i, mean in enumerate(means):
+        held = np.array(values[i : i + capacity], np.float32).astype(np.float64)
+        # Terms of both signs may cancel: then the largest of them sets what float64 can tell.
+        slack = 1e-14 * np.abs(held).max()
+        assert mean == pytest.approx([held.mean()], rel=1e-6, abs=slack)
+
+
+def test_ordinary_terms_are_never_summed_anew() -> None:
+    """Committed results rest on the order of the additions."""
+    total = RunningSum.zeros(1)
+    total.mean([(1.0, vector(0.25)), (1.0, vector(0.5))], [slot(0.25), slot(0.5)], version=0)
+    total.total += 1.0  # would be gone if the slots were summed anew
+    changes = [(1.0, vector(1e-3)), (-1.0, vector(0.25))]
+    assert total.mean(changes, [slot(0.5), slot(1e-3)], version=1) == pytest.approx([1.501 / 2])
 
 
 def buffered(state: FedRAWState) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

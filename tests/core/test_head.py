@@ -44,3 +44,8 @@ def test_a_version_is_known_until_the_ring_has_gone_round() -> None:
 def test_a_model_without_an_output_layer_is_refused(layout: Layout | None) -> None:
     with pytest.raises(BadInput, match="labels = 'inferred' reads the model's output layer"):
         outputs(layout, "labels = 'inferred'")
+
+
+def test_levels_of_a_model_without_an_output_layer_are_refused() -> None:
+    with pytest.raises(BadInput, match="the layout has no output layer"):
+        levels(np.zeros(3, np.float32), Layout.of([("w", (3,))]))

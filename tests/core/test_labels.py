@@ -24,6 +24,13 @@ def test_coverage_counts_holders_not_samples() -> None:
     assert dict(zip(table.labels, table.coverage().tolist(), strict=True)) == {"cat": 1, "dog": 3}
 
 
+def test_a_claimed_share_without_a_count_covers_nothing() -> None:
+    """As a misreport makes it; one sample, on the other hand, is enough to hold a label."""
+    start, column, count = np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([1, 0, 5])
+    table = LabelTable(("a", "b"), ("x", "y"), start, column, count, np.array([1.0, 0.9, 1.0]))
+    assert table.coverage().tolist() == [2, 0]
+
+
 def test_fair_share_weighs_every_sample_the_same() -> None:
     table = LabelTable.from_counts({1: {"cat": 6}, 2: {"cat": 1, "dog": 1}})
     assert table.fair_shares().tolist() == [7 / 8, 1 / 8]

@@ -106,6 +106,26 @@ def test_weights_sum_to_one_and_keep_the_order_of_the_scores(
         assert found.max() <= cap_at * (1 + 1e-9)
 
 
+# Scores whose ratios go far beyond what a subtraction in float64 survives.
+far_apart = st.lists(st.floats(-15, 15).map(lambda power: 10.0**power), min_size=1, max_size=15)
+
+
+@given(far_apart, st.floats(0, 1))
+def test_water_filling_keeps_its_cap_whatever_the_ratio_of_the_scores(
+    scores: list[float], above: float
+) -> None:
+    cap_at = min(1.0, (1 + 1e-9) / len(scores) * (1 - above) + above)
+    found = weights(scores, "water-filling", cap_at)
+    assert found.max() <= cap_at * (1 + 1e-9)
+    assert found == pytest.approx(pin_and_redistribute(scores, cap_at), rel=1e-6, abs=1e-9)
+
+
+def test_a_tiny_score_beside_two_huge_ones_by_hand() -> None:
+    # Two are pinned at 0.4; the others share 0.2 in proportion to their scores, 1 : 3.
+    found = weights([1.0, 1e17, 3.0, 1e17], "water-filling", 0.4)
+    assert found == pytest.approx([0.05, 0.4, 0.15, 0.4])
+
+
 @given(some_scores)
 def test_a_cap_nobody_reaches_changes_nothing(scores: list[float]) -> None:
     plain = weights(scores)

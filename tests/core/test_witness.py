@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import LabelCounts
 from fedraw.core.update import Update
-from fedraw.core.witness import CLAIM_ODDS, Cleared, Doubt, Labels, Witness
+from fedraw.core.witness import CLAIM_ODDS, LEAST, Cleared, Doubt, Labels, Witness
+from fedraw.disk.snapshot import Arrays, pack, unpack
 
 LAYOUT = Layout.of([("fc.weight", (3, 1)), ("fc.bias", (3,))])
 CLASSES = ("x", "y", "z")
@@ -106,6 +109,64 @@ def test_a_lie_is_believed_until_silence_outweighs_the_benefit_of_the_doubt() ->
     for _ in range(200):
         score = says(witness, federation, "liar", 0.5, -0.1, -0.4)
     assert score == pytest.approx(0.1 / 4, rel=0.15), "what is true of the claim stays"
+
+
+def test_a_claim_that_is_not_believed_leaves_the_labels_coverage() -> None:
+    """z is held by one and claimed by two: once the lie is found out, its holder is alone again."""
+    witness, federation = begun("checked", {**LYING, "holder": {"z": 1}})
+    assert federation.score("holder") == 1 / 2
+    for _ in range(200):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert says(witness, federation, "holder", -0.2, -0.1, 0.3) == pytest.approx(1, rel=0.01)
+
+
+def test_a_claim_that_is_exaggerated_stays_in_the_labels_coverage() -> None:
+    """The liar holds a little of z: two hold it, however little of the claim is believed."""
+    witness, federation = begun("checked", {**LYING, "holder": {"z": 1}})
+    for _ in range(20):
+        says(witness, federation, "liar", 0.99, -0.5, 0.01)
+    assert says(witness, federation, "holder", -0.2, -0.1, 0.3) == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(("share", "told"), [(9, False), (12, True)])
+def test_a_doubt_is_told_if_it_is_about_a_tenth_of_the_data_or_more(share: int, told: bool) -> None:
+    counts: dict[str, LabelCounts] = {**COUNTS, "liar": {"x": 100 - share, "z": share}}
+    witness, federation = begun("checked", counts)
+    for _ in range(200):
+        says(witness, federation, "liar", 0.5, -0.1, -0.4)
+    assert bool(witness.take_news()) == told
+
+
+@pytest.mark.parametrize(("shown", "told"), [(0.05, False), (0.02, True)])
+def test_of_a_label_that_is_held_half_of_the_data_has_to_be_in_doubt(
+    shown: float, told: bool
+) -> None:
+    """60 % are claimed, and three times what is shown is believed: 45 or 54 % are in doubt."""
+    witness, federation = begun("checked", {**COUNTS, "liar": {"x": 4, "z": 6}})
+    for _ in range(20):
+        says(witness, federation, "liar", 1 - shown, -0.5, shown)
+    assert bool(witness.take_news()) == told
+
+
+def test_the_first_score_may_be_as_small_as_it_is() -> None:
+    """Nobody else has a score yet, beside which it could be too small."""
+    counts: dict[str, LabelCounts] = {str(i): {"x": 1} for i in range(2000)}
+    witness, federation = begun("checked", counts)
+    assert says(witness, federation, "0", 0.5, -0.1, -0.4) == pytest.approx(1 / 2000)
+
+
+def test_a_restored_witness_keeps_the_least_score() -> None:
+    """`told` is restored; how large a score ever was follows from it."""
+    witness, federation = begun("checked", {"a": {"x": 1}, "liar": {"y": 1}})
+    says(witness, federation, "a", 0.3, -0.1, -0.4)
+    own = 1.0
+    while own > LEAST / 4:  # what it is worth by itself; in the mean a and the liar have 1/2
+        least = says(witness, federation, "liar", -0.1, -0.1, -0.1)
+        own = float(witness.shares["liar"].sum())
+    assert LEAST**2 < own < least == pytest.approx(LEAST / 2, rel=0.2)
+    arrays = Arrays()
+    restored: Witness = unpack(Witness, json.loads(json.dumps(pack(witness, arrays))), arrays)
+    assert restored.scores(["liar"], federation) == [least]
 
 
 def test_news_are_told_once() -> None:

@@ -51,7 +51,8 @@ def test_fedraw_keeps_the_slow_sites_labels_and_fedfa_does_not(
         for name in ("fedraw", "fedfa"):
             folder = tmp_path / name
             config = {"fedraw.folder": str(folder), "fedraw.strategy.name": name}
-            run = deployment.run_app(APP, {**config, "fedraw.pinned": True})
+            more = {"fedraw.pinned": True, "fedraw.strategy.buffer": 4}  # as the README's table
+            run = deployment.run_app(APP, {**config, **more})
             assert run.wait(1800) == "finished:completed", run.log()
             evaluations = [record["metrics"] for record in read(folder, "evaluation")][-5:]
             means = [sum(m[key] for m in evaluations) / 5 for key in ("GlobalAcc", "AvgRare")]

@@ -66,6 +66,13 @@ def test_label_influence_against_the_fair_share() -> None:
     assert sum(label.influence for label in labels.values()) == pytest.approx(1)
 
 
+def test_a_client_that_never_weighed_anything_speaks_for_nothing() -> None:
+    table = LabelTable.from_counts({0: {"common": 30}, 1: {"rare": 10}})
+    labels = label_influence({0: 1.0}, table)
+    assert (labels["common"].influence, labels["rare"].influence) == (1, 0)
+    assert labels["rare"].ratio == 0
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["join", "leave", "step"]), st.sets(st.integers(0, 5), max_size=3))
 )

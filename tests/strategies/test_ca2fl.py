@@ -91,6 +91,13 @@ def test_a_leaver_takes_its_cached_difference_along() -> None:
     assert state.model.tolist() == pytest.approx([3 + 2 / 3])
 
 
+def test_the_last_member_is_measured_against_its_own_cache() -> None:
+    strategy = CA2FL(1)
+    state = fed(strategy, begun(strategy, TWO, 0), [Left("b"), sent("a", 2)])
+    # h = 2/1, and a sends what is cached.
+    assert fed(strategy, state, [sent("a", 2)]).model.tolist() == [2 + 2]
+
+
 def test_a_client_that_left_before_the_step_is_not_cached() -> None:
     strategy = CA2FL(2)
     events: list[Event] = [sent("a", 2), Left("a"), sent("b", 4)]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies.server import METHODS, Server, bits, sent
+from tests.strategies.server import COUNTS, METHODS, Server, bits, sent
 
-from fedraw.core.types import ClientId
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.disk import snapshot
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.rounds import Round
-from fedraw.strategies.strategy import Declared, Joined, Left, Strategy
+from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Strategy
 
 every_method = pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
 in_rounds = {"fedavg", "fedavg uniform", "qfedavg q=0", "qfedavg q=5", "qfedavg statistics"}
@@ -171,3 +175,118 @@ def test_a_buffered_update_outlives_its_client(strategy: Strategy[Any]) -> None:
     for client in (1, 2, 3):
         server.arrive(client)
     assert server.state.version > 0
+
+
+class Shrinking(Server):
+    """A server that has heard all six clients; then all but the first few leave."""
+
+    def __init__(self, strategy: Strategy[Any]) -> None:
+        super().__init__(strategy)
+        for client in list(COUNTS) * 2:
+            self.arrive(client)
+
+    def shrink(self, remaining: int) -> None:
+        for client in list(COUNTS)[remaining:]:
+            self.happen(Left(client))
+            self.in_flight.pop(client, None)
+
+    def arrive_with(self, client: ClientId, value: float) -> None:
+        """The client sends a model of this value everywhere, or that difference and statistics."""
+        version, start = self.in_flight.pop(client)
+        vector: Vector = np.full(start.size, value, np.float32)
+        self.happen(Arrived(Update(client, version, vector, 10, 1.0)))
+
+    def turns(self, count: int, value: float) -> None:
+        """Each member sends the value so many times, one after the other."""
+        for _ in range(count):
+            for client in list(self.state.federation):
+                self.arrive_with(client, value)
+
+
+few = pytest.mark.parametrize("remaining", [3, 1])
+
+
+@every_method
+@few
+def test_the_model_keeps_learning_with_fewer_members_than_places(
+    strategy: Strategy[Any], remaining: int
+) -> None:
+    """A buffer of four, and members that take turns: every eight arrivals change the model."""
+    server = Shrinking(strategy)
+    server.shrink(remaining)
+    members = cycle(list(server.state.federation))
+    for _ in range(10):
+        before, model = server.state.version, server.state.model
+        for client in islice(members, 8):
+            server.arrive(client)
+        assert server.state.version > before
+        assert not np.array_equal(server.state.model, model)
+
+
+@every_method
+@few
+def test_so_it_does_if_they_leave_before_the_first_aggregation(
+    strategy: Strategy[Any], remaining: int
+) -> None:
+    server = Server(strategy)
+    server.arrive(4)
+    for client in list(COUNTS)[remaining:]:
+        server.happen(Left(client))
+        server.in_flight.pop(client, None)
+    server.run(8)
+    assert server.state.version > 0
+
+
+sends_models = {
+    name: s
+    for name, s in METHODS.items()
+    if s.request.sends == "model" and not getattr(s, "q", 0)  # q above 0 shortens the step
+}
+
+
+@pytest.mark.parametrize("strategy", sends_models.values(), ids=sends_models.keys())
+@few
+def test_a_method_that_averages_models_forgets_who_left(
+    strategy: Strategy[Any], remaining: int
+) -> None:
+    server = Shrinking(strategy)
+    server.turns(2, 1000.0)
+    server.shrink(remaining)
+    server.turns(150, 2.0)
+    assert server.state.model == pytest.approx([2.0] * 5, rel=1e-4)
+    assert set(server.state.contents.clients) <= set(server.state.federation)
+
+
+sends_differences = {n: s for n, s in METHODS.items() if s.request.sends == "delta"}
+
+
+@pytest.mark.parametrize("strategy", sends_differences.values(), ids=sends_differences.keys())
+@few
+def test_what_a_leaver_changed_stays_but_does_not_go_on_forever(
+    strategy: Strategy[Any], remaining: int
+) -> None:
+    """Once the others change nothing any more, the model comes to rest."""
+    server = Shrinking(strategy)
+    server.turns(2, 1.0)
+    server.shrink(remaining)
+    server.turns(200, 0.0)
+    model = server.state.model
+    server.turns(40, 0.0)
+    assert server.state.model == pytest.approx(model, rel=1e-4)
+    assert np.abs(model).max() > 0.5
+
+
+@every_method
+@few
+def test_a_countdown_goes_on_bit_for_bit_from_disk(
+    strategy: Strategy[Any], remaining: int, tmp_path: Path
+) -> None:
+    through_disk, kept = Shrinking(strategy), Shrinking(strategy)
+    for server in (through_disk, kept):
+        server.shrink(remaining)
+    for event in range(12):
+        snapshot.save(through_disk.state, tmp_path / str(event))
+        through_disk.state = snapshot.load(type(through_disk.state), tmp_path / str(event))
+        through_disk.arrive_any()
+        kept.arrive_any()
+        assert bits(through_disk.state) == bits(kept.state)

@@ -101,6 +101,7 @@ def test_unique_needs_as_many_clients_as_places() -> None:
     with pytest.raises(BadInput, match=r"buffer = 7 never fills.*6 clients; use at most 6, or uni"):
         FedBuff(7, unique=True).start(np.zeros(1, np.float32), LabelTable.from_counts(COUNTS))
     assert begun(FedBuff(7), COUNTS, 0).version == 0
+    assert begun(FedBuff(6, unique=True), COUNTS, 0).version == 0
 
 
 def test_statistics_are_the_plain_mean_without_rate_or_discount() -> None:

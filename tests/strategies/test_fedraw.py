@@ -7,6 +7,7 @@ import pytest
 from tests.strategies.server import COUNTS, Server, begun, fed, sent
 
 from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
 from fedraw.errors import BadInput
 from fedraw.strategies.fedfa import FedFa
@@ -136,6 +137,91 @@ def test_a_client_that_comes_back_takes_its_old_slot() -> None:
     assert state.model.tolist() == [3]
 
 
+def test_inferred_labels_are_read_against_the_version_that_an_update_started_from() -> None:
+    layout = Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))])
+    strategy = FedRAW(2, labels="inferred", layout=layout, classes=("x", "y"))
+    state = begun(strategy, TWO_AND_ONE, 0, 0, 0, 0)
+    state = fed(strategy, state, [sent("a", 0, 0, 4, -4), sent("c", 0, 0, -4, 4)])
+    assert (state.version, state.model.tolist()) == (1, [0, 0, 0, 0])
+    state = fed(strategy, state, [sent("a", 0, 0, 4, -4, version=1)])
+    assert (state.version, state.model.tolist()) == (2, [0, 0, 0, 0])
+    # Version 2 is known as well: c raises x, by a little, from there.
+    state = fed(strategy, state, [sent("c", 0, 0, 1, -4, version=2)])
+    heard = state.witness.evidence.heard
+    assert {client: own.updates for client, own in heard.items()} == {"a": 2, "c": 2}
+    assert heard["c"].risen.tolist() == [1, 1]
+
+
+def test_a_buffer_may_have_a_slot_for_every_client() -> None:
+    assert begun(FedRAW(6), COUNTS, 0).version == 0
+
+
+THREE: dict[ClientId, LabelCounts] = {"a": {"x": 1}, "b": {"x": 1}, "c": {"y": 1}}
+
+
+def filled() -> Any:
+    """A buffer of three with a slot for each of three clients: S = 1/2, 1/2 and 1."""
+    strategy = FedRAW(3)
+    return fed(strategy, begun(strategy, THREE, 0), [sent("c", 7), sent("a", 1), sent("b", 1)])
+
+
+def test_with_fewer_members_than_places_a_leaver_is_evicted_after_k_arrivals() -> None:
+    strategy, state = FedRAW(3), filled()
+    assert state.model.tolist() == [4]  # (1 · 7 + 1/2 + 1/2) / 2
+    state = fed(strategy, state, [Left("c"), sent("a", 1), sent("b", 1)])
+    assert state.contents.clients == ["c", "a", "b"]
+    state = fed(strategy, state, [sent("a", 1)])
+    assert state.contents == (["a", "b"], [1 / 2, 1 / 2])
+    assert state.model.tolist() == [1]
+    state = fed(strategy, state, [sent("b", 2)])
+    assert (state.version, state.model.tolist()) == (5, [1.5])
+
+
+def test_to_join_again_cancels_the_countdown() -> None:
+    strategy, state = FedRAW(3), filled()
+    state = fed(strategy, state, [Left("c"), sent("a", 1), sent("b", 1)])
+    state = fed(strategy, state, [Joined("c", {"y": 1}), sent("a", 1), sent("b", 1), sent("a", 1)])
+    assert state.contents.clients == ["c", "a", "b"]
+    state = fed(strategy, state, [Left("c"), Joined("c", {"y": 1}), Left("c")])
+    state = fed(strategy, state, [sent("a", 1), sent("b", 1)])
+    assert state.contents.clients == ["c", "a", "b"]
+    assert fed(strategy, state, [sent("a", 1)]).contents.clients == ["a", "b"]
+
+
+def test_arrivals_before_too_few_remain_count_towards_the_eviction() -> None:
+    strategy = FedRAW(2)
+    state = fed(strategy, begun(strategy, THREE, 0), [sent("c", 7), sent("a", 1), Left("c")])
+    state = fed(strategy, state, [sent("a", 1), sent("a", 1)])
+    assert state.contents.clients == ["c", "a"], "two members for two places: evicted by age"
+    state = fed(strategy, state, [Left("b"), sent("a", 1)])
+    assert state.contents == (["a"], [1])
+
+
+def test_a_newcomer_without_an_update_does_not_stop_the_model() -> None:
+    strategy, state = FedRAW(3), filled()
+    state = fed(strategy, state, [Left("c"), sent("a", 1), sent("b", 1), sent("a", 1)])
+    state = fed(strategy, state, [Joined("new", {"z": 1}), sent("a", 5)])
+    assert state.contents.clients == ["a", "b"]
+    assert state.model.tolist() == [3]
+
+
+def test_a_departed_slot_whose_time_is_over_makes_room_before_a_members_slot_does() -> None:
+    four: dict[ClientId, LabelCounts] = {**THREE, "d": {"x": 1}}
+    strategy = FedRAW(3, weighting="uniform")
+    state = begun(strategy, four, 0)
+    events: list[Event] = [sent("a", 1), sent("b", 1), sent("c", 7), Left("c"), Left("b")]
+    state = fed(strategy, state, [*events, sent("a", 1), sent("a", 1), sent("d", 4)])
+    assert state.contents.clients == ["a", "d"]
+
+
+def test_a_cap_that_few_slots_cannot_meet_gives_them_equal_weights() -> None:
+    strategy = FedRAW(3, cap="water-filling", cap_at=0.4)
+    state = fed(strategy, begun(strategy, THREE, 0), [sent("c", 7), sent("a", 1), sent("b", 1)])
+    state = fed(strategy, state, [Left("b"), *[sent("a", 1)] * 3])
+    assert state.contents == (["c", "a"], [1 / 2, 1 / 2])
+    assert state.model.tolist() == [4]
+
+
 def test_weights_follow_scores_through_a_random_run() -> None:
     server = Server(FedRAW(4))
     for _ in range(200):
@@ -158,6 +244,7 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
     [
         ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
         ({"weighting": "rare"}, "weighting = 'rare' is unknown; known: rarity, uniform"),
+        ({"labels": "told"}, "labels = 'told' is unknown; known: declared, checked, inferred"),
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
         ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is no weight"),

@@ -11,6 +11,7 @@ from tests.strategies.server import COUNTS, begun, fed, sent
 from fedraw.core.aggregation import REFRESH
 from fedraw.errors import RefusedUpdate
 from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.strategy import Arrived, Strategy
@@ -27,6 +28,23 @@ def test_the_rounding_error_of_a_huge_update_goes(strategy: Strategy[Any]) -> No
         update = sent(clients[turn % len(clients)], 2, version=state.version)
         state = fed(strategy, state, [update])
     assert state.model == pytest.approx([2], rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", [FedFa(3), FedRAW(3)])
+def test_it_goes_with_the_update_that_left(strategy: Strategy[Any]) -> None:
+    state = begun(strategy, COUNTS, 0)
+    clients = list(COUNTS)
+    events = [sent(client, 0.1) for client in clients[:3]]
+    events += [sent(clients[3], 1e15), *(sent(client, 0.1) for client in clients[:3])]
+    state = fed(strategy, state, events)
+    assert clients[3] not in state.contents.clients
+    assert state.model == pytest.approx([0.1], rel=1e-6)
+
+
+def test_a_huge_difference_that_its_client_replaces_leaves_nothing_behind() -> None:
+    strategy = FedBuff(2, unique=True)
+    events = [sent(0, 1e15), sent(0, 0.1), sent(1, 0.3)]
+    assert fed(strategy, begun(strategy, COUNTS, 0), events).model == pytest.approx([0.2], rel=1e-6)
 
 
 def test_so_does_that_of_a_cached_difference() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,10 +10,11 @@ from tests.strategies.server import COUNTS, METHODS, Server, begun, bits, fed, s
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
+from fedraw.core.witness import Labels
 from fedraw.errors import BadInput
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Declared, Joined, Left
+from fedraw.strategies.strategy import Arrived, Declared, Joined, Left
 
 # S: c0 to c3 hold x with three others, so 1/4 each; r holds y alone, so 1. The median is 1/4.
 FIVE = {"c0": {"x": 1}, "c1": {"x": 1}, "c2": {"x": 1}, "c3": {"x": 1}, "r": {"y": 1}}
@@ -113,6 +116,20 @@ def test_more_rare_clients_than_slots_the_rarest_are_kept() -> None:
     assert state.model.tolist() == [3]
 
 
+def test_a_floor_is_for_members_only() -> None:
+    """What a client that has left sent is never refreshed: a floor would push it for ever."""
+    strategy = Replay(1, floor=1.0)
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8)])
+    for _ in range(60):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert state.model[0] > 16, "a member's difference is applied again and again"
+    state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Left("r")])
+    for _ in range(60):
+        state = fed(strategy, state, [sent("c0", 0, version=state.version)])
+    assert list(state.kept) == ["r"]
+    assert state.model == pytest.approx([8], rel=1e-5), "applied once in all"
+
+
 def test_a_client_that_leaves_goes_on_acting_until_its_place_is_needed() -> None:
     strategy = Replay(1)
     state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Left("r")])
@@ -128,6 +145,69 @@ def test_a_client_that_is_no_longer_rare_is_no_longer_replayed() -> None:
     strategy = Replay(1)
     state = fed(strategy, begun(strategy, FIVE, 0), [sent("r", 8), Declared("r", {"x": 5})])
     assert not state.rare and not state.kept
+
+
+# The bias of each output is its level; two labels, x and y.
+TWO_OUTPUTS: dict[str, Any] = {
+    "layout": Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))]),
+    "classes": ("x", "y"),
+}
+# The model is far from zero: a difference must not be read as a model.
+LEVELS = (0.0, 0.0, 5.0, 5.0)
+
+
+def showing(client: str, x: float, y: float, version: int = 0) -> Arrived:
+    """A difference that raises or lowers the outputs of x and y."""
+    return sent(client, 0, 0, x, y, version=version)
+
+
+@pytest.mark.parametrize("labels", ["inferred", "checked"])
+def test_labels_are_read_off_the_differences_themselves(labels: Labels) -> None:
+    strategy = Replay(5, labels=labels, **TWO_OUTPUTS)
+    state = begun(strategy, FIVE, *LEVELS)
+    for version in range(2):
+        common = [showing(f"c{i}", 0.5, -0.5, version) for i in range(4)]
+        state = fed(strategy, state, [*common, showing("r", -0.5, 0.5, version)])
+    assert {c: heard.risen.tolist() for c, heard in state.witness.evidence.heard.items()} == {
+        **{f"c{i}": [1, 0] for i in range(4)},
+        "r": [0, 1],
+    }
+    assert list(state.rare) == list(state.kept) == ["r"]
+    before = float(state.model[3])
+    state = fed(strategy, state, [showing(f"c{i % 4}", 0.5, -0.5, version=2) for i in range(5)])
+    # The common ones lower y by half of 0.5; what is left of r's difference raises it again.
+    assert state.model[3] - before > -0.2
+
+
+def test_whoever_shows_a_rare_label_is_rare_from_that_update_on() -> None:
+    """Also in the middle of a round, and although nobody has declared anything."""
+    strategy = Replay(4, labels="inferred", **TWO_OUTPUTS)
+    state = begun(strategy, FIVE, *LEVELS)
+    state = fed(strategy, state, [showing(f"c{i % 4}", 0.5, -0.5) for i in range(5)])
+    assert (state.rare, state.common) == ({}, ["c0"])
+    state = fed(strategy, state, [showing("r", -0.5, 0.5, version=1)])
+    assert list(state.rare) == list(state.kept) == ["r"]
+    assert state.common == ["c0"]
+
+
+def test_what_the_rare_weigh_is_found_anew_when_a_round_begins() -> None:
+    """Inferred: a newcomer has the mean score, and less than that once it has shown x."""
+    strategy = Replay(2, mass=0.9, labels="inferred", **TWO_OUTPUTS)
+    many: dict[ClientId, LabelCounts] = {f"c{i}": {"x": 1} for i in range(8)}
+    state = begun(strategy, {**many, "r": {"y": 1}}, *LEVELS)
+    state = fed(strategy, state, [showing(f"c{i}", 0.5, -0.5) for i in range(8)])
+    state = fed(strategy, state, [showing("r", -0.5, 0.5)])
+    state = fed(strategy, state, [Joined("n1", {"x": 1}), Joined("n2", {"x": 1})])
+    weight = state.rare["r"]
+    state = fed(strategy, state, [showing("c0", 0.5, -0.5)])
+    assert state.rare["r"] == weight
+    state = fed(strategy, state, [showing("n1", 0.5, -0.5)])  # begins a round
+    begins = state.rare["r"]
+    assert begins > weight
+    state = fed(strategy, state, [showing("n2", 0.5, -0.5)])  # ends it
+    assert state.rare["r"] == begins
+    state = fed(strategy, state, [showing("c0", 0.5, -0.5)])
+    assert state.rare["r"] > begins
 
 
 def test_a_floor_keeps_a_force() -> None:
@@ -167,8 +247,15 @@ def test_at_most_k_updates_are_remembered() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("buffer", 0), ("threshold", 0.5), ("mass", 1.0), ("floor", -1), ("server_lr", 0)],
+    [
+        ("buffer", 0),
+        ("threshold", 0.5),
+        ("mass", 1.0),
+        ("floor", -1),
+        ("server_lr", 0),
+        ("labels", "told"),
+    ],
 )
-def test_settings_that_cannot_be(key: str, value: float) -> None:
+def test_settings_that_cannot_be(key: str, value: float | str) -> None:
     with pytest.raises(BadInput, match=key):
         Replay(**{key: value})  # type: ignore[arg-type]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,12 @@ Term = tuple[float, Vector]
 # Elements per pass: a block of the sum and its scratch stay in the processor's cache.
 BLOCK = 1 << 17
 
-# A sum is taken anew once in so many turns of the buffer.
+# The sum is recomputed from scratch after this many turns of the buffer.
 REFRESH = 32
+
+# A term this many times larger than the sum dwarfs it. Once such a term has left, what its rounding
+# error may have left behind is up to 1e-10 of the sum; terms of ordinary training never get there.
+DWARFS = 2.0**20
 
 
 @dataclass(eq=False)
@@ -37,6 +41,8 @@ class RunningSum:
     """
 
     total: npt.NDArray[np.float64]
+    # The largest number of any term since the sum was last computed from scratch.
+    peak: float = 0.0
 
     @classmethod
     def zeros(cls, size: int) -> RunningSum:
@@ -69,16 +75,60 @@ class RunningSum:
     def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
         """The weighted mean of the slots, from what changed since the last one.
 
-        It is summed anew where that is no dearer (a buffer of one, everyone's score changed), and
-        every so often: a huge update that has left would leave its rounding error for ever.
+        The sum is recomputed from scratch when that is no slower (a buffer of one, or everyone's
+        score has changed), once in a while, and when a term that has been part of it dwarfs it:
+        then the rounding error of that term would be visible in the mean.
         """
-        if len(changes) > len(slots) or version % (REFRESH * len(slots)) == 0:
-            self.clear()
-            changes = [(slot.coefficient, slot.update.vector) for slot in slots]
-        return self.add(changes, divisor=sum([slot.coefficient for slot in slots]))
+        divisor = sum([slot.coefficient for slot in slots])
+        if len(changes) <= len(slots) and version % (REFRESH * len(slots)):
+            mean = self.add(changes, divisor=divisor)
+            if not self._is_dwarfed(changes):
+                return mean
+        terms = [(slot.coefficient, slot.update.vector) for slot in slots]
+        return self._recompute(terms, divisor)
+
+    def correct(self, changes: Sequence[Term], terms: Iterable[Term]) -> None:
+        """Add the changes; `terms` is everything that the sum then consists of.
+
+        The sum is recomputed from the terms when one that has been part of it dwarfs it.
+        """
+        self.add(changes)
+        if self._is_dwarfed(changes):
+            self._recompute(list(terms), 1.0)
 
     def clear(self) -> None:
         self.total.fill(0)
+        self.peak = 0.0
+
+    def _recompute(self, terms: Sequence[Term], divisor: float) -> Vector:
+        self.clear()
+        self.peak = _largest_of_terms(terms)
+        return self.add(terms, divisor=divisor)
+
+    def _is_dwarfed(self, changes: Sequence[Term]) -> bool:
+        """Whether a term since the last recomputation dwarfs the sum, which has the changes.
+
+        The first block of an ordinary sum already says no.
+        """
+        self.peak = peak = max(self.peak, _largest_of_terms(changes))
+        if not peak:
+            return False
+        starts = range(0, self.total.size, BLOCK)
+        return all(peak > DWARFS * _largest(self.total[i : i + BLOCK]) for i in starts)
+
+
+def _largest_of_terms(terms: Iterable[Term]) -> float:
+    """The largest number that is added; what is taken off was added before."""
+    largest = 0.0
+    for a, vector in terms:
+        if a > 0:
+            for start in range(0, vector.size, BLOCK):
+                largest = max(largest, a * _largest(vector[start : start + BLOCK]))
+    return largest
+
+
+def _largest(block: npt.NDArray[Any]) -> float:
+    return max(float(np.maximum.reduce(block)), -float(np.minimum.reduce(block)))
 
 
 def inner(one: Vector, other: Vector) -> float:

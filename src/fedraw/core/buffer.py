@@ -64,6 +64,10 @@ class OneSlotBuffer:
         self.by_client[client] = slot
         return left
 
+    def remove(self, client: ClientId) -> Slot:
+        """Take out a client's slot; nobody takes its place."""
+        return self.by_client.pop(client)
+
 
 @dataclass(eq=False)
 class SlidingWindow:

@@ -13,6 +13,9 @@ from fedraw.errors import BadInput
 Cap = Literal["none", "naive", "water-filling"]
 Staleness = Literal["none", "polynomial", "hinge"]
 
+# A difference this small beside what it was taken from has lost too many digits.
+CANCELLED = 1e-6
+
 
 def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> Floats:
     """Weights proportional to the scores, summing to one, kept down by the cap.
@@ -47,15 +50,23 @@ def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[
 
 
 def _water_level(scores: Sequence[float], cap_at: float) -> float:
-    """The score that weighs exactly `cap_at` once everything above it is cut down to it."""
-    rest = sum(scores)
+    """The score that weighs exactly `cap_at` once everything above it is cut down to it.
+
+    `rest` is the sum of the scores that are not pinned. It is reduced by each pinned score, and
+    summed anew from the smallest score up once so little is left of it that the subtraction would
+    have cancelled its digits: below a millionth of all scores, where no ordinary score lies.
+    """
+    rest = total = sum(scores)
     room = 1.0
-    for score in sorted(scores, reverse=True):
+    ranked = sorted(scores, reverse=True)
+    for pinned, score in enumerate(ranked, 1):
         # With the larger ones pinned at the cap, the others share the room left by their scores.
         if score * room <= cap_at * rest:
             break
         rest -= score
         room -= cap_at
+        if rest < total * CANCELLED:
+            rest = sum(reversed(ranked[pinned:]))
         if rest <= 0 or room <= 0:
             return min(scores)
     return cap_at * rest / room

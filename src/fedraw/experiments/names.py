@@ -7,28 +7,19 @@ from typing import Any
 
 from fedraw.experiments.sections import StrategySpec
 from fedraw.experiments.toml import flat
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import method_name, name_of, settings_of
 from fedraw.strategies.strategy import Strategy
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
-    """The strategy's name; FedRAW's two ablations have their own.
+    """What tables call the strategy that a spec names, or one that is given instead.
 
     >>> row_name(StrategySpec("fedraw", {"weighting": "uniform"}))
     'fedraw-dedup-only'
     """
-    name, settings = spec.name, dict(spec.settings)
-    if strategy is not None:
-        kinds = {kind: known for known, kind in BY_NAME.items()}
-        name = kinds.get(type(strategy), type(strategy).__name__.lower())
-        settings = dict(vars(strategy)) if name == "fedraw" else {}
-    if name != "fedraw":
-        return name
-    dedup = settings.get("dedup", True)
-    rarity = settings.get("weighting", "rarity") == "rarity"
-    if dedup:
-        return "fedraw" if rarity else "fedraw-dedup-only"
-    return "fedraw-weight-only" if rarity else "fedraw-neither"
+    if strategy is None:
+        return method_name(spec.name, spec.settings)
+    return method_name(name_of(strategy), settings_of(strategy))
 
 
 def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -18,13 +18,14 @@ from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
 from fedraw.experiments.source import Where
-from fedraw.experiments.spec import Spec, settings_of
+from fedraw.experiments.spec import Spec, spec_settings_of
 from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.drift import Drift
 from fedraw.simulation.executor import Executor
 from fedraw.simulation.loop import Simulation, Tamper
 from fedraw.simulation.support import Support
+from fedraw.strategies.catalog import name_of
 from fedraw.strategies.deltas import with_layout
 from fedraw.strategies.strategy import Strategy
 
@@ -104,7 +105,8 @@ class Scenario:
             tables["training"]["model"] = _name(own.model)
             tables["training"].pop("stem", None)
         if own.strategy is not None:
-            tables["strategy"] = {"name": _name(own.strategy), **settings_of(own.strategy)}
+            settings = spec_settings_of(own.strategy)
+            tables["strategy"] = {"name": name_of(own.strategy), **settings}
         return tables
 
     def simulation(self, executor: Executor) -> Simulation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +29,7 @@ from fedraw.experiments.sections import (
     TrainingSpec,
 )
 from fedraw.experiments.settings import read_settings, type_hints
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import BY_NAME, settings_of
 from fedraw.strategies.strategy import Strategy
 
 VERSION = 1
@@ -117,7 +117,7 @@ class Spec:
     def tables(self) -> dict[str, Any]:
         """Nested tables that `read` takes back: every default spelled out, nothing that is None."""
         raw = asdict(self)
-        raw["strategy"] = {"name": self.strategy.name, **settings_of(self.make_strategy())}
+        raw["strategy"] = {"name": self.strategy.name, **spec_settings_of(self.make_strategy())}
         clean = {
             section: {key: _plain(value) for key, value in table.items() if value is not None}
             for section, table in raw.items()
@@ -136,11 +136,13 @@ class Spec:
         return replace(self, **changed)
 
 
-def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
+def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
-    known: tuple[Field[Any], ...] = fields(strategy) if is_dataclass(strategy) else ()
-    values = {f.name: getattr(strategy, f.name) for f in known if f.name not in NOT_SETTINGS}
-    return {name: value for name, value in values.items() if isinstance(value, str | int | float)}
+    return {
+        name: value
+        for name, value in settings_of(strategy).items()
+        if isinstance(value, str | int | float) and name not in NOT_SETTINGS
+    }
 
 
 def parse_change(text: str) -> tuple[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from fedraw.server.ledger import Identity, Ledger
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.server.snapshots import tensors_of
-from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import State, Strategy
+from fedraw.strategies.catalog import method_name, name_of, settings_of
+from fedraw.strategies.strategy import State, Strategy, refuse_unknown_statistics
 
 
 def open_federation(  # noqa: PLR0913 - the clocks are for tests
@@ -43,10 +43,15 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     """
     now = time.monotonic() if now is None else now
     state = _kind_of_state(strategy, settings, layout)
-    facts = {"influence": getattr(strategy, "influence", "slots"), "engine": engine}
+    own = {name: _plain(value) for name, value in settings_of(strategy).items()}
+    kind = name_of(strategy)
+    facts = {
+        "name": method_name(kind, own),
+        "influence": getattr(strategy, "influence", "slots"),
+        "engine": engine,
+    }
     told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
-    method = {"name": name_of(strategy), **_settings_of(strategy)}
-    identity = Identity(method, told, tensors_of(layout, dtypes), facts)
+    identity = Identity({"name": kind, **own}, told, tensors_of(layout, dtypes), facts)
     ledger = Ledger(settings.folder, strategy, identity, wall or time.time)
     try:
         ledger.recover(state, now)
@@ -56,14 +61,9 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     return Coordinator(ledger, strategy, model, settings, layout, evaluate)
 
 
-def name_of(strategy: Strategy[Any]) -> str:
-    """What the log calls it: the catalogue's name, or a user's class."""
-    known = {kind: name for name, kind in BY_NAME.items()}
-    return known.get(type(strategy), type(strategy).__name__)
-
-
 def _kind_of_state(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
     """Try the strategy on as many sites as it will begin with, before anyone is asked anything."""
+    refuse_unknown_statistics(strategy, layout)
     sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
     try:
         state, _ = strategy.start(np.zeros(layout.size, np.float32), LabelTable.from_counts(sites))
@@ -75,13 +75,6 @@ def _kind_of_state(strategy: Strategy[Any], settings: Settings, layout: Layout) 
             "values, so a server could not restore it"
         )
     return type(state)
-
-
-def _settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    if not is_dataclass(strategy) or isinstance(strategy, type):
-        return {}
-    settings = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
-    return {name: _plain(v) for name, v in settings.items() if not isinstance(v, Layout)}
 
 
 def _plain(value: Any) -> Any:

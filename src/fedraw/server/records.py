@@ -26,10 +26,11 @@ def start_record(
     rare: Sequence[str],
     **facts: Any,
 ) -> Record:
+    """`facts` has the name that tables show, among others; `strategy` has the catalogue's."""
     return {
         "kind": "start",
         "format": FORMAT,
-        "name": strategy["name"],
+        "name": facts["name"],
         "seed": None,
         "events": settings.get("arrivals"),
         "labels": list(labels),

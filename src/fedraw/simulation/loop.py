@@ -19,7 +19,15 @@ from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
 from fedraw.simulation.drift import Drift
 from fedraw.simulation.executor import Executor, Job
-from fedraw.strategies.strategy import Arrived, Contents, Declared, State, Strategy, news
+from fedraw.strategies.strategy import (
+    Arrived,
+    Contents,
+    Declared,
+    State,
+    Strategy,
+    news,
+    refuse_unknown_statistics,
+)
 
 # What a client makes of its trained model before it is sent; beside it, the model it started from.
 Tamper = Callable[[Vector, Vector], Vector]
@@ -102,6 +110,7 @@ class Simulation:
     ) -> None:
         if concurrency is not None and concurrency < 1:
             raise BadInput(f"concurrency = {concurrency} must be at least 1")
+        refuse_unknown_statistics(strategy, layout)
         self._strategy = strategy
         self._sends_delta = strategy.request.sends == "delta"
         self._law = law

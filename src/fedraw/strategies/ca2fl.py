@@ -80,7 +80,7 @@ class CA2FL:
 
     @property
     def request(self) -> Request:
-        return Request(sends="delta")
+        return Request(sends="delta", separates_statistics=self.layout is not None)
 
     def start(self, model: Vector, clients: LabelTable) -> tuple[CA2FLState, Receivers]:
         residuals, statistics = empty_sums(model, self.layout)

@@ -4,7 +4,8 @@ Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019.
 
 On the arrival of w_i with staleness τ in versions   w ← (1 − α_t) w + α_t w_i,   α_t = α s(τ),
 s(τ) = 1, (1 + τ)^-a, or 1 up to b and 1 / (a (τ − b) + 1) after it. The client's loss has the
-proximal term (ρ/2) ||x − x_start||².
+proximal term (ρ/2) ||x − x_start||². In the paper ρ is above 0. Here ρ is the setting `proximal`,
+which is 0 by default, so that all methods train with the same local loss.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ After K arrivals   w ← w + η (1/K) Σ_i s(τ_i) Δ_i,   Δ_i relative to the 
 from, s(τ) = 1 or (1 + τ)^-a with τ in versions. A partial last buffer is never applied.
 
 `unique=True` keeps the latest difference of a client that comes again before the buffer is full.
+If clients have left and fewer than K members remain, the buffer is then full with as many
+differences as there are members, and the mean is over those.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class FedBuff:
 
     @property
     def request(self) -> Request:
-        return Request(sends="delta")
+        return Request(sends="delta", separates_statistics=self.layout is not None)
 
     def start(self, model: Vector, clients: LabelTable) -> tuple[FedBuffState, Receivers]:
         if self.unique and self.buffer > len(clients):
@@ -96,9 +98,10 @@ class FedBuff:
         if state.full:
             self._empty(state)
         self._take_in(state, event.update)
-        if len(state.clients) == self.buffer:
-            step = state.sum.add([], divisor=self.buffer)
-            statistics = state.statistics.add([], divisor=self.buffer)
+        count = len(state.clients)
+        if count >= (min(self.buffer, len(state.federation)) if self.unique else self.buffer):
+            step = state.sum.add([], divisor=count)
+            statistics = state.statistics.add([], divisor=count)
             state.model = frozen(moved(state.model, step, statistics, self.server_lr))
             state.version += 1
             state.full = True
@@ -117,10 +120,17 @@ class FedBuff:
         else:
             state.clients.append(update.client)
             state.discounts.append(s)
-        if self.unique:
-            state.latest[update.client] = Slot(update, s)
-        state.sum.add(terms)
-        state.statistics.add(plain)
+        if not self.unique:
+            state.sum.add(terms)
+            state.statistics.add(plain)
+            return
+        state.latest[update.client] = Slot(update, s)
+        kept = [
+            (slot.coefficient, split(slot.update.vector, self.layout))
+            for slot in state.latest.values()
+        ]
+        state.sum.correct(terms, ((s, delta) for s, (delta, _) in kept))
+        state.statistics.correct(plain, ((1.0, statistics) for _, (_, statistics) in kept))
 
     def _empty(self, state: FedBuffState) -> None:
         state.sum.clear()

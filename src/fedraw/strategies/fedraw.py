@@ -11,6 +11,13 @@ On the arrival of θ_i:   a client in the buffer B is replaced where it stands, 
 its DedupOnly. The caps on w are the paper's two defences against a false claim. Beyond the paper,
 `labels` says where S comes from: what clients declare, that as far as their updates bear it out
 ("checked"), or the updates alone ("inferred"); see core.witness.
+
+The paper has no clients that leave. Here the slot of a client that has left is evicted by age like
+any other. That never happens if fewer than K members remain, because they all have slots already.
+Then the slot is evicted once K updates of others have arrived since the client left; a client that
+joins again before that keeps its slot. For the first aggregation the buffer counts as full with
+min(K, number of members) slots, and from then on every arrival aggregates what the buffer holds.
+While nobody leaves this is the paper's rule.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
 from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
-from fedraw.core.types import Label, Vector
+from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import Cap, capped_scores, check_cap
 from fedraw.core.witness import Labels, Witness
@@ -33,6 +40,7 @@ from fedraw.strategies.strategy import (
     Arrived,
     Contents,
     Event,
+    Joined,
     Receivers,
     Request,
     called,
@@ -56,11 +64,14 @@ class FedRAWState:
     buffer: OneSlotBuffer | SlidingWindow
     weighted_sum: RunningSum
     witness: Witness | None = None  # unless labels are as declared
+    full: bool = False  # whether the buffer has been full: from then on, every arrival aggregates
+    # Of clients in the buffer that have left: how many updates have arrived since.
+    arrivals_since_left: dict[ClientId, int] = field(default_factory=dict)
 
     @property
     def contents(self) -> Contents:
         clients = self.buffer.clients
-        if len(clients) < self.buffer.capacity:
+        if not self.full:
             return Contents(clients)
         coefficients = [slot.coefficient for slot in self.buffer.slots]
         total = sum(coefficients)
@@ -103,32 +114,49 @@ class FedRAW:
 
     def step(self, state: FedRAWState, event: Event) -> tuple[FedRAWState, Receivers]:
         if not isinstance(event, Arrived):
-            return state, change_members(state.federation, event, state.witness)
+            receivers = change_members(state.federation, event, state.witness)
+            if isinstance(event, Joined):
+                state.arrivals_since_left.pop(event.client, None)
+            return state, receivers
         check(state, event.update)
         if state.witness is not None and self.layout is not None:
             state.witness.hear(event.update, self.layout, state.federation, sends_delta=False)
         changes = self._take_in(state, event.update)
-        slots = state.buffer.slots
-        if len(slots) < self.buffer:
-            state.weighted_sum.add(changes)
-        else:
+        if state.full:
+            slots = state.buffer.slots
             state.model = frozen(state.weighted_sum.mean(changes, slots, state.version))
             state.version += 1
             if state.witness is not None and self.layout is not None:
                 state.witness.handed(state.version, state.model, self.layout)
+        else:
+            state.weighted_sum.add(changes)
         return state, [event.update.client]
 
     def _take_in(self, state: FedRAWState, update: Update) -> Sequence[Term]:
         """Buffer the update; return what that changes in the weighted sum."""
-        changes: list[Term] = []
+        gone = self._evict_departed(state)
         left = state.buffer.add(Slot(update, 0.0))
-        if left is not None:
-            changes.append((-left.coefficient, left.update.vector))
+        gone += [] if left is None else [left]
+        changes: list[Term] = [(-slot.coefficient, slot.update.vector) for slot in gone]
+        needed = min(self.buffer, len(state.federation)) if self.dedup else self.buffer
+        state.full = state.full or len(state.buffer.slots) >= needed
         for slot, coefficient in zip(state.buffer.slots, self._scores(state), strict=True):
             if coefficient != slot.coefficient:
                 changes.append((coefficient - slot.coefficient, slot.update.vector))
                 slot.coefficient = coefficient
         return changes
+
+    def _evict_departed(self, state: FedRAWState) -> list[Slot]:
+        """Count an arrival for the clients that have left; take out those whose time is over."""
+        departed, buffer = state.federation.departed, state.buffer
+        if not departed or not isinstance(buffer, OneSlotBuffer):  # a sliding window moves on
+            return []
+        before = state.arrivals_since_left
+        since = {c: before.get(c, 0) + 1 for c in buffer.clients if c in departed}
+        few = len(state.federation) < self.buffer
+        over = [client for client, arrivals in since.items() if few and arrivals >= self.buffer]
+        state.arrivals_since_left = {c: n for c, n in since.items() if c not in over}
+        return [buffer.remove(client) for client in over]
 
     def _scores(self, state: FedRAWState) -> Sequence[float]:
         clients = state.buffer.clients
@@ -136,5 +164,4 @@ class FedRAW:
             return [1.0] * len(clients)
         scores: Sequence[float] = scores_of(state.federation, state.witness, clients)
         # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
-        full = len(clients) == self.buffer
-        return capped_scores(scores, self.cap, self.cap_at) if full else scores
+        return capped_scores(scores, self.cap, self.cap_at) if state.full else scores

@@ -11,8 +11,10 @@ arrivals, A the sum of the m differences from clients outside R and ρ = Σ W_r 
 So h_r is applied once in all, and again as far as others undo it. With R empty this is FedBuff.
 
 A client that leaves keeps its h_r until members need the place: its labels would be gone with it,
-and it may be back. `floor` > 0 keeps a force of at least floor / N on every h_r. `labels` says
-where S comes from, as for FedRAW; unless it is declared, R is looked for in every round.
+and it may be back. `floor` > 0 keeps a force of at least floor / N on the h_r of every member; a
+client that has left sends no new one, so that a floor would push the model that way for ever.
+`labels` says where S comes from, as for FedRAW; unless it is declared, R is looked for in every
+round.
 """
 
 from __future__ import annotations
@@ -115,7 +117,7 @@ class Replay:
 
     @property
     def request(self) -> Request:
-        return Request(sends="delta")
+        return Request(sends="delta", separates_statistics=self.layout is not None)
 
     def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
         federation, sums = Federation.of(clients), empty_sums(model, self.layout)
@@ -184,9 +186,8 @@ class Replay:
     def _move(self, state: ReplayState) -> Vector:
         """v: the mean of those outside R, and what is left of what the others sent."""
         count = len(state.common)
-        least = self.floor / max(len(state.federation), 1)
         forces = [
-            (max(least, state.rare[client] * max(0.0, 1 - kept.progress)), self._difference(kept))
+            (self._force(state, client), self._difference(kept))
             for client, kept in state.kept.items()
             if kept.squared > TINY
         ]
@@ -196,6 +197,12 @@ class Replay:
         # Σ_j Δ_j + Σ_r f_r m/(1 − ρ) h_r over m/(1 − ρ): without R it is FedBuff's, bit for bit.
         divisor = count / (1 - rho)
         return state.sum.add([(force * divisor, h) for force, h in forces], divisor=divisor)
+
+    def _force(self, state: ReplayState, client: ClientId) -> float:
+        """How much of h_r is applied now."""
+        force = state.rare[client] * max(0.0, 1 - state.kept[client].progress)
+        members = state.federation
+        return max(self.floor / len(members), force) if client in members else force
 
     def _difference(self, kept: Kept) -> Vector:
         return split(kept.update.vector, self.layout)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Joined(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A client is gone: nobody waits for it, its buffered update stays until evicted."""
+    """A client is gone: nobody waits for it. What stays of its last update is up to the method."""
 
     client: ClientId
 
@@ -47,11 +47,17 @@ Event = Arrived | Joined | Left | Declared
 
 
 class Request(NamedTuple):
-    """What a strategy asks of its clients beside plain local training."""
+    """What a strategy asks of its clients beside plain local training.
+
+    Batch-norm statistics in a difference ("delta") are sent as they are: they are no difference.
+    `separates_statistics` says that the strategy knows which part of a difference they are and
+    treats that part by itself. Without it, a model with statistics is refused.
+    """
 
     sends: Literal["model", "delta"] = "model"
     loss: bool = False
     proximal: float = 0.0
+    separates_statistics: bool = False
 
 
 class Contents(NamedTuple):
@@ -97,6 +103,22 @@ class Strategy(Protocol[S]):
     def start(self, model: Vector, clients: LabelTable) -> tuple[S, Receivers]: ...
 
     def step(self, state: S, event: Event) -> tuple[S, Receivers]: ...
+
+
+def refuse_unknown_statistics(strategy: Strategy[Any], layout: Layout | None) -> None:
+    """Refuse a strategy that would take a model's batch-norm statistics for differences."""
+    request = strategy.request
+    if layout is None or request.sends == "model" or request.separates_statistics:
+        return
+    count = layout.size - layout.parameter_count
+    if count:
+        raise BadInput(
+            f"{type(strategy).__name__} asks clients for differences, and this model has {count} "
+            "batch-norm statistics, which clients send as they are. Average them apart from the "
+            "differences (see fedraw.strategies.fedbuff) and declare that with "
+            "Request(sends='delta', separates_statistics=True); or ask for models, or choose a "
+            "model without batch norm"
+        )
 
 
 def check(state: State, update: Update, needs_loss: bool = False) -> None:

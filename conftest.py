@@ -1,0 +1,14 @@
+"""What holds for all tests, those in the docstrings of `src` included."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# With --import-mode=importlib, pytest executes a collected module of a package that nobody has
+# imported yet, although importing its parent package has just imported that module: its classes
+# would then exist twice. Importing the package first avoids this.
+import fedraw  # noqa: F401
+
+# How long a machine takes to draw an example says nothing about what is tested.
+settings.register_profile("fedraw", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedraw")

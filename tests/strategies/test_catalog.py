@@ -1,0 +1,58 @@
+"""A method has one name and one set of recorded settings, whoever runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.engine import Engine
+
+import fedraw
+from fedraw.disk.event_log import read_log
+
+SPEC: dict[str, Any] = {
+    "training": {"kind": "none"},
+    "speeds": {"kind": "equal"},
+    "run": {"events": 10, "seeds": [1]},
+}
+
+
+def of_a_simulation(strategy: dict[str, Any], folder: Path, given: Any = None) -> dict[str, Any]:
+    fedraw.run(fedraw.Spec.read({**SPEC, "strategy": strategy}), out=folder, strategy=given)
+    return next(iter(read_log(folder / "seed-1" / "events.jsonl")))
+
+
+def of_a_server(strategy: Any, folder: Path) -> dict[str, Any]:
+    engine = Engine(folder, strategy)
+    engine.accept(1)
+    engine.coordinator._ledger.log.close()
+    return engine.log("start")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "strategy"),
+    [
+        ("fedraw", {}, fedraw.FedRAW(3)),
+        ("fedraw-dedup-only", {"weighting": "uniform"}, fedraw.FedRAW(3, weighting="uniform")),
+        ("fedraw-weight-only", {"dedup": False}, fedraw.FedRAW(3, dedup=False)),
+        (
+            "fedraw-neither",
+            {"dedup": False, "weighting": "uniform"},
+            fedraw.FedRAW(3, dedup=False, weighting="uniform"),
+        ),
+        ("fedraw-replay", {"name": "fedraw-replay"}, fedraw.Replay(3)),
+        ("fedfa", {"name": "fedfa"}, fedraw.FedFa(3)),
+        ("fedbuff", {"name": "fedbuff", "unique": True}, fedraw.FedBuff(3, unique=True)),
+    ],
+)
+def test_a_server_records_what_a_simulation_records(
+    name: str, table: dict[str, Any], strategy: Any, tmp_path: Path
+) -> None:
+    named = of_a_simulation({"name": "fedraw", "buffer": 3, **table}, tmp_path / "named")
+    given = of_a_simulation({}, tmp_path / "given", strategy)
+    served = of_a_server(strategy, tmp_path / "served")
+    assert [start["name"] for start in (named, given, served)] == [name] * 3
+    settings = named["spec"]["strategy"]
+    assert given["spec"]["strategy"] == served["spec"]["strategy"] == settings
+    assert fedraw.Spec.read({"strategy": settings}).make_strategy() == strategy

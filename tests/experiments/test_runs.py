@@ -72,6 +72,22 @@ def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
     assert set(METRICS) <= set(result.summary["metrics"])
 
 
+def test_files_do_not_grow_with_the_square_of_the_labels(tmp_path: Path) -> None:
+    # A dense matrix of 1,500 labels is 4.5 MB of JSON, and ten times that when it is indented.
+    labels = np.arange(1500).repeat(2)
+    pixels = np.random.default_rng(0).normal(size=(len(labels), 4))
+    spec = small(
+        partition={"kind": "iid", "clients": 4}, speeds={"kind": "uniform"},
+        training={"epochs": 1, "model": "linear"},
+        run={"events": 4, "evaluate_every": 2, "seeds": [1]},
+    )  # fmt: skip
+    summary = run(spec, out=tmp_path, data=(pixels, labels))[0].summary
+    folder = tmp_path / "seed-1"
+    assert (folder / "events.jsonl").stat().st_size < 400_000
+    assert (folder / "summary.json").stat().st_size < 1_000_000
+    assert sum(sum(row.values()) for row in summary["confusion"].values()) == 1500
+
+
 def test_a_run_folder_is_whole(tmp_path: Path) -> None:
     (result,) = run(small(), out=tmp_path)
     folder = tmp_path / "seed-1"

@@ -70,7 +70,8 @@ def test_a_run_leaves_one_file_that_says_what_its_folder_said(tmp_path: Path) ->
     assert record is not None
     for metric, value in whole["metrics"].items():
         assert record.metrics[metric] == (None if value is None else round(value, 6))
-    assert record.confusion == {"9": whole["confusion"][9]}
+    counts = whole["confusion"]["9"]
+    assert record.confusion == {"9": [counts.get(str(label), 0) for label in range(10)]}
     # Only label 9 is rare, so that AvgRare of the last five evaluations is its recall in them.
     assert record.recall_tail == {"9": round(whole["tail"]["AvgRare"], 6)}
     assert [point[0] for point in record.curve] == [10, 20, 30]

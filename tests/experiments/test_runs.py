@@ -68,8 +68,26 @@ def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
     result = run_seed(small(), 1, tmp_path)
     again = Summary.of(read_log(tmp_path / "events.jsonl")).as_dict()
     assert again == result.summary
-    assert json.loads((tmp_path / "summary.json").read_text()) == result.summary
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert {key: written[key] for key in result.summary} == result.summary
+    assert set(written) - set(result.summary) == {"files", "sha256"}
     assert set(METRICS) <= set(result.summary["metrics"])
+
+
+def test_files_do_not_grow_with_the_square_of_the_labels(tmp_path: Path) -> None:
+    # A dense matrix of 1,500 labels is 4.5 MB of JSON, and ten times that when it is indented.
+    labels = np.arange(1500).repeat(2)
+    pixels = np.random.default_rng(0).normal(size=(len(labels), 4))
+    spec = small(
+        partition={"kind": "iid", "clients": 4}, speeds={"kind": "uniform"},
+        training={"epochs": 1, "model": "linear"},
+        run={"events": 4, "evaluate_every": 2, "seeds": [1]},
+    )  # fmt: skip
+    summary = run(spec, out=tmp_path, data=(pixels, labels))[0].summary
+    folder = tmp_path / "seed-1"
+    assert (folder / "events.jsonl").stat().st_size < 400_000
+    assert (folder / "summary.json").stat().st_size < 1_000_000
+    assert sum(sum(row.values()) for row in summary["confusion"].values()) == 1500
 
 
 def test_a_run_folder_is_whole(tmp_path: Path) -> None:
@@ -408,7 +426,7 @@ def test_a_run_with_idle_clients_ends_with_its_round() -> None:
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with folder.new_log({}), pytest.raises(BadInput, match="another process is running"):
+    with folder.claimed(), pytest.raises(BadInput, match="another process is running"):
         run_seed(small(), 1, tmp_path)
 
 
@@ -426,7 +444,7 @@ def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run_seed(spec, 1, tmp_path / "run", how=How(stop=lambda: next(asked) == 9))
     np.savez(npz, images=images, labels=labels[::-1])
-    with pytest.raises(BadInput, match="its data are not what they were"):
+    with pytest.raises(BadInput, match=r"its data \(.*\) changed since"):
         run_seed(spec, 1, tmp_path / "run", how=How(resume=True))
     np.savez(npz, images=images, labels=labels)
     assert run_seed(spec, 1, tmp_path / "run", how=How(resume=True)).summary["events"] == 40

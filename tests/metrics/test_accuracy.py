@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,9 +15,27 @@ PREDICTIONS = np.array([0, 0, 0, 1, 1, 0])
 NONE = np.array([], dtype=np.int64)
 
 
-def test_confusion_has_truth_as_rows() -> None:
-    assert confusion(LABELS, PREDICTIONS, 3).tolist() == [[3, 1, 0], [1, 1, 0], [0, 0, 0]]
-    assert confusion(NONE, NONE, 2).tolist() == [[0, 0], [0, 0]]
+def test_confusion_has_truth_outside_and_leaves_out_what_never_happened() -> None:
+    names = ("cat", "dog", "owl")
+    mistakes = confusion(LABELS, PREDICTIONS, names)
+    assert mistakes == {"cat": {"cat": 3, "dog": 1}, "dog": {"cat": 1, "dog": 1}}
+    assert confusion(NONE, NONE, names) == {}
+
+
+def test_memory_does_not_grow_with_the_square_of_the_labels() -> None:
+    # A dense matrix of 5,000 labels takes 200 MB.
+    classes = 5_000
+    labels = np.arange(classes).repeat(2)
+    predictions = (labels * 7) % classes
+    accuracy_metrics(LABELS, PREDICTIONS, 2, rare=[1])  # imports scikit-learn
+    tracemalloc.start()
+    recall_per_label(labels, predictions, classes)
+    accuracy_metrics(labels, predictions, classes, rare=[3])
+    mistakes = confusion(labels, predictions, [str(label) for label in range(classes)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+    assert mistakes["3"] == {"21": 2}
 
 
 def test_recall_is_unknown_where_the_test_set_lacks_a_label() -> None:
@@ -73,4 +92,4 @@ def test_without_a_test_set_everything_is_undefined() -> None:
 def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
     with pytest.raises(MissingExtra, match=r"fedraw\[sim\]"):
-        confusion(LABELS, PREDICTIONS, 2)
+        accuracy_metrics(LABELS, PREDICTIONS, 2, [0])

@@ -70,9 +70,8 @@ def records(
         for event, (everywhere, scarce) in enumerate(accuracies, start=1)
     ]
     if finished and evaluations:
-        size = len(start["labels"])
-        confusion = [[4 * (own == other) for other in range(size)] for own in range(size)]
-        confusion[1][:2] = [3, 1]
+        confusion = {label: {label: 4} for label in start["labels"]}
+        confusion[rare] = {COMMON: 3, rare: 1}
         evaluations[-1]["confusion"] = confusion
     return [start, *joined, *arrivals, *evaluations, *([{"kind": "end"}] if finished else [])]
 

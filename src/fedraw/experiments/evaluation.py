@@ -32,7 +32,7 @@ class Evaluator:
         self._clients = len(own)
 
     def __call__(self, model: Vector, final: bool = False) -> dict[str, Any]:
-        """Metrics and the recall of every label; the last one also has the confusion matrix."""
+        """Metrics and the recall of every label; in the final one, also the confusion counts."""
         data = self._dataset
         predicted = self._trainer.predict(model, data.test_images)
         local = self._trainer.predict(model, self._local_images)
@@ -47,5 +47,5 @@ class Evaluator:
             "recall": dict(zip(data.label_names, recall, strict=True)),
         }
         if final:
-            result["confusion"] = confusion(truth, predicted, classes).tolist()
+            result["confusion"] = confusion(truth, predicted, data.label_names)
         return result

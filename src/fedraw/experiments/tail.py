@@ -21,7 +21,7 @@ class Tail:
         self.position = 0
         self.size = 0
         self.written = 0.0
-        self._cut = b""  # a line whose end is not written yet
+        self._cut: list[bytes] = []  # pieces of a line whose end has not been read yet
         self._head = b""
         self._mark = b""
 
@@ -36,8 +36,22 @@ class Tail:
         self.position += len(piece)
         self._head += piece[: HEAD - len(self._head)]
         self._mark = (self._mark + piece)[-MARK:]
-        *lines, self._cut = (self._cut + piece).split(b"\n")
+        first, *others = piece.split(b"\n")
+        self._cut.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._cut), *others[:-1]]
+        self._cut = others[-1:]
         return lines
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file has not changed since it was last read."""
+        try:
+            with self.path.open("rb") as file:
+                return os.fstat(file.fileno()).st_size == self.size and self._goes_on(file)
+        except OSError:
+            return False
 
     @property
     def unread(self) -> int:
@@ -45,7 +59,7 @@ class Tail:
 
     @property
     def begins_like_a_log(self) -> bool:
-        return self._cut[:1] in {b"", b"{"}
+        return b"".join(self._cut)[:1] in {b"", b"{"}
 
     def _goes_on(self, file: IO[bytes]) -> bool:
         if file.read(len(self._head)) != self._head:

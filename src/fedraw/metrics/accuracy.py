@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -11,17 +11,20 @@ from fedraw.core.types import Floats, Ints
 from fedraw.errors import MissingExtra
 
 
-def confusion(labels: Ints, predictions: Ints, classes: int) -> Ints:
-    """Counts with the true label as row and the predicted one as column.
+def confusion(labels: Ints, predictions: Ints, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How many test samples of each true label were given each label, without the zeros.
 
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-    array([[1, 1],
-           [0, 1]])
+    Its size is bounded by the number of test samples, however many labels there are.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), ("cat", "dog", "owl"))
+    {'cat': {'cat': 1, 'dog': 1}, 'dog': {'dog': 1}}
     """
-    if not len(labels):
-        return np.zeros((classes, classes), dtype=np.int64)
-    counts: Ints = _scikit().confusion_matrix(labels, predictions, labels=np.arange(classes))
-    return counts
+    pairs, counts = np.unique(labels * len(names) + predictions, return_counts=True)
+    rows: dict[str, dict[str, int]] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        truth, prediction = divmod(pair, len(names))
+        rows.setdefault(names[truth], {})[names[prediction]] = count
+    return rows
 
 
 def recall_per_label(labels: Ints, predictions: Ints, classes: int) -> list[float | None]:
@@ -30,9 +33,10 @@ def recall_per_label(labels: Ints, predictions: Ints, classes: int) -> list[floa
     >>> recall_per_label(np.array([0, 0, 1]), np.array([0, 1, 1]), 3)
     [50.0, 100.0, None]
     """
-    counts = confusion(labels, predictions, classes)
-    pairs = zip(counts.diagonal().tolist(), counts.sum(axis=1).tolist(), strict=True)
-    return [100 * right / total if total else None for right, total in pairs]
+    tested = np.bincount(labels, minlength=classes).tolist()
+    right = np.bincount(labels[labels == predictions], minlength=classes).tolist()
+    pairs = zip(right, tested, strict=True)
+    return [100 * hits / total if total else None for hits, total in pairs]
 
 
 def accuracy_metrics(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from fedraw.core.types import Floats
 from fedraw.experiments.compare import Group
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.drawing import short
@@ -20,16 +18,23 @@ GUESSES = 2
 
 
 class Confusion(NamedTuple):
-    """Of all seeds together: how many test samples of the row's label were given the column's."""
+    """Counts of all seeds together: test samples by true label and by the label they were given.
+
+    Only counts above zero are kept, because there may be very many labels.
+    """
 
     labels: Sequence[str]
-    counts: Floats
+    counts: Mapping[str, Mapping[str, int]]
 
-    def shares(self) -> Floats:
-        """Percent of each row; a label without test samples has zeros."""
-        of_label = self.counts.sum(axis=1, keepdims=True)
-        shares: Floats = 100 * self.counts / np.maximum(of_label, 1)
-        return shares
+    def shares(self, label: str) -> dict[str, float]:
+        """What the label's test samples are taken for, in percent; empty if it has none."""
+        row = self.counts.get(label, {})
+        total = sum(row.values())
+        return {other: 100 * count / total for other, count in row.items()}
+
+    @property
+    def cells(self) -> int:
+        return len(self.labels) ** 2
 
 
 def confusions(groups: Sequence[Group]) -> dict[str, Confusion]:
@@ -66,7 +71,7 @@ def whole(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
     rare = set(rare_labels(groups))
     shown, cells = [], 0
     for number, (name, matrix) in enumerate(matrices.items()):
-        cells += matrix.counts.size
+        cells += matrix.cells
         if cells <= MOST_CELLS:
             shown.append(details(name, "", _whole(f"confusion-{number}", name, matrix, rare)))
     left_out = len(matrices) - len(shown)
@@ -80,50 +85,55 @@ def _of(group: Group) -> Confusion | None:
     if not known or any(matrix is None for matrix in known):
         return None
     labels = [str(label) for label in group.runs[0].start["labels"]]
-    counts = np.sum([np.asarray(matrix, dtype=float) for matrix in known], axis=0)
-    return Confusion(labels, counts) if counts.shape == (len(labels),) * 2 else None
+    position = {label: n for n, label in enumerate(labels)}
+    total: dict[str, Counter[str]] = {}
+    for matrix in known:
+        for label, row in matrix.items():
+            total.setdefault(label, Counter()).update(row)
+    if not all({label, *row} <= position.keys() for label, row in total.items()):
+        return None
+    counts = {
+        label: {other: row[other] for other in sorted(row, key=position.__getitem__)}
+        for label, row in total.items()
+    }
+    return Confusion(labels, counts)
 
 
 def _guesses(matrix: Confusion, label: str) -> str:
     if label not in matrix.labels:
         return cell(UNDEFINED)
-    row = matrix.labels.index(label)
-    shares = matrix.shares()[row]
-    others = [n for n in np.argsort(-shares, kind="stable").tolist() if n != row and shares[n] > 0]
-    words = [f"{short(matrix.labels[n])} ({shares[n]:.0f} %)" for n in others[:GUESSES]]
-    right = float(shares[row])
+    shares = matrix.shares(label)
+    right = shares.pop(label, 0.0)
+    others = sorted(shares, key=shares.__getitem__, reverse=True)
+    words = [f"{short(other)} ({shares[other]:.0f} %)" for other in others[:GUESSES]]
     return cell(f"{right:.1f}", ", ".join(words), kind="heat guess", style=f"--recall: {right:.0f}")
 
 
 def _rows(matrices: Mapping[str, Confusion], rare: Sequence[str]) -> list[list[Any]]:
     return [
-        [name, label, other, float(share)]
+        [name, label, other, share]
         for name, matrix in matrices.items()
         for label in rare
-        if label in matrix.labels
-        for other, share in zip(
-            matrix.labels, matrix.shares()[matrix.labels.index(label)], strict=True
-        )
-        if share > 0
+        for other, share in matrix.shares(label).items()
     ]
 
 
 def _whole(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
     heads = "".join(column_head(short(label)) for label in matrix.labels)
     head = f"<tr>{column_head('Label', 'corner')}{heads}</tr>"
-    lines = [
-        row_head(label, "rare" if label in rare else "")
-        + "".join(_share(share, own == other) for other, share in enumerate(row))
-        for own, (label, row) in enumerate(
-            zip(matrix.labels, matrix.shares().tolist(), strict=True)
-        )
-    ]
+    lines = []
+    for label in matrix.labels:
+        shares = matrix.shares(label)
+        cells = (_share(shares.get(other, 0.0), label == other) for other in matrix.labels)
+        lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
     caption = (
         f"{short(name)}. Rows: the true label. Columns: what the last model took it for, in percent"
         " of the row; blank is none. All seeds together. The CSV has the number of test samples."
     )
-    counts = matrix.counts.astype(int).tolist()
-    numbers = [[label, *row] for label, row in zip(matrix.labels, counts, strict=True)]
+    numbers = [
+        [label, *(matrix.counts.get(label, {}).get(other, 0) for other in matrix.labels)]
+        for label in matrix.labels
+    ]
     csv = csv_text(["label", *matrix.labels], numbers)
     return table(identity, caption, head, lines, csv=csv, kind="tall matrix")
 

@@ -94,8 +94,8 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
     records = [r for r in read_log(run.log) if r["kind"] in ("start", "evaluation")]
     spec = planned.spec.tables()
-    labels, matrix = list(summary["recall"]), summary.get("confusion")
-    rare = {labels[i]: i for i in _rare(spec, labels)}
+    labels = list(summary["recall"])
+    rare = [labels[i] for i in _rare(spec, labels)]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     last = [evaluation["recall"] for evaluation in evaluations[-TAIL:]]
     return CellRecord(
@@ -106,7 +106,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         metrics=_rounded(summary["metrics"]),
         tail=_rounded(summary["tail"]),
         recall=_rounded(summary["recall"]),
-        confusion={} if matrix is None else {label: matrix[i] for label, i in rare.items()},
+        confusion=_rows(summary.get("confusion"), rare, labels),
         curve=[_point(evaluation) for evaluation in evaluations],
         influence=_rounded(summary["influence"]),
         label_influence=_rounded(summary["label_influence"]),
@@ -121,6 +121,15 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         machine=timing["machine"],
         recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
     )
+
+
+def _rows(
+    confusion: Mapping[str, Mapping[str, int]] | None, rare: Sequence[str], labels: Sequence[str]
+) -> dict[str, list[int]]:
+    """The rows of the rare labels, with zeros, in the order of the labels."""
+    if confusion is None:
+        return {}
+    return {label: [confusion.get(label, {}).get(other, 0) for other in labels] for label in rare}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -15,25 +15,29 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stress import server_kills, simulator_kills
-from stress.forked import Ended, Kill, Send, run_forked
-from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 from tests.server.engine import Engine
 
 from fedraw.cli import main as cli
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.run import How, run_seed
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.strategy import Strategy
+from stress import server_kills, simulator_kills
+from stress.forked import Ended, Kill, Send, run_forked
+from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
 LOG = "events.jsonl"
 # What `watch` says about time is different in every look.
 OF_THE_MOMENT = ("written", "quiet", "rate", "seconds_left")
-STRATEGY = FedRAW(buffer=3)
+STRATEGIES = (FedRAW(buffer=3), FedBuff(buffer=2), FedAvg())
 
 Rng = np.random.Generator
 # Told a file's content; None: the file is to be deleted.
@@ -199,12 +203,12 @@ def resumed(spec: Any, folder: Path) -> Callable[[Send], int | None]:
     return work
 
 
-def restarted(folder: Path) -> Callable[[Send], int | None]:
+def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int | None]:
     """Restart a server; what it prints is the state that it goes on from."""
 
     def work(send: Send) -> int:
         try:
-            engine = Engine(folder, STRATEGY, **server_kills.SETTINGS)
+            engine = Engine(folder, strategy, **server_kills.SETTINGS)
         except BadInput as refusal:
             print(refusal, file=sys.stderr)
             return 2
@@ -241,14 +245,16 @@ def subjects(root: Path) -> list[Subject]:
         for state in ("finished", "unfinished"):
             uses = [*looks(at), Used("resume", resumed(spec, at))]
             found.append(Subject(f"run, {state}", root / name / state, at, uses))
-    for state in ("finished", "unfinished"):
-        folder = root / "server" / state
-        serve = server_kills.serve(folder, STRATEGY, 1, 1_000_000.0, 1)
-        calls = run_forked(serve, count_calls=True).calls if state == "finished" else calls
-        if state == "unfinished":
-            run_forked(serve, Kill("call", int(calls * 0.6)))
-        uses = [*looks(at), Used("restart", restarted(at))]
-        found.append(Subject(f"server, {state}", folder, at, uses))
+    for strategy in STRATEGIES:
+        at_root = root / f"server, {type(strategy).__name__}"
+        serve = partial(server_kills.serve, strategy=strategy, life=1, begun=1_000_000.0, seed=1)
+        calls = run_forked(serve(at_root / "finished"), count_calls=True).calls
+        half = Kill("call", int(calls * 0.6))
+        ended = run_forked(serve(at_root / "unfinished"), half)
+        assert ended.was_killed, ended.problem
+        for state in ("finished", "unfinished"):
+            uses = [*looks(at), Used("restart", restarted(at, strategy))]
+            found.append(Subject(f"server, {state}", at_root / state, at, uses))
     for subject in found:
         subject.learn()
     return found
@@ -325,7 +331,9 @@ def difference(found: Any, expected: Any, where: str = "") -> str:
     if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
         pairs = [(f"{where}.{key}", found[key], expected[key]) for key in found]
     elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        pairs = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(found, expected))]
+        pairs = [
+            (f"{where}[{i}]", *pair) for i, pair in enumerate(zip(found, expected, strict=True))
+        ]
     else:
         one, two = str(found), str(expected)
         if max(len(one), len(two)) > 100:

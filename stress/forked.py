@@ -15,13 +15,15 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import IO, Any, Literal, NamedTuple
 
 # Built-in functions whose call is a moment to be killed at: before it begins, or when it is done.
-FILE_CALLS = frozenset(
-    "write writelines flush fsync open close rename replace unlink remove rmdir mkdir truncate "
-    "ftruncate flock chmod link symlink save_file serialize_file scandir utime".split()
-)
+FILE_CALLS = {
+    *("write", "writelines", "flush", "fsync", "truncate", "ftruncate", "save_file"),
+    *("serialize_file", "open", "close", "rename", "replace", "unlink", "remove", "rmdir"),
+    *("mkdir", "flock", "chmod", "link", "symlink", "scandir", "utime"),
+}
 # Exit code of a child that raised.
 RAISED = 70
 # A child that is still busy after this many seconds hangs. Other processes may slow it down, so
@@ -75,6 +77,8 @@ def run_forked(
     *,
     memory: int | None = None,
     count_calls: bool = False,
+    processor_seconds: int = PROCESSOR_SECONDS,
+    wall_seconds: float = WALL_SECONDS,
 ) -> Ended:
     """Run `work` in a child; it gets a function that sends bytes here, at most 4,096 at a time."""
     receive, send = os.pipe()
@@ -84,9 +88,10 @@ def run_forked(
         child = os.fork()
         if child == 0:
             os.close(receive)
-            _be_child(work, kill, send, (out, err), memory, count_calls)
+            _limit(processor_seconds, memory)
+            _be_child(work, kill, send, (out, err), count_calls)
         os.close(send)
-        at = kill.at if kill is not None and kill.kind == "moment" else WALL_SECONDS
+        at = kill.at if kill is not None and kill.kind == "moment" else wall_seconds
         sent, hung = _listen(receive, child, at, kill is not None and kill.kind == "moment")
         os.close(receive)
         _, status = os.waitpid(child, 0)
@@ -108,7 +113,7 @@ def run_forked(
 
 def _listen(pipe: int, child: int, seconds: float, is_kill: bool) -> tuple[bytes, bool]:
     """Read until the child ends, or end it after `seconds`; tell whether it hung."""
-    parts = []
+    parts: list[bytes] = []
     until = time.monotonic() + seconds
     killed = False
     while True:
@@ -129,7 +134,6 @@ def _be_child(
     kill: Kill | None,
     pipe: int,
     output: tuple[IO[bytes], IO[bytes]],
-    memory: int | None,
     count_calls: bool,
 ) -> None:
     """Never returns."""
@@ -138,11 +142,10 @@ def _be_child(
     try:
         os.dup2(output[0].fileno(), 1)
         os.dup2(output[1].fileno(), 2)
+        as_usual: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
+        sys.stdout = os.fdopen(1, "w", **as_usual)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", **as_usual)
         gc.disable()  # a collection would copy the parent's pages
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS + 5))
-        if memory is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         _arm(kill, calls, count_calls)
         code = work(lambda message: _send(pipe, message)) or 0
     except SystemExit as end:
@@ -159,6 +162,15 @@ def _be_child(
         os._exit(code)
 
 
+def _limit(processor_seconds: int, memory: int | None) -> None:
+    used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+    most = used + processor_seconds
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
 def _send(pipe: int, message: bytes) -> None:
     if len(message) > 4096:
         raise ValueError("a longer message could be torn by a kill")
@@ -172,10 +184,10 @@ def _arm(kill: Kill | None, calls: list[int], count_calls: bool) -> None:
     if count_calls or (kill is not None and kill.kind == "call"):
         last = -1 if kill is None or kill.kind != "call" else int(kill.at)
 
-        def count(frame: object, event: str, function: Any) -> None:
+        def count(frame: FrameType, event: str, function: Any) -> None:
             if event in ("c_call", "c_return") and function.__name__ in FILE_CALLS:
-                if isinstance(function.__self__, str | list):
-                    return  # str.replace, list.remove
+                if isinstance(function.__self__, str | list) or frame.f_code is _send.__code__:
+                    return  # str.replace, list.remove, a message to the parent
                 calls[0] += 1
                 if calls[0] == last:
                     os.kill(os.getpid(), signal.SIGKILL)

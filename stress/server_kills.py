@@ -25,8 +25,6 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
-from stress.forked import Ended, Kill, Send, run_forked
-from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 from tests.server.engine import COUNTS, LAYOUT, SIZE, Engine
 
 from fedraw.core.labels import LabelTable
@@ -45,6 +43,8 @@ from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Strategy
+from stress.forked import Ended, Kill, Send, run_forked
+from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
 STRATEGIES: Sequence[Strategy[Any]] = (
     FedRAW(buffer=3),
@@ -244,8 +244,8 @@ def calibrated(folder: Path, strategy: Strategy[Any], seed: int) -> tuple[int, f
 def _disturbed(
     folder: Path, strategy: Strategy[Any], draw: Callable[[int], Kill], seed: int, most: int
 ) -> Iterator[Result]:
-    seen, done, life = Witnessed(), [], 0
-    log = b""
+    seen, life, log = Witnessed(), 0, b""
+    done: list[str] = []
     while True:
         life += 1
         kill = draw(len(log)) if len(done) < most else None
@@ -284,9 +284,7 @@ def _grown(folder: Path, before: bytes, seen: Witnessed) -> bytes:
     return content
 
 
-def _judge(
-    folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended
-) -> Iterator[str]:
+def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended) -> Iterator[str]:
     try:
         records = list(read_log(folder / "events.jsonl"))
         final = load_file(folder / "model.safetensors")
@@ -313,7 +311,7 @@ def reference(
 ) -> Vector:
     """The strategy alone, given the founders, the changes of members, and the updates as sent."""
     first = next(i for i, r in enumerate(records) if r["kind"] == "joined")
-    founders = {}
+    founders: dict[str, dict[str, int]] = {}
     later = list(records[first:])
     while later and later[0]["kind"] == "joined" and len(founders) < SETTINGS["min_clients"]:
         record = later.pop(0)

@@ -14,16 +14,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from stress.forked import Ended, Kill, Send, run_forked
-from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
 from fedraw.experiments import checkpoint
 from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.spec import Spec
+from stress.forked import Ended, Kill, Send, run_forked
+from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
 SEED = 1
 MOST_KILLS = 4

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow check format golden bench bench-peers clean
+.PHONY: help install demo browser test test-slow stress mutate check format golden bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,13 @@ browser:
 
 test-slow: install ## run the tests marked slow
 	$(BIN)/pytest -q -m slow
+
+stress: install ## kill, damage, flood and feed nonsense; counts of what came of it (stress/README.md)
+	$(BIN)/python -m stress
+
+mutate: install ## change one line at a time and see whether a test notices
+	$(BIN)/python -m stress.mutate --sample 200 --seed 1
+	$(BIN)/python -m stress.mutate --package server --sample 200 --seed 1
 
 check: install ## format, lint, strict types; changes nothing
 	$(BIN)/ruff format --check .

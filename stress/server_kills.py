@@ -1,0 +1,351 @@
+"""Kill a server again and again: every acknowledged update still counts.
+
+A federation of four sites runs until 40 updates are accepted. Sites come and go, send an update
+that is refused, or declare new label counts. The server's process is killed some ten times on the
+way: at random moments, around each of its file operations, and in the middle of a write. A restart
+goes on from the folder alone. One trial is one kill. After each federation this part compares:
+
+* the updates that count, with those that were acknowledged (at most the one update that a kill
+  caught on its way in may count without having been acknowledged)
+* the log before each kill with the log after it, which may only grow
+* the final model, to the bit, with the strategy applied to the same updates, as they were sent
+
+Run: python -m stress.server_kills --trials 500 --seed 1
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+from tests.server.engine import COUNTS, LAYOUT, SIZE, Engine
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.disk.event_log import Record, read_log
+from fedraw.errors import BadInput
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.orders import Answer, Failure, Order, Trained
+from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fedasync import FedAsync
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.replay import Replay
+from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Strategy
+from stress.forked import Ended, Kill, Send, run_forked
+from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
+
+STRATEGIES: Sequence[Strategy[Any]] = (
+    FedRAW(buffer=3),
+    Replay(buffer=2),
+    FedFa(buffer=2),
+    FedBuff(buffer=2),
+    CA2FL(buffer=2),
+    FedAsync(),
+    FedAvg(),
+    QFedAvg(lr=0.1),
+)
+ARRIVALS, KILLS = 40, 12
+SETTINGS: dict[str, Any] = {
+    "arrivals": ARRIVALS,
+    "snapshot_every": 3.0,
+    "absence": 3.0,
+    "back_off": 1.0,
+    "patience": 2,
+    "quarantine": 6.0,
+    "min_clients": 4,
+}
+# An incarnation of the server that makes so many turns without finishing is stuck.
+TURNS = 2000
+
+
+class Reported:
+    """A coordinator that tells of every update: before it is handed in, and once it counts."""
+
+    def __init__(self, coordinator: Coordinator, send: Send) -> None:
+        self._coordinator = coordinator
+        self._send = send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordinator, name)
+
+    def answer(self, ticket: str, answer: Answer, now: float) -> None:
+        before = self._coordinator.accepted
+        if isinstance(answer, Trained):
+            offer = {
+                "client": answer.site,
+                "start_version": answer.version,
+                "examples": answer.examples,
+                "loss": answer.loss,
+                "vector": answer.vector.tobytes().hex(),
+            }
+            tell(self._send, "offered", update=offer)
+        self._coordinator.answer(ticket, answer, now)
+        if self._coordinator.accepted > before:
+            tell(self._send, "acknowledged")
+
+
+def tell(send: Send, what: str, **more: Any) -> None:
+    send(json.dumps({"what": what, **more}).encode() + b"\n")
+
+
+class Sites(Engine):
+    """Sites that answer one incarnation of the server, some of them badly."""
+
+    def __init__(
+        self, folder: Path, strategy: Strategy[Any], send: Send, life: int, begun: float, seed: int
+    ) -> None:
+        self._send, self._begun = send, begun
+        self.rng = np.random.default_rng([seed, life])
+        super().__init__(folder, strategy, **SETTINGS)
+        for site in self.sites.values():
+            site.trained = 1000 * life  # so that no update is sent twice
+            site.answer = self._reply
+
+    def open(self) -> Coordinator:
+        self.now = self._begun
+        coordinator = super().open()
+        tell(self._send, "opened", accepted=coordinator.accepted)
+        reported: Any = Reported(coordinator, self._send)
+        return reported  # type: ignore[no-any-return]
+
+    def _reply(self, order: Order, honest: Trained) -> Answer:
+        chance = self.rng.random()
+        if chance < 0.04:
+            return Failure("the client app crashed")
+        if chance < 0.08:
+            vector = np.full(SIZE, np.nan, np.float32)
+            return Trained(honest.site, honest.order, honest.version, vector, 10, 0.5)
+        if chance < 0.14:
+            counts = {label: int(n + self.rng.integers(3)) for label, n in self._counts(order)}
+            known = (honest.site, honest.order, honest.version, honest.vector)
+            return Trained(*known, honest.examples, honest.loss, counts)
+        return honest
+
+    def _counts(self, order: Order) -> Sequence[tuple[str, int]]:
+        return [(label, n) for label, n in COUNTS[order.site or ""].items()]
+
+    def turn(self) -> None:
+        self.now += 0.5
+        if self.rng.random() < 0.03:
+            gone = str(self.rng.choice(list(self.sites)))
+            self.online = set(self.sites) - {gone}
+        elif self.rng.random() < 0.1:
+            self.online = set(self.sites)
+        tell(self._send, "turn", now=self.now)
+        self.look()
+
+
+def serve(folder: Path, strategy: Strategy[Any], life: int, begun: float, seed: int) -> Any:
+    """One incarnation of the server, as a function for a forked child."""
+
+    def work(send: Send) -> None:
+        engine = Sites(folder, strategy, send, life, begun, seed)
+        for _ in range(TURNS):
+            if engine.coordinator.finished is not None:
+                break
+            engine.turn()
+        else:
+            raise AssertionError(f"not finished within {TURNS} turns")
+        tell(send, "finished", model=model_of(engine.coordinator).tobytes().hex())
+        engine.coordinator.close(engine.now)
+        tell(send, "closed")
+
+    return work
+
+
+def model_of(coordinator: Coordinator) -> Vector:
+    return coordinator._ledger.state.model
+
+
+@dataclass
+class Witnessed:
+    """What the sites know: which updates they sent, and which were acknowledged."""
+
+    counted: list[dict[str, Any]] = field(default_factory=list)
+    pending: dict[str, Any] | None = None
+    now: float = 1_000_000.0
+    model: str | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def take_in(self, sent: bytes) -> None:
+        for line in sent.splitlines():
+            message = json.loads(line)
+            match message["what"]:
+                case "opened":
+                    self._opened(message["accepted"])
+                case "offered":
+                    self.pending = message["update"]
+                case "acknowledged" if self.pending is not None:
+                    self.counted.append(self.pending)
+                    self.pending = None
+                case "turn":
+                    self.now = message["now"]
+                    self.pending = None  # the last one was refused, or came too late
+                case "finished":
+                    self.model = message["model"]
+
+    def _opened(self, accepted: int) -> None:
+        known = len(self.counted)
+        if accepted == known + 1 and self.pending is not None:
+            self.counted.append(self.pending)  # on disk, but the site was not told
+        elif accepted != known:
+            self.problems.append(
+                f"{known} updates were acknowledged, and {accepted} count after the restart"
+            )
+        self.pending = None
+
+
+def next_kill(rng: np.random.Generator, calls: int, seconds: float, log_bytes: int) -> Kill:
+    """A random one, most often within the time that one incarnation lives."""
+    share = float(rng.random()) ** 2
+    match rng.integers(4):
+        case 0:
+            return Kill("moment", share * seconds)
+        case 1:
+            return Kill("call", 1 + int(share * calls))
+        case 2:  # an update, a snapshot, the beginning of the log
+            return Kill("torn", int(np.exp(rng.uniform(np.log(50), np.log(20_000)))))
+        case _:  # further down the log
+            return Kill("torn", log_bytes + 1 + int(share * 10_000))
+
+
+def federation(number: int, seed: int, most: int) -> Iterator[Result]:
+    """Kill one federation's server up to `most` times; yield what each kill came to."""
+    rng = np.random.default_rng([seed, number])
+    strategy = STRATEGIES[number % len(STRATEGIES)]
+    with scratch() as root:
+        calls, seconds = calibrated(root / "undisturbed", strategy, seed)
+        folder = root / "federation"
+        draw = partial(next_kill, rng, calls // 4, seconds / 4)
+        yield from _disturbed(folder, strategy, draw, seed, most)
+
+
+def calibrated(folder: Path, strategy: Strategy[Any], seed: int) -> tuple[int, float]:
+    """File operations and seconds of an undisturbed federation."""
+    begun = time.monotonic()
+    ended = run_forked(serve(folder, strategy, 0, 1_000_000.0, seed), count_calls=True)
+    if ended.code != 0:
+        raise AssertionError(f"the undisturbed federation failed: {ended.problem}")
+    return ended.calls, time.monotonic() - begun
+
+
+def _disturbed(
+    folder: Path, strategy: Strategy[Any], draw: Callable[[int], Kill], seed: int, most: int
+) -> Iterator[Result]:
+    seen, life, log = Witnessed(), 0, b""
+    done: list[str] = []
+    while True:
+        life += 1
+        kill = draw(len(log)) if len(done) < most else None
+        ended = run_forked(serve(folder, strategy, life, seen.now + 10, seed), kill)
+        has_begun = bool(seen.counted)  # else it may be founded anew, with a new log
+        seen.take_in(ended.sent)
+        log = _grown(folder, log if has_begun else b"", seen)
+        if kill is not None and ended.was_killed:
+            done.append(kill.kind)
+        elif ended.code != 0:
+            seen.problems.append(f"incarnation {life} did not start or go on: {ended.problem}")
+            break
+        elif b'"closed"' in ended.sent and (kill is None or ended.code == 0):
+            break
+    if not seen.problems:
+        seen.problems += _judge(folder, strategy, seen, ended)
+    yield from _results(done, seen.problems, type(strategy).__name__)
+
+
+def _results(done: Sequence[str], problems: Sequence[str], strategy: str) -> Iterator[Result]:
+    """One result a kill; a problem is that of the last one."""
+    for kind in done[:-1] if problems else done:
+        yield Result(f"kill: {kind}", Outcome.IDENTICAL)
+    if problems:
+        kind = done[-1] if done else "none"
+        yield wrong(f"kill: {kind}", f"{strategy}, kills {list(done)}\n" + "\n".join(problems))
+
+
+def _grown(folder: Path, before: bytes, seen: Witnessed) -> bytes:
+    """The whole lines of the log, which start with those that were there before."""
+    path = folder / "events.jsonl"
+    content = path.read_bytes() if path.exists() else b""
+    content = content[: content.rfind(b"\n") + 1]
+    if not content.startswith(before):
+        seen.problems.append("the log lost or changed a record that it had before the kill")
+    return content
+
+
+def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended) -> Iterator[str]:
+    try:
+        records = list(read_log(folder / "events.jsonl"))
+        final = load_file(folder / "model.safetensors")
+    except (BadInput, OSError) as problem:
+        yield f"after its end: {problem}"
+        return
+    arrivals = [(r["client"], r["start_version"]) for r in records if r["kind"] == "arrival"]
+    counted = [(u["client"], u["start_version"]) for u in seen.counted]
+    if arrivals != counted:
+        yield f"the log has {len(arrivals)} arrivals, {len(counted)} updates count: not the same"
+        return
+    expected = reference(strategy, records, seen.counted)
+    if seen.model is not None and bytes.fromhex(seen.model) != expected.tobytes():
+        yield "the final model is not that of the accepted updates"
+    written = np.concatenate([final[s.name].ravel() for s in LAYOUT.segments])
+    if written.tobytes() != expected.tobytes():
+        yield "model.safetensors is not the model of the accepted updates"
+    if sum(record["kind"] == "end" for record in records) != 1:
+        yield "the log has not exactly one end"
+
+
+def reference(
+    strategy: Strategy[Any], records: Sequence[Record], updates: Sequence[dict[str, Any]]
+) -> Vector:
+    """The strategy alone, given the founders, the changes of members, and the updates as sent."""
+    first = next(i for i, r in enumerate(records) if r["kind"] == "joined")
+    founders: dict[str, dict[str, int]] = {}
+    later = list(records[first:])
+    while later and later[0]["kind"] == "joined" and len(founders) < SETTINGS["min_clients"]:
+        record = later.pop(0)
+        founders[record["client"]] = record["counts"]
+    state, _ = strategy.start(np.zeros(SIZE, np.float32), LabelTable.from_counts(founders))
+    sent = iter(updates)
+    for record in later:
+        match record["kind"]:
+            case "joined":
+                state, _ = strategy.step(state, Joined(record["client"], record["counts"]))
+            case "declared":
+                state, _ = strategy.step(state, Declared(record["client"], record["counts"]))
+            case "left":
+                state, _ = strategy.step(state, Left(record["client"]))
+            case "arrival":
+                facts = dict(next(sent))
+                vector = np.frombuffer(bytes.fromhex(facts.pop("vector")), np.float32)
+                state, _ = strategy.step(state, Arrived(Update(vector=vector, **facts)))
+    model: Vector = state.model
+    return model
+
+
+def run(options: Options, tally: Tally) -> None:
+    """Federations until there were so many kills; --only is the number of a federation."""
+    count = number = 0
+    if options.only is not None:
+        number, options = options.only, Options(1, options.seed, options.only)
+    while count < options.trials:
+        most = KILLS if options.only is not None else min(KILLS, options.trials - count)
+        for result in federation(number, options.seed, most):
+            tally.add(number, result)
+            count += 1
+        number += 1
+
+
+if __name__ == "__main__":
+    main("server_kills", run, 500, "Kill a server; every acknowledged update still counts.")

@@ -15,7 +15,7 @@ from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import CAME_LATER, Strategy
+from fedraw.strategies.strategy import Strategy
 
 BY_NAME: dict[str, Any] = {
     "fedavg": FedAvg,
@@ -38,20 +38,18 @@ def name_of(strategy: Strategy[Any]) -> str:
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """The settings by which a strategy is recorded.
 
-    The model's layout is none, nor is what is not set, nor the default of a setting that is younger
-    than results which lack it.
+    The model's layout is not a setting, and settings without a value are left out.
 
     >>> settings_of(FedFa(buffer=4))
     {'buffer': 4}
     """
     if not is_dataclass(strategy) or isinstance(strategy, type):
         return {}
-    values = [(field, getattr(strategy, field.name)) for field in fields(strategy)]
+    values = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
     return {
-        field.name: value
-        for field, value in values
+        name: value
+        for name, value in values.items()
         if not (value is None or isinstance(value, Layout))
-        and not (field.metadata == CAME_LATER and value == field.default)
     }
 
 

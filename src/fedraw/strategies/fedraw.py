@@ -23,7 +23,7 @@ While nobody leaves this is the paper's rule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from fedraw.core.aggregation import RunningSum, Term

@@ -128,7 +128,7 @@ def test_no_driver_takes_a_strategy_that_does_not_know_of_the_statistics(
     executor = Inline(lambda job: Trained(job.model, 1))
     told = r"asks clients for differences.*2 batch-norm statistics"
     with pytest.raises(BadInput, match=told):
-        fedraw.Simulation(strategy, MODEL, table, Fixed([1.0] * 6), executor, layout=NORMED)
+        fedraw.Simulation(strategy, MODEL, table, Fixed(np.ones(6)), executor, layout=NORMED)
     settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
     with pytest.raises(BadInput, match=told):
         open_federation(strategy, lambda: MODEL, settings, NORMED)
@@ -143,7 +143,7 @@ def test_a_built_in_method_with_the_layout_is_taken(kind: Any) -> None:
     table = fedraw.LabelTable.from_counts(COUNTS)
     strategy = kind(2, layout=NORMED)
     simulation = fedraw.Simulation(
-        strategy, MODEL, table, Fixed([1.0] * 6), Inline(train), layout=NORMED
+        strategy, MODEL, table, Fixed(np.ones(6)), Inline(train), layout=NORMED
     )
     simulation.step()
     assert simulation.step().aggregated

@@ -131,3 +131,14 @@ def test_an_audit_needs_no_extra_at_all(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Recommendation" in done.stdout
     assert page.exists()
+
+
+def test_a_module_collected_for_its_docstrings_is_not_imported_twice() -> None:
+    """Else a class that a test imports is not the class in the catalogue."""
+    root = SOURCE.parents[1]
+    files = [str(SOURCE / "strategies/fedraw.py"), str(root / "tests/strategies/test_contract.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "method_of_the_catalog", *files]
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -150,7 +150,7 @@ def mutated_spec(text: str, rng: Rng) -> bytes:
     """Another value of a key, an unknown key or section, or torn text."""
     lines = text.splitlines()
     settings = [i for i, line in enumerate(lines) if " = " in line]
-    for _ in range(int(rng.integers(1, 3))):
+    for _ in range(1 + (rng.random() < 0.3)):
         at = settings[int(rng.integers(len(settings)))]
         key = lines[at].partition(" = ")[0]
         match rng.integers(10):
@@ -180,7 +180,7 @@ def other_number(line: str, rng: Rng) -> str:
 def mutated_table(text: str, rng: Rng) -> bytes:
     """Another cell, row or column, or torn text."""
     rows = [line.split(",") for line in text.splitlines()]
-    for _ in range(int(rng.integers(1, 3))):
+    for _ in range(1 + (rng.random() < 0.3)):
         row = rows[int(rng.integers(len(rows)))]
         at = int(rng.integers(len(row)))
         match rng.integers(12):

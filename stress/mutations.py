@@ -99,6 +99,8 @@ def _is_idle(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr):
         return True
+    if isinstance(node, ast.keyword) and node.arg in ("strict", "stacklevel"):
+        return True  # of zip and of warnings
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True  # a docstring
     is_alias = isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp)

@@ -117,6 +117,7 @@ def test_runs_on_other_data_are_named_with_their_fingerprints(copy: Path) -> Non
     start = json.loads(log.read_text().split("\n", 1)[0])
     was = start["data"]["sha256"]
     rewrite(log, lambda text: text.replace(was, "0" * 64, 1))
+    (log.parent / "summary.json").unlink()
     message = refused("fedraw", "fedfa", cwd=copy)
     assert "fedraw/seed-1 and fedfa/seed-1 cannot be compared" in message
     assert was in message

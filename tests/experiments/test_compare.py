@@ -69,6 +69,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     log = tmp_path / "seed-1" / "events.jsonl"
     whole = log.read_text()
     log.write_text(whole[: whole.rindex('{"kind":"end"')])
+    (log.parent / "summary.json").unlink()
     with pytest.raises(BadInput, match="is not finished"):
         compare([tmp_path])
     log.write_text(whole[:-30])

@@ -216,7 +216,12 @@ def test_a_run_killed_at_random_points_resumes_to_the_same_bytes(
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert same(tmp_path / "whole", log.parent)
-    assert {path.name for path in log.parent.iterdir()} == {*FILES, "spec.toml", "timing.json"}
+    assert {path.name for path in log.parent.iterdir()} == {
+        *FILES,
+        "spec.toml",
+        "timing.json",
+        "lock",
+    }
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -168,8 +168,8 @@ def read_log(
         raise BadInput(f"cannot read {path}: {problem.strerror}") from None
     if until is not None and chain.position != until:
         raise BadInput(
-            f"{path} is not the log that was written: {chain.position.lines} lines were found "
-            f"where {until.lines} are expected; {remedy}"
+            f"{path} is not the log that was written: its first {until.lines} lines are incomplete "
+            f"or not the same; {remedy}"
         )
 
 

@@ -105,6 +105,11 @@ class NumberedFolders:
                 yield damage
 
     def remove(self) -> None:
+        """Remove all of them; a kill in between leaves no folder that looks damaged."""
+        draft = self.folder / "draft"
+        for path in self._whole():
+            shutil.rmtree(draft, ignore_errors=True)
+            path.rename(draft)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make(self, draft: Path) -> None:

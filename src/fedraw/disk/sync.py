@@ -1,4 +1,4 @@
-"""What has to survive a power cut."""
+"""What has to survive a kill and a power cut."""
 
 from __future__ import annotations
 
@@ -13,3 +13,15 @@ def to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in one move: whenever the process ends, the old content is there or the new."""
+    draft = path.with_name(f"{path.name}.part")
+    try:
+        draft.write_bytes(content)
+    except OSError as problem:  # a full disk is reported without the name of the file
+        raise OSError(problem.errno, problem.strerror, str(draft)) from None
+    to_disk(draft)
+    draft.replace(path)
+    to_disk(path.parent)

@@ -11,6 +11,7 @@ from typing import Any
 from fedraw.disk import snapshot
 from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import NumberedFolders
+from fedraw.errors import BadInput
 from fedraw.simulation.loop import Saved, Simulation, Timeline
 
 # Not more often than this, and never so often that writing takes more than a fiftieth of the time.
@@ -30,11 +31,12 @@ class Checkpoints:
     """The checkpoint of one run folder, in `checkpoint/<event>/`; there is one at a time."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._remedy = f"remove {folder / 'checkpoint'} to run this seed from its beginning"
         self._folders = NumberedFolders(
             folder / "checkpoint",
             counted="event",
             needs=("log",),
-            remedy=f"remove {folder / 'checkpoint'} to run this seed from its beginning",
+            remedy=self._remedy,
         )
         self._clock = clock
         self._next = clock() + EVERY_SECONDS
@@ -60,7 +62,14 @@ class Checkpoints:
         kept = self._folders.read()
         if kept is None:
             return None
-        return Checkpoint(_load(kept.path, state), Position(*kept.facts["log"]))
+        try:
+            length, lines, digest = kept.facts["log"]
+            return Checkpoint(_load(kept.path, state), Position(int(length), int(lines), digest))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise BadInput(
+                f"{kept.path} is not a checkpoint of this strategy in this version of fedraw; "
+                f"{self._remedy}"
+            ) from None
 
     def remove(self) -> None:
         self._folders.remove()

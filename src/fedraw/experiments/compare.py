@@ -11,6 +11,7 @@ from typing import Any
 
 from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
+from fedraw.experiments.folder import ended_at
 from fedraw.experiments.names import distinct_names
 from fedraw.experiments.run import Result
 from fedraw.experiments.summary import Summary
@@ -151,7 +152,7 @@ def _read(runs: Iterable[Result | Path | str]) -> Iterable[Run]:
 
 def _summary(log: Path) -> Summary:
     try:
-        return Summary.of(read_log(log))
+        return Summary.of(read_log(log, until=ended_at(log)))
     except (KeyError, TypeError) as problem:
         raise BadInput(f"{log} has a record that lacks {problem}; run it again") from None
 

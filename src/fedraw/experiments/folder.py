@@ -1,47 +1,76 @@
 """The folder of one run: what is in it, and how it gets there without anything being lost.
 
-spec.toml  events.jsonl  timing.json  model.safetensors  summary.json  and, until it is finished,
-checkpoint/
+spec.toml          the experiment, written before anything else
+events.jsonl       the log
+timing.json        when, where and how fast it was run
+model.safetensors  the last model
+summary.json       written last; it holds checksums of the log, the model, the spec and itself
+checkpoint/        until the run is finished
+lock               held by the process that is running it
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.disk.event_log import EventLog, Position, Record, read_log
-from fedraw.disk.lock import lock
+from fedraw.disk.lock import FolderLock
 from fedraw.disk.model_file import write_model
+from fedraw.disk.sync import to_disk, write_whole
 from fedraw.errors import BadInput
 from fedraw.experiments.toml import flat, to_toml
+
+LOG, SPEC, MODEL, SUMMARY = "events.jsonl", "spec.toml", "model.safetensors", "summary.json"
+# The last field of summary.json: the checksum of everything before it.
+_FIELD = b',\n  "sha256": "'
+_SUFFIX = len(_FIELD) + 64 + len(b'"\n}\n')
+
+
+class Sealed(NamedTuple):
+    """A summary whose checksum is right, and what it says about the files beside it."""
+
+    summary: dict[str, Any]
+    log: Position  # where the log ends
+    sha256: Mapping[str, str]  # of other files, by name
 
 
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.log = path / "events.jsonl"
-        self._spec = path / "spec.toml"
-        self._summary = path / "summary.json"
+        self.log = path / LOG
+        self._spec = path / SPEC
+        self._model = path / MODEL
+        self._summary = path / SUMMARY
+        self._checkpoint = path / "checkpoint"
 
     @property
     def is_finished(self) -> bool:
         return self._summary.exists()
 
+    @property
+    def _can_continue(self) -> bool:
+        """Whether a resume uses anything of what is there, rather than starting from nothing."""
+        return self.is_finished or self._checkpoint.exists()
+
     def refuse_existing(self) -> None:
         """Nothing is overwritten unless it was asked for."""
-        if self.log.exists():
+        logged = self.log.exists() and self.log.stat().st_size > 0
+        if logged or self._can_continue:
             state = "a finished run" if self.is_finished else "an unfinished run"
             raise BadInput(
                 f"{self.path} already holds {state}; continue with --resume, choose another --out, "
@@ -53,62 +82,84 @@ class RunFolder:
         try:
             before = tomllib.loads(self._spec.read_text(encoding="utf-8"))
         except (OSError, ValueError) as problem:
-            raise BadInput(f"cannot resume: {self._spec} cannot be read: {problem}") from None
+            if not self._can_continue:  # killed before it began
+                return
+            raise BadInput(
+                f"cannot resume {self.path}: {self._spec.name} cannot be read ({problem}); restore "
+                "it, or use --force to start anew"
+            ) from None
         then, now = flat(before), flat(json.loads(json.dumps(tables)))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-        if changed:
+        if changed and (before or self._can_continue):
             key = changed[0]
             raise BadInput(
                 f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
                 f"{now.get(key)!r}; use the same spec, another --out, or --force to start anew"
             )
 
-    def refuse_other_data(self, start: Record) -> None:
-        """The same spec may name a file whose content has changed."""
-        before = next(iter(read_log(self.log)), {})
-        for key, what in (("data", "images or labels have"), ("weights", "their file has")):
-            if before.get(key) != start.get(key):
+    def refuse_other_inputs(self, opening: Iterable[Record]) -> None:
+        """The same spec may name files whose content has changed.
+
+        `opening` is what a new run would write first: fingerprints of all inputs, and the clients.
+        """
+        for before, record in zip(read_log(self.log), opening, strict=False):
+            now = json.loads(json.dumps(record))
+            keys = [key for key in {**now, **before} if key != "notes"]
+            changed = next((key for key in keys if before.get(key) != now.get(key)), None)
+            if changed is not None:
                 raise BadInput(
-                    f"cannot resume {self.path}: its {key} are not what they were ({what} "
-                    "changed); restore them, or use --force to start anew"
+                    f"cannot resume {self.path}: {_input(changed, now)} changed since it was "
+                    "begun; restore what it was, or use --force to start anew"
                 )
 
     @contextmanager
-    def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
-        """Begin from nothing."""
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes out; this comes before anything in the folder is changed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self.log.open("ab")
+            held = FolderLock(self.path, "wait for it, or choose another --out")
         except OSError as problem:
             raise BadInput(
                 f"cannot write to {self.path}: {problem.strerror}; choose another --out"
             ) from None
-        with file:
-            self._lock(file)
-            for stale in ("summary.json", "timing.json", "model.safetensors"):
-                (self.path / stale).unlink(missing_ok=True)
-            self._spec.write_text(to_toml(tables), encoding="utf-8")
-            file.truncate(0)
-            file.seek(0, os.SEEK_END)
+        try:
+            yield
+        finally:
+            held.close()
+
+    @contextmanager
+    def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
+        """Begin from nothing, in a folder that was claimed and has no checkpoint any more.
+
+        Whenever the process ends, the folder is finished, or resumes as new, or as it stands.
+        """
+        for stale in (self._summary, self._model, self.path / "timing.json"):
+            stale.unlink(missing_ok=True)
+        write_whole(self._spec, to_toml(tables).encode())
+        with self.log.open("wb") as file:
             yield EventLog(file)
 
     @contextmanager
-    def cut_log(self, position: Position) -> Iterator[EventLog]:
+    def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[EventLog]:
         """Continue the log at a position that was verified: what came later happens again."""
+        write_whole(self._spec, to_toml(tables).encode())  # it may differ in a comment
         with self.log.open("ab") as file:
-            self._lock(file)
             file.truncate(position.length)
             file.seek(0, os.SEEK_END)
             yield EventLog(file, position)
 
-    def _lock(self, file: IO[bytes]) -> None:
-        lock(file, self.path, "wait for it, or choose another --out")
-
     def write_results(
-        self, summary: dict[str, Any], model: Vector, layout: Layout | None, seconds: float
+        self,
+        summary: dict[str, Any],
+        model: Vector,
+        layout: Layout | None,
+        seconds: float,
+        log: Position,
     ) -> None:
+        """Everything is on the disk when this returns; `log` is where the log ends."""
         if layout is not None:
-            write_model(model, layout, self.path / "model.safetensors")
+            write_model(model, layout, self._model)
+            to_disk(self._model)
         timing = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -117,22 +168,99 @@ class RunFolder:
             "machine": platform.machine(),
             "python": platform.python_version(),
         }
-        (self.path / "timing.json").write_text(json.dumps(timing, indent=2) + "\n")
+        write_whole(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
+        sealed = [self._spec] if layout is None else [self._spec, self._model]
+        files = {LOG: log._asdict(), **{path.name: _sha256(path.read_bytes()) for path in sealed}}
         # Last, and in one move: where it stands, the run is whole.
-        draft = self.path / "summary.json.part"
-        draft.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self._summary)
+        write_whole(self._summary, _seal({**summary, "files": files}))
 
     def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
-        """The summary and the model of a finished run."""
+        """The summary and the model of a finished run, after all files have been verified."""
+        sealed = read_sealed(self._summary)
+        for _ in read_log(self.log, until=_whole(self.log, sealed.log)):
+            pass
+        content = {name: self._verified(name, sha256) for name, sha256 in sealed.sha256.items()}
+        if layout is None:
+            return sealed.summary, np.zeros(0, np.float32)
         try:
-            summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
-            if layout is None:
-                return summary, np.zeros(0, np.float32)
-            tensors = load_file(self.path / "model.safetensors")
-            return summary, np.concatenate([tensors[s.name].ravel() for s in layout.segments])
-        except Exception as problem:  # safetensors has an exception of its own
-            raise BadInput(
-                f"{self.path} is finished, but its results cannot be read: {problem}; "
-                "run it again with --force"
-            ) from None
+            tensors = load(content[MODEL])
+            vector = np.concatenate([tensors[s.name].ravel() for s in layout.segments])
+        except (KeyError, ValueError, SafetensorError) as problem:
+            raise BadInput(f"{self._model} does not fit the model: {problem}") from None
+        return sealed.summary, vector
+
+    def _verified(self, name: str, sha256: str) -> bytes:
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as problem:
+            raise _damaged(self.path / name, f"cannot be read ({problem.strerror})") from None
+        if _sha256(content) != sha256:
+            raise _damaged(self.path / name, f"was altered: its checksum is not that in {SUMMARY}")
+        return content
+
+
+def read_sealed(path: Path) -> Sealed:
+    """A summary.json, every byte of which is what was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise _damaged(path, f"cannot be read ({problem.strerror})") from None
+    body = content[:-_SUFFIX]
+    if content[-_SUFFIX:] != _suffix(body):
+        raise _damaged(path, "was altered, or is of another version: its checksum does not fit")
+    summary = json.loads(content)
+    files = summary.pop("files")
+    del summary["sha256"]
+    return Sealed(summary, Position(**files.pop(LOG)), files)
+
+
+def ended_at(log: Path) -> Position | None:
+    """Where a log ends, according to the summary beside it; None if there is no summary."""
+    summary = log.with_name(SUMMARY)
+    if log.name != LOG or not summary.exists():
+        return None
+    return _whole(log, read_sealed(summary).log)
+
+
+def _whole(log: Path, end: Position) -> Position:
+    size = log.stat().st_size if log.exists() else 0
+    if size != end.length:
+        for _ in read_log(log, until=end):  # names a line that is damaged, if there is one
+            pass
+        raise _damaged(log, f"has {size} bytes, and {SUMMARY} is that of a log of {end.length}")
+    return end
+
+
+def _seal(content: dict[str, Any]) -> bytes:
+    body = json.dumps(content, indent=2).encode()[: -len(b"\n}")]
+    return body + _suffix(body)
+
+
+def _suffix(body: bytes) -> bytes:
+    return _FIELD + _sha256(body).encode() + b'"\n}\n'
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _damaged(path: Path, why: str) -> BadInput:
+    return BadInput(f"{path} {why}; restore it from a copy, or run it again with --force")
+
+
+def _input(key: str, record: Record) -> str:
+    """What a part of the opening came from, as the spec names it."""
+    if record["kind"] != "start":
+        return f"the data of client {record.get('client')!r}"
+    spec = record["spec"]
+    match key:
+        case "data" | "labels":
+            source = spec["data"].get("path") or spec["data"]["name"]
+            features = spec.get("features", {}).get("weights")
+            return f"its data ({source}{f', features of {features}' if features else ''})"
+        case "weights":
+            return f"its weights ({spec['training'].get('weights')})"
+        case "trace":
+            return f"its trace ({spec['speeds'].get('trace')})"
+        case _:
+            return f"its {key}"

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedraw.core.types import ClientId
-from fedraw.disk.event_log import Chain, Record, read_log
+from fedraw.disk.event_log import Chain, Position, Record, read_log
 from fedraw.disk.lock import LOCK, is_locked
 from fedraw.errors import BadInput
+from fedraw.experiments.folder import ended_at
 from fedraw.experiments.lived import Lived
 from fedraw.experiments.run import PROGRESS_EVERY
 from fedraw.experiments.status import Curve, Detail, LabelTrend, Point, Refusal, Slot, State, Status
@@ -51,6 +52,7 @@ class Follower:
         self.summary = Summary()
         self._lines = 0
         self._chain = Chain()
+        self._checked: Position | None = None  # the end of a log that fits its summary
         self._version = 0
         self._aggregated_at: int | None = None
         self._curve = Curve()
@@ -82,6 +84,7 @@ class Follower:
             if not self._tail.unread:
                 if not self._lines:
                     self.refuse_shortened()
+                self._check_end()
                 self._note_growth()
                 return True
             if until is not None and time.monotonic() >= until:
@@ -105,6 +108,21 @@ class Follower:
             return int(json.loads(newest.read_text(encoding="utf-8"))["log"][0])
         except (OSError, ValueError, LookupError, TypeError):
             return 0
+
+    def _check_end(self) -> None:
+        """Refuse a log that is not the one that the summary beside it was made of."""
+        if self._chain.position == self._checked:
+            return
+        try:
+            end = ended_at(self.log)
+            if end is not None and end != self._chain.position:
+                for _ in read_log(self.log, until=end):  # says what is wrong
+                    pass
+        except BadInput:
+            if self._tail.is_current:  # else the run ended or was replaced in this moment
+                raise
+        else:
+            self._checked = end
 
     def _take_in(self, line: bytes) -> None:
         self._lines += 1

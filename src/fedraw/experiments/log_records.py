@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from fedraw.disk.event_log import FORMAT, Record
+from fedraw.errors import BadInput
 from fedraw.experiments.scenario import Scenario
 from fedraw.simulation.loop import Step
 
@@ -33,6 +36,7 @@ def start_record(scenario: Scenario, name: str) -> Record:
             "sha256": dataset.sha256(),
         },
         **_weights(scenario),
+        **_trace(scenario),
         "spec": scenario.tables(),
     }
 
@@ -44,6 +48,18 @@ def _weights(scenario: Scenario) -> Record:
         return {}
     facts = {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)}
     return {"weights": facts}
+
+
+def _trace(scenario: Scenario) -> Record:
+    """The fingerprint of the recorded durations; nothing where they are drawn."""
+    trace = scenario.spec.speeds.trace
+    if trace is None:
+        return {}
+    try:
+        content = Path(trace).read_bytes()
+    except OSError as problem:
+        raise BadInput(f"speeds.trace: cannot read {trace}: {problem.strerror}") from None
+    return {"trace": {"sha256": hashlib.sha256(content).hexdigest()}}
 
 
 def joined_records(scenario: Scenario) -> Iterator[Record]:

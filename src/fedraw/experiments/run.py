@@ -111,22 +111,23 @@ def run_seed(
     spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
     scenario = Scenario.of(spec, seed, parts, how.where)
     layout = None if scenario.trainer is None else scenario.trainer.layout
-    if folder is not None and how.resume and RunFolder(folder).log.exists():
+    if folder is not None and how.resume:
         RunFolder(folder).refuse_other_spec(scenario.tables())
         if RunFolder(folder).is_finished:
             summary, model = RunFolder(folder).read_results(layout)
+            RunFolder(folder).refuse_other_inputs(_opening(scenario))
             return Result(summary["name"], seed, summary, model, folder)
     started = time.perf_counter()
     with executor_of(scenario, how.crew) as executor:
         simulation = scenario.simulation(executor)  # refuses the impossible before files are made
         with _recording(folder, scenario, simulation, how) as recorder:
             summary = _simulate(scenario, simulation, recorder, how).as_dict()
-    result = Result(summary["name"], seed, summary, simulation.state.model, folder)
-    if folder is not None:
-        seconds = time.perf_counter() - started
-        RunFolder(folder).write_results(summary, result.model, layout, seconds)
-        Checkpoints(folder).remove()
-    return result
+            model = simulation.state.model
+            if folder is not None and recorder.log is not None:
+                end, seconds = recorder.log.to_disk(), time.perf_counter() - started
+                RunFolder(folder).write_results(summary, model, layout, seconds, end)
+                Checkpoints(folder).remove()
+    return Result(summary["name"], seed, summary, model, folder)
 
 
 @dataclass
@@ -162,21 +163,33 @@ def _recording(
         yield recorder
         return
     run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
-    if not how.resume:
-        checkpoints.remove()
-    position = checkpoints.read(type(simulation.state))
-    with ExitStack() as stack:
-        if position is None:
+    with run_folder.claimed(), ExitStack() as stack:
+        _refuse_what_happened_meanwhile(run_folder, scenario, how)
+        checkpoint = checkpoints.read(type(simulation.state)) if how.resume else None
+        if checkpoint is None:
+            checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
             recorder = Recorder(Summary(), log, _usable(checkpoints, scenario, simulation))
             recorder.note_all(_opening(scenario))
         else:
-            run_folder.refuse_other_data(next(_opening(scenario)))
-            summary = Summary.of(read_log(run_folder.log, until=position.log))
-            log = stack.enter_context(run_folder.cut_log(position.log))
+            summary = Summary.of(read_log(run_folder.log, until=checkpoint.log))
+            run_folder.refuse_other_inputs(_opening(scenario))
+            log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
             recorder = Recorder(summary, log, checkpoints)
-            simulation.restore(position.saved)
+            simulation.restore(checkpoint.saved)
         yield recorder
+
+
+def _refuse_what_happened_meanwhile(run_folder: RunFolder, scenario: Scenario, how: How) -> None:
+    """What another process wrote between the first look at a folder and the moment it is ours."""
+    if how.resume:
+        run_folder.refuse_other_spec(scenario.tables())
+        if run_folder.is_finished:
+            raise BadInput(
+                f"another process has just finished {run_folder.path}; give the command again"
+            )
+    elif not how.force:
+        run_folder.refuse_existing()
 
 
 def _usable(

@@ -45,6 +45,15 @@ class Tail:
         return lines
 
     @property
+    def is_current(self) -> bool:
+        """Whether the file has not changed since it was last read."""
+        try:
+            with self.path.open("rb") as file:
+                return os.fstat(file.fileno()).st_size == self.size and self._goes_on(file)
+        except OSError:
+            return False
+
+    @property
     def unread(self) -> int:
         return max(0, self.size - self.position)
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import Group, Run, find_logs, grouped
+from fedraw.experiments.folder import ended_at
 from fedraw.experiments.summary import Summary
 from fedraw.report.course import Course
 
@@ -80,7 +81,11 @@ def _read(log: Path) -> tuple[Run, Course]:
 
 
 def _whole_records(log: Path) -> Iterator[Record]:
-    """Without a last line that was cut off when the run was killed."""
+    """Without a last line that was cut off when the run was killed; a finished log has none."""
+    end = ended_at(log)
+    if end is not None:
+        yield from read_log(log, until=end)
+        return
     whole = 0
     try:
         for record in read_log(log):

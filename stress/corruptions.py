@@ -217,7 +217,7 @@ def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int | N
         tree = snapshot.pack(ledger.state, arrays) if ledger.begun else None
         book = ledger.book
         facts = [book.event, book.accepted, book.counts, list(book.owed), list(book.quarantined)]
-        facts += [book.norms, book.rare_labels, book.ended]
+        facts += [book.scale, book.heard, book.introduced, book.rare_labels, book.ended]
         print(json.dumps([tree, {name: a.tobytes().hex() for name, a in arrays.items()}, facts]))
         if engine.coordinator.finished is None:
             engine.accept(engine.coordinator.accepted + 2)

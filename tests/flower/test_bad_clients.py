@@ -1,7 +1,7 @@
 """Client apps that send what they must not: each is told, the others go on, the run ends.
 
-The lies are mods of Flower: they stand between an honest client app and the wire, where a broken or
-malicious site would change a reply. Server app, folder, messages and their bytes are real.
+The lies are mods of Flower around a whole honest client app: they change a reply last, where a
+broken or malicious site would. Server app, folder, messages and their bytes are real.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 from tests.flower.memory_grid import MemoryGrid, identity
 
@@ -58,7 +59,10 @@ def a_grid(change: Change = lambda reply: None, kind: str = "train") -> MemoryGr
             change(reply)
         return reply
 
-    app = client_app(train=train, label_counts=label_counts, mods=[mod])
+    honest = client_app(train=train, label_counts=label_counts)
+    app = ClientApp(mods=[mod])
+    app.query()(honest)
+    app.train()(honest)
     contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
     return MemoryGrid(app, contexts)
 
@@ -159,6 +163,9 @@ BAD: dict[str, tuple[Change, str]] = {
     "name of numbers": (fact("site", 7), "site is 7, not a text"),
     "garbage": (garbage, "record 'fedraw' is of type MetricRecord"),
     "nothing": (nothing, "record 'fedraw' is missing"),
+    "long name": (fact("site", "x" * 2_000_000), "the reply has 20000"),
+    "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
+    "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
     "exception": (raising, "its client app raised an exception: ValueError: CUDA out of memory"),
 }
 
@@ -183,6 +190,7 @@ def test_a_bad_update_is_told_and_its_sender_quarantined(bad: str, tmp_path: Pat
     lead(grid, tmp_path)
     check_quarantined(tmp_path, grid, words)
     check_end(tmp_path, grid)
+    assert max(map(len, (tmp_path / "events.jsonl").read_bytes().splitlines())) < 2000
 
 
 class Trap:
@@ -213,18 +221,23 @@ def test_a_pickle_is_refused_unopened(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_an_update_far_too_large_is_refused_once_the_usual_size_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("honest", [0, 3])
+def test_an_update_far_too_large_is_refused_from_the_first_one_on(
+    honest: int, tmp_path: Path
+) -> None:
     trained: list[int] = []
 
     def change(reply: Message) -> None:
         trained.append(1)
-        if len(trained) > 3:
+        if len(trained) > honest:
             tensor("w", np.full((2, 2), 1e30, np.float32))(reply)
 
     grid = a_grid(change)
     lead(grid, tmp_path)
-    assert len(log(tmp_path, "arrival", "west")) == 3
-    assert "more than 10 times the usual" in log(tmp_path, "left", "west")[0]["reason"]
+    assert len(log(tmp_path, "arrival", "west")) == honest
+    words = [r["reason"] for r in log(tmp_path, "rejected", "west")]
+    assert len(words) == PATIENCE and all("more than 10 times the " in reason for reason in words)
+    assert "Infinity" not in (tmp_path / "events.jsonl").read_text()
     check_end(tmp_path, grid)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context
 from flwr.clientapp import ClientApp
 from tests.flower.memory_grid import context_of, identity, over_the_wire
 
@@ -121,20 +121,6 @@ def test_a_site_evaluates_on_its_own_data() -> None:
     assert isinstance(answer, Evaluated)
     assert (answer.site, answer.order) == ("north", 5)
     assert (answer.right, answer.total) == ({"cat": 1}, {"cat": 2, "owl": 1})
-
-
-def test_mods_see_each_message() -> None:
-    seen = []
-
-    def mod(message: Message, context: Context, call: Any) -> Message:
-        seen.append(message.metadata.message_type)
-        reply: Message = call(message, context)
-        return reply
-
-    app = client_app(train=doubled, label_counts=counting({"cat": 2}), mods=[mod])
-    ask(app, "summary")
-    ask(app)
-    assert seen == ["query", "train"]
 
 
 @pytest.mark.parametrize(

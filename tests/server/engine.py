@@ -40,6 +40,7 @@ class Site:
     name: str | None = None  # under which it introduces itself
     answer: Callable[[Order, Trained], Answer] | None = None
     trained: int = 0
+    evaluated: Callable[[Order, Evaluated], Answer] | None = None
 
 
 class Engine:
@@ -51,6 +52,7 @@ class Engine:
         strategy: Strategy[Any] | None = None,
         sites: Mapping[str, Mapping[str, Any]] = COUNTS,
         evaluate: Callable[[Vector], Recall] | None = None,
+        model: Vector | None = None,
         only: tuple[str, ...] = (),
         pace: float = 1.0,
         **settings: Any,
@@ -61,6 +63,7 @@ class Engine:
         defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
         self.settings = Settings(folder=folder, **{**defaults, **settings})
         self.evaluate = evaluate
+        self.model = np.zeros(SIZE, np.float32) if model is None else model
         self.sites = {
             name: Site(100 + i, pace * (1.0 + i), counts)
             for i, (name, counts) in enumerate(sites.items())
@@ -73,7 +76,7 @@ class Engine:
     def open(self) -> Coordinator:
         return open_federation(
             self.strategy,
-            lambda: np.zeros(SIZE, np.float32),
+            lambda: self.model,
             self.settings,
             LAYOUT,
             evaluate=self.evaluate,
@@ -143,7 +146,10 @@ class Engine:
             answer = Summary(site.name or name, site.counts)
         elif order.kind == "evaluate":
             total = {label: int(n) for label, n in site.counts.items()}
-            answer = Evaluated(name, order.number, {k: n // 2 for k, n in total.items()}, total)
+            right = {label: n // 2 for label, n in total.items()}
+            answer = honest_test = Evaluated(name, order.number, right, total)
+            if site.evaluated is not None:
+                answer = site.evaluated(order, honest_test)
         else:
             site.trained += 1
             delay = site.seconds

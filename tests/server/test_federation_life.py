@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.server.conftest import Found
-from tests.server.engine import COUNTS
+from tests.server.engine import COUNTS, failing
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
@@ -117,6 +117,45 @@ def test_a_pinned_name_belongs_to_its_first_key_for_ever(found: Found) -> None:
     assert engine.coordinator.members == ["south", "east"]
 
 
+def test_a_pinned_key_has_one_name_for_ever(found: Found) -> None:
+    """Otherwise a site in quarantine would come back under another name."""
+    engine = found(pinned=True, patience=1, quarantine=1e6, back_off=1.0)
+    engine.accept(4)
+    engine.sites["west"].answer = failing
+    engine.run(lambda: "west" not in engine.coordinator.members)
+    for name in ("west 2", "west 3"):
+        engine.sites["west"].name = name
+        engine.wait(60)
+        assert f"as 'west', so its key cannot take part as '{name}' as well" in engine.reasons()
+        engine.restart()
+    assert engine.reasons().count("node 103 is registered as 'west', so its key cannot") == 2
+    assert {r["client"] for r in engine.log("joined")} == set(COUNTS)
+
+
+def test_a_key_that_had_two_names_keeps_the_first(found: Found) -> None:
+    engine = found(min_clients=3, absence=5, pace=8.0)
+    engine.accept(3)
+    engine.online.remove("west")
+    engine.run(lambda: bool(engine.log("left")))
+    engine.sites["west"].name = "west 2"
+    engine.online.add("west")
+    engine.run(lambda: "west 2" in engine.coordinator.members)
+    engine.restart(pinned=True)
+    engine.wait(60)
+    assert "west 2" not in engine.coordinator.members
+    assert "node 103 is registered as 'west'" in engine.reasons()
+
+
+def test_without_pinned_a_node_may_change_its_name(found: Found) -> None:
+    engine = found(min_clients=3, absence=5, pace=8.0)
+    engine.accept(3)
+    engine.online.remove("west")
+    engine.run(lambda: bool(engine.log("left")))
+    engine.sites["west"].name = "west 2"
+    engine.online.add("west")
+    engine.run(lambda: "west 2" in engine.coordinator.members)
+
+
 def test_only_sites_on_the_list_take_part(found: Found) -> None:
     engine = found(min_clients=2, only=("north", "south"))
     engine.accept(4)
@@ -188,7 +227,8 @@ def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
     (record, *_) = engine.log("evaluation")
     assert record["sites"] == 3 and "owl" not in record["recall"]
     notes = [r["reason"] for r in engine.log("note") if r.get("client") == "west"]
-    assert notes == ["no evaluation: client 'west' answered in the name of 'north'"]
+    reason = "no evaluation: client 'west' answered in the name of 'north'"
+    assert notes == [f"asked again in 30 s: {reason}"]
 
 
 def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(

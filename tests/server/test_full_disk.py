@@ -195,10 +195,11 @@ def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int)
 def fill_page(engine: Patient) -> None:
     """So that the log needs another page for its next record."""
     ledger = engine.coordinator._ledger
+    record = {"kind": "note", "event": 0, "time": 0.0, "reason": ""}
     before = len(ledger.log)
-    ledger.note("", engine.now)
+    ledger.log.note(record)
     own = len(ledger.log) - before
-    ledger.note("x" * (-(len(ledger.log) + own) % PAGE), engine.now)
+    ledger.log.note({**record, "reason": "x" * (-(len(ledger.log) + own) % PAGE)})
     assert len(ledger.log) % PAGE == 0
 
 

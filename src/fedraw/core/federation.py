@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,17 +113,23 @@ class Federation:
         )
         if not count.sum():
             raise BadInput(f"client {client!r} reports no labels, so it has no rarity score")
-        held = [(self._position(label), n) for label, n in zip(names, count, strict=True) if n]
+        self._add([label for label, n in zip(names, count, strict=True) if n])
+        held = [(self._column[label], n) for label, n in zip(names, count, strict=True) if n]
         column, held_count = np.array(sorted(held), np.int64).T
         return Row(column, held_count, held_count / held_count.sum())
 
-    def _position(self, label: Label) -> int:
-        """The label's column; a label nobody had before gets a new one."""
-        if label not in self._column:
-            self._column[label] = len(self.labels)
-            self.labels.append(label)
-            self.coverage = np.append(self.coverage, 0)
-        return self._column[label]
+    def new_labels(self, labels: Iterable[Label]) -> list[Label]:
+        """Those that no client has ever held."""
+        return [label for label in labels if label not in self._column]
+
+    def _add(self, labels: Iterable[Label]) -> None:
+        """Give each label that nobody had before a column of its own."""
+        new = self.new_labels(labels)
+        if not new:
+            return
+        self._column.update((label, len(self.labels) + i) for i, label in enumerate(new))
+        self.labels.extend(new)
+        self.coverage = np.concatenate([self.coverage, np.zeros(len(new), np.int64)])
 
     def _cover(self, row: Row, change: int) -> None:
         self.coverage[row.column[row.count > 0]] += change

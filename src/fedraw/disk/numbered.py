@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedraw.disk.private import FILE, make_folder
 from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
 
@@ -34,7 +35,7 @@ class NumberedFolders:
     """The newest `keep` folders below `folder`.
 
     `counted` is what the manifest calls the number, `needs` names facts that no manifest may lack,
-    and `remedy` is what to do about a damaged one.
+    and `remedy` is what to do about a damaged one. `private` ones can be read by their owner only.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class NumberedFolders:
         counted: str = "number",
         needs: Collection[str] = (),
         remedy: str = "",
+        private: bool = False,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep = {keep} would drop what was just written")
@@ -52,6 +54,7 @@ class NumberedFolders:
         self._keep = keep
         self._counted = counted
         self._needs = frozenset(needs)
+        self._private = private
         self._remedy = remedy or f"remove {folder} to begin anew"
 
     def write(
@@ -114,7 +117,11 @@ class NumberedFolders:
 
     def _make(self, draft: Path) -> None:
         new = not self.folder.is_dir()
-        draft.mkdir(parents=True)
+        if self._private:
+            make_folder(self.folder)
+            make_folder(draft)
+        else:
+            draft.mkdir(parents=True)
         if new:
             to_disk(self.folder.parent)
 
@@ -125,6 +132,8 @@ class NumberedFolders:
         manifest = json.dumps({**content, "manifest": _digest(content)}, indent=2)
         (draft / MANIFEST).write_text(manifest, encoding="utf-8")
         for path in draft.rglob("*"):
+            if self._private and path.is_file():
+                path.chmod(FILE)
             to_disk(path)
         to_disk(draft)
 

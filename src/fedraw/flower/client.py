@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from operator import index
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedraw.core.types import Vector
 from fedraw.core.update import difference
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.envelope import (
@@ -25,6 +29,9 @@ from fedraw.flower.envelope import (
 )
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.recall import Recall
+
+# Where Flower's mod for fixed clipping looks for its norm.
+CLIPPING_NORM = "clipping_norm"
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,20 @@ def client_app(
     Without `label_counts` it does not say; the server's strategy then needs labels = "inferred".
     The site's name is `site` of the node's config, "site-<partition>" in a simulation, else
     "node-<id>". What these functions raise is seen by the server as a failure of this site.
+
+    `mods` act on training only. They see the trained model as Flower's own strategies do, whole and
+    without integers; the difference that some methods ask for is formed after them. Flower's
+    `fixedclipping_mod` takes its norm from `clipping_norm` of the run config.
     """
+    chain = list(mods or ())
+    if adaptiveclipping_mod in chain:
+        raise BadInput(
+            "adaptiveclipping_mod needs a server that adapts its norm, which fedraw's does not; "
+            "use fixedclipping_mod or LocalDpMod"
+        )
 
     def on_query(message: Message, context: Context) -> Message:
+        _clipping_norm(chain, context)  # better told now than after the first training
         if label_counts is None:
             return _reply(message, context, {}, {})
         counts = pack_counts(label_counts(context), "label_counts")
@@ -67,11 +85,16 @@ def client_app(
         return _reply(message, context, {}, {COUNTS: counts})
 
     def on_train(message: Message, context: Context) -> Message:
+        return _train_inside_mods(trained, chain, message, context)
+
+    def trained(
+        message: Message, context: Context, start: ArrayRecord, template: Template
+    ) -> Message:
         facts = Facts(message.content)
         config = TrainConfig(facts.whole("version"), facts.number("proximal"), facts.truth("loss"))
-        start = read_arrays(message.content)
-        trained, examples, loss = _unpack(train(start, config, context), config)
-        arrays = _to_send(start, record_of(trained), facts)
+        model, examples, loss = _unpack(train(start, config, context), config)
+        written = template.write(_read(template, record_of(model), "train"))
+        arrays = ArrayRecord({name: written[name] for name in template.headers})
         told: dict[str, Any] = {"examples": examples}
         if loss is not None:
             told["loss"] = loss
@@ -90,7 +113,7 @@ def client_app(
         right, total = pack_counts(recall.right, "right"), pack_counts(recall.total, "total")
         return _reply(message, context, {}, {RIGHT: right, TOTAL: total})
 
-    app = ClientApp(mods=mods)
+    app = ClientApp()
     app.query()(on_query)
     app.train()(on_train)
     if evaluate is not None:
@@ -128,16 +151,66 @@ def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, float | None
         ) from None
 
 
-def _to_send(start: ArrayRecord, trained: ArrayRecord, facts: Facts) -> ArrayRecord:
-    """The trained model, or what training changed if the strategy works on differences."""
-    template = Template.of(start, facts.texts("statistics"))
-    try:
-        vector = template.read(trained)
-    except RefusedUpdate as error:
-        raise BadInput(f"train gives another model than it was handed: {error}") from None
-    if facts.text("sends") == "delta":
+def _train_inside_mods(
+    train: Callable[[Message, Context, ArrayRecord, Template], Message],
+    mods: Sequence[Mod],
+    message: Message,
+    context: Context,
+) -> Message:
+    """Let the mods see the trained model, and form the difference afterwards if it is asked for."""
+    facts, start = Facts(message.content), read_arrays(message.content)
+    sends = facts.text("sends")
+    template = Template.of(start, facts.texts("statistics") if "statistics" in facts else ())
+
+    def innermost(message: Message, context: Context) -> Message:
+        arrived = read_arrays(message.content)
+        arrays = ArrayRecord({name: arrived.get(name, start[name]) for name in start})
+        return train(message, context, arrays, template)
+
+    # Integers are no part of an update, so no mod may count them as a change.
+    message.content[ARRAYS] = ArrayRecord({name: start[name] for name in template.headers})
+    if norm := _clipping_norm(mods, context):
+        message.content[FACTS][CLIPPING_NORM] = norm
+    reply = _with_mods(innermost, mods)(message, context)
+    if reply.has_error():
+        return reply
+    vector = _read(template, read_arrays(reply.content), "a mod")
+    if sends == "delta":
         vector = difference(vector, template.read(start), template.layout)
-    return template.write(vector)
+    reply.content[ARRAYS] = template.write(vector)
+    return reply
+
+
+def _with_mods(innermost: ClientAppCallable, mods: Sequence[Mod]) -> ClientAppCallable:
+    """The function with each mod around the next, the first one outermost."""
+    call = innermost
+    for mod in reversed(mods):
+        call = partial(_call, mod, call)
+    return call
+
+
+def _call(mod: Mod, inner: ClientAppCallable, message: Message, context: Context) -> Message:
+    return mod(message, context, inner)
+
+
+def _clipping_norm(mods: Sequence[Mod], context: Context) -> float | None:
+    """What Flower's mod for fixed clipping expects in a message; None if it is not used."""
+    if fixedclipping_mod not in mods:
+        return None
+    norm = context.run_config.get(CLIPPING_NORM)
+    if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 < norm < inf:
+        raise BadInput(
+            f"fixedclipping_mod needs {CLIPPING_NORM} of the run config, a positive number; it is "
+            f"{norm!r:.40}"
+        )
+    return float(norm)
+
+
+def _read(template: Template, model: ArrayRecord, source: str) -> Vector:
+    try:
+        return template.read(model)
+    except RefusedUpdate as error:
+        raise BadInput(f"{source} gives another model than it was handed: {error}") from None
 
 
 def _changed(context: Context, counts: ConfigRecord) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.server.admission import MOST_LABELS
 
 # The records of a message.
 FACTS = "fedraw"
@@ -21,11 +22,11 @@ COUNTS = "counts"
 RIGHT = "right"
 TOTAL = "total"
 
-# Protobuf's whole numbers.
-LARGEST = 2**63 - 1
+# Bytes that a reply may have beside the model, such as names and label counts.
+LARGEST_REST = 1 << 20
 
 
-def pack_counts(counts: Mapping[Any, int], what: str) -> ConfigRecord:
+def pack_counts(counts: Mapping[Any, Any], what: str) -> ConfigRecord:
     """Numbers by label, as a site's own code has them: labels of any kind, NumPy's integers.
 
     >>> pack_counts({3: 2, "cat": 1}, "label_counts")
@@ -44,9 +45,28 @@ def pack_counts(counts: Mapping[Any, int], what: str) -> ConfigRecord:
     return record
 
 
+def check_size(content: RecordDict, model: int) -> None:
+    """Refuse a reply that is much larger than a model of so many bytes."""
+    size, most = sum(map(_size, content.values())), 2 * model + LARGEST_REST
+    if size > most:
+        raise RefusedUpdate(f"the reply has {size} bytes; {most} is the most")
+
+
+def _size(record: Any) -> int:
+    """Bytes of names and values; Flower's own count fails on an empty list."""
+    names = sum(map(len, record))
+    if isinstance(record, ArrayRecord):
+        return names + sum(len(array.data) for array in record.values())
+    lists = [value if isinstance(value, list) else [value] for value in record.values()]
+    items = (item for values in lists for item in values)
+    return names + sum(len(item) if isinstance(item, str | bytes) else 8 for item in items)
+
+
 def read_counts(content: RecordDict, name: str) -> dict[str, int]:
     """What a site says it counted; whether that can be is for the server to judge."""
     record = _record(content, name, ConfigRecord)
+    if len(record) > MOST_LABELS:
+        raise RefusedUpdate(f"record {name!r} has {len(record)} labels; {MOST_LABELS} is the most")
     for label, count in record.items():
         if isinstance(count, bool) or not isinstance(count, int):
             raise RefusedUpdate(f"{name} of label {label!r:.60} is {count!r:.60}, no whole number")

@@ -15,6 +15,7 @@ from fedraw.flower.envelope import (
     RIGHT,
     TOTAL,
     Facts,
+    check_size,
     read_arrays,
     read_counts,
 )
@@ -78,7 +79,8 @@ class Post:
             facts["sends"] = self.request.sends
             facts["loss"] = self.request.loss
             facts["proximal"] = float(self.request.proximal)
-            facts["statistics"] = self.template.statistics
+            if statistics := self.template.statistics:  # Flower cannot tell an empty list's size
+                facts["statistics"] = statistics
         return Message(
             content,
             dst_node_id=order.node,
@@ -94,15 +96,17 @@ class Post:
                 return failure(reply.error)
             return self._read(reply)
         except RefusedUpdate as error:
-            return Failure(f"unreadable reply: {error}")
+            return Failure(f"unreadable reply: {error}", malformed=True)
         except Exception as error:  # a site's bytes must not end the server
-            return Failure(f"unreadable reply: {type(error).__name__} {error!s:.200}")
+            reason = f"unreadable reply: {type(error).__name__} {error!s:.200}"
+            return Failure(reason, malformed=True)
 
     def _read(self, reply: Message) -> Answer:
-        content = reply.content
+        content, kind = reply.content, reply.metadata.message_type
+        check_size(content, self.template.nbytes if kind == MessageType.TRAIN else 0)
         facts = Facts(content)
         site = facts.text("site")
-        match reply.metadata.message_type:
+        match kind:
             case MessageType.QUERY:
                 return Summary(site, read_counts(content, COUNTS) if COUNTS in content else {})
             case MessageType.TRAIN:
@@ -134,8 +138,8 @@ def time_to_live(deadline: float) -> float:
 def failure(error: Error) -> Failure:
     r"""Flower's error in a sentence.
 
-    >>> failure(Error(2, "Traceback (most recent call last):\n ...\nValueError: no data\n"))
-    Failure(reason='its client app raised an exception: ValueError: no data', to_blame=True)
+    >>> failure(Error(2, "Traceback (most recent call last):\n ...\nValueError: no data\n")).reason
+    'its client app raised an exception: ValueError: no data'
     """
     what = FAULTS.get(error.code) or MISHAPS.get(error.code) or f"Flower's error {error.code}"
     lines = [line.strip() for line in (error.reason or "").splitlines() if line.strip()]

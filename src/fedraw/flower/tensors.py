@@ -70,6 +70,13 @@ class Template:
         return cls(Layout.of(trained, averaged), tuple(found), headers, kept)
 
     @property
+    def nbytes(self) -> int:
+        """Of the model as Flower sends it."""
+        headers = self.headers.values()
+        floats = sum(len(h.text) + math.prod(h.shape) * h.dtype.itemsize for h in headers)
+        return floats + sum(len(tensor.data) for tensor in self.kept.values())
+
+    @property
     def statistics(self) -> list[str]:
         """The names of the tensors that are averaged plainly."""
         count = self.layout.parameter_count

@@ -1,9 +1,15 @@
-"""What a server lets through: updates of a usual size, label counts that can be."""
+"""What a server lets through: updates of a plausible size, plausible label counts, short names.
+
+Everything that a site sends and that the server keeps is bounded here, so that no single site can
+fill the log, the memory or the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+import json
+from collections.abc import Collection, Mapping
+from math import isfinite
+from statistics import median_low
 
 import numpy as np
 
@@ -13,11 +19,17 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.orders import Order, Trained
 
-# A bound on the norm needs so many norms to go by, and goes by the last so many.
-FEWEST_NORMS, NORMS = 5, 64
+# The norms of at least this many sites are needed before their median says what is usual: of two
+# sites, one may lie.
+FEWEST_SITES = 3
+# However small the median is, the bound never falls below this share of the initial model's scale.
+SMALLEST_SHARE = 0.01
 # A site's total that grows or shrinks by more than this factor is taken for a mistake.
 LARGEST_JUMP = 10
-MOST_LABELS, LONGEST_NAME = 100_000, 200
+# Labels of one site, labels that one site may add after it has joined, and labels of all sites.
+MOST_LABELS, MOST_IN_ALL = 10_000, 100_000
+# Characters of a site's or a label's name, and bytes of one site's label counts in the log.
+LONGEST_NAME, LARGEST_COUNTS = 200, 1 << 18
 # Elements per pass: stays in the processor's cache.
 BLOCK = 1 << 16
 
@@ -56,40 +68,105 @@ def check_answers(order: Order, answer: Trained) -> None:
         )
 
 
-def check_norm(site: str, norm: float, usual: Sequence[float], bound: float) -> None:
-    """Refuse an update far larger than those accepted lately, whoever sent them.
+def scale_of(model: Vector, layout: Layout) -> float:
+    """The norm of a model's trainable parameters, where each tensor of zeros counts as one of ones.
 
-    >>> check_norm("north", 2.0, [1.0] * 5, bound=10)
-    >>> check_norm("north", 20.0, [1.0] * 5, bound=10)
+    A tensor that starts at zero, such as a linear head, does not tell how large its first update
+    will be.
+
+    >>> layout = Layout.of([("w", (2,)), ("b", (9,))])
+    >>> scale_of(np.array([4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], np.float32), layout)
+    5.0
+    """
+    total = 0.0
+    for segment in layout.segments:
+        if segment.start < layout.parameter_count:
+            squares = float(np.square(model[segment.slice], dtype=np.float64).sum())
+            total += squares or segment.size
+    return float(np.sqrt(total))
+
+
+def check_norm(
+    site: str, norm: float, heard: Collection[float], scale: float, bound: float
+) -> None:
+    """Refuse an update that changes the model far more than is usual.
+
+    `heard` has the last norm of each site, refused ones included, so one site has one say however
+    often it sends, and large steps become usual where most sites take them. Until enough sites are
+    known, the initial model's `scale` decides.
+
+    >>> check_norm("north", 2.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
+    >>> check_norm("north", 20.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
     Traceback (most recent call last):
     ...
     fedraw.errors.RefusedUpdate: client 'north' changed the model by 20 (norm), more than 10 times \
-the usual 1
+the usual 1; raise norm_bound if such updates are right
     """
-    if len(usual) < FEWEST_NORMS:
-        return
-    middle = median(usual)
-    if middle > 0 and not norm <= bound * middle:
+    if len(heard) < FEWEST_SITES:
+        usual, words = scale, f"the {scale:.3g} of the initial model"
+    else:
+        usual = max(median_low(heard), SMALLEST_SHARE * scale)
+        words = f"the usual {usual:.3g}"
+    if not norm <= bound * usual or not isfinite(norm):
         raise RefusedUpdate(
-            f"client {site!r} changed the model by {norm:.3g} (norm), "
-            f"more than {bound:g} times the usual {middle:.3g}"
+            f"client {site!r} changed the model by {norm:.3g} (norm), more than {bound:g} times "
+            f"{words}; raise norm_bound if such updates are right"
+        )
+
+
+def check_name(site: str) -> None:
+    """Refuse a site's name that is empty, too long or not valid text."""
+    if not site or len(site) > LONGEST_NAME:
+        raise BadInput(f"a site's name has 1 to {LONGEST_NAME} characters, this one {len(site)}")
+    if not _is_text(site):
+        raise BadInput(f"the site's name {site!r} is not valid text (a lone surrogate)")
+
+
+def check_labels(site: str, counts: Mapping[str, int]) -> None:
+    """Refuse more labels, longer names or more bytes than one site may have in the log."""
+    if len(counts) > MOST_LABELS:
+        raise BadInput(f"client {site!r} reports {len(counts)} labels; {MOST_LABELS} is the most")
+    names = [str(label) for label in counts]
+    longest = max(map(len, names), default=0)
+    if longest > LONGEST_NAME:
+        raise BadInput(
+            f"client {site!r} has a label of {longest} characters; {LONGEST_NAME} is the most"
+        )
+    if not _is_text("".join(names)):
+        wrong = next(name for name in names if not _is_text(name))
+        raise BadInput(f"client {site!r}: label {wrong!r} is not valid text (a lone surrogate)")
+    size = len(json.dumps(names)) + sum(len(repr(count)) + 1 for count in counts.values())
+    if size > LARGEST_COUNTS:
+        raise BadInput(
+            f"the label counts of client {site!r} take {size} bytes; {LARGEST_COUNTS} is the "
+            "most, so use shorter labels"
+        )
+
+
+def check_new_labels(site: str, new: int, so_far: int, in_all: int) -> None:
+    """Refuse `new` labels that no site had before, beyond what one site or all sites may add.
+
+    The federation has `in_all` labels, of which this site has added `so_far` since it joined.
+    """
+    if new and so_far + new > MOST_LABELS:
+        raise BadInput(
+            f"client {site!r} would have added {so_far + new} labels that no site had before; "
+            f"{MOST_LABELS} is the most"
+        )
+    if new and in_all + new > MOST_IN_ALL:
+        raise BadInput(
+            f"client {site!r} adds {new} labels to the {in_all} of the federation; {MOST_IN_ALL} "
+            "is the most"
         )
 
 
 def check_counts(
     site: str, counts: Mapping[str, int], before: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Label counts that can be; `before` are those that the site reported last."""
-    if not site or len(site) > LONGEST_NAME:
-        raise BadInput(f"a site's name has 1 to {LONGEST_NAME} characters, this one {len(site)}")
-    if len(counts) > MOST_LABELS:
-        raise BadInput(f"client {site!r} reports {len(counts)} labels; {MOST_LABELS} is the most")
+    """Label counts without zeros; `before` are the counts that the site reported last."""
+    check_name(site)
+    check_labels(site, counts)
     names = [str(label) for label in counts]
-    for name in names:
-        if len(name) > LONGEST_NAME:
-            raise BadInput(
-                f"client {site!r} has a label of {len(name)} characters; {LONGEST_NAME} is the most"
-            )
     values = whole_counts(list(counts.values()), lambda i: f"client {site!r}, label {names[i]!r}")
     held = {name: n for name, n in zip(names, values.tolist(), strict=True) if n}
     if not held:
@@ -105,3 +182,12 @@ def check_counts(
                 f"factor of {LARGEST_JUMP}; the earlier counts stay"
             )
     return held
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

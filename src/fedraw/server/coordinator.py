@@ -18,8 +18,16 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.disk.model_file import write_model
+from fedraw.disk.private import FILE
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.server.admission import check_answers, check_counts, check_norm, distance
+from fedraw.server.admission import (
+    check_answers,
+    check_counts,
+    check_labels,
+    check_norm,
+    distance,
+    scale_of,
+)
 from fedraw.server.dispatches import Dispatch, Dispatches
 from fedraw.server.evaluation import Evaluations
 from fedraw.server.journal import Flight
@@ -117,6 +125,7 @@ class Coordinator:
         dispatch = self._dispatches.find(ticket)
         if dispatch is None:
             named = getattr(answer, "site", None)
+            named = named if named in self._ledger.book.counts else None
             self._ledger.note("an answer that nobody waits for; it is left aside", now, named)
             return
         order = dispatch.order
@@ -127,7 +136,7 @@ class Coordinator:
             case "train", Trained():
                 self._trained(dispatch, answer, now)
             case "evaluate", Evaluated():
-                self._evaluations.take_in(order, answer, now)
+                self._evaluated(order, answer, now)
             case _, Failure():
                 self._no_answer(order, answer, now)
             case _:
@@ -194,7 +203,9 @@ class Coordinator:
         nodes = None if self._ledger.begun else self._membership.enough_to_begin()
         if nodes is not None:
             counts = {site: self._membership.founders[site] for site in nodes}
-            self._ledger.begin(self._model(), counts, nodes, self._settings.rare_labels, now)
+            model, rare = self._model(), self._settings.rare_labels
+            scale = scale_of(model, self._layout)
+            self._ledger.begin(model, counts, nodes, rare, now, scale)
             LOGGER.info("training begins with %d sites", len(nodes))
             self._next_snapshot = now + self._settings.snapshot_every
             self._membership.founders.clear()
@@ -219,13 +230,18 @@ class Coordinator:
             ledger.reject(site, reason, start_time, now)
             self._training.pop(site, None)
             return
+        norm = None
         try:
             update, norm = self._examine(order, answer)
+            check_norm(
+                site, norm, ledger.book.heard.values(), ledger.book.scale, self._settings.norm_bound
+            )
             flight = Flight(start_time, dispatch.event, ledger.time(now), norm)
             refused = ledger.accept(update, flight)
         except RefusedUpdate as refusal:
             refused = str(refusal)
-            ledger.reject(site, refused, start_time, now)
+            heard = norm if norm is not None and isfinite(norm) else None
+            ledger.reject(site, refused, start_time, now, heard)
         self._dispatches.replace(dispatch)
         self._training.pop(site, None)
         if refused is not None:
@@ -240,15 +256,29 @@ class Coordinator:
         """The update, and how far it leads away from the model that was handed out."""
         check_answers(order, answer)
         site, vector = order.site or "", np.ascontiguousarray(answer.vector)
-        update = Update(site, order.version, vector, answer.examples, answer.loss)
+        if answer.counts is not None:
+            self._refuse_floods(site, answer.counts)
+        update = Update(site, order.version, vector, answer.examples, self._loss(answer))
         check_form(self._ledger.state, update, self.request.loss)
         start = order.model if self.request.sends == "model" else None
         norm = distance(update.vector, start, self._layout)
         # A finite norm has looked at every parameter already.
         if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
             check(self._ledger.state, update, self.request.loss)
-        check_norm(site, norm, self._ledger.book.norms, self._settings.norm_bound)
         return update, norm
+
+    def _loss(self, answer: Trained) -> float | None:
+        """The loss; one that the strategy does not use is left out unless it is a number."""
+        used = self.request.loss or (answer.loss is not None and isfinite(answer.loss))
+        return answer.loss if used else None
+
+    def _refuse_floods(self, site: str, counts: Mapping[str, int]) -> None:
+        """Refuse a reply whose label counts are beyond every limit; other mistakes are forgiven."""
+        try:
+            check_labels(site, counts)
+            self._membership.check_new_labels(site, counts)
+        except BadInput as refusal:
+            raise RefusedUpdate(str(refusal)) from None
 
     def _declared(self, site: str, counts: Mapping[str, int], now: float) -> None:
         before = self._ledger.book.counts[site]
@@ -261,13 +291,25 @@ class Coordinator:
         except OSError as problem:  # its update counts already; it will declare them again
             self._ledger.note(f"new label counts cannot be kept: {problem.strerror}", now, site)
 
+    def _evaluated(self, order: Order, answer: Evaluated, now: float) -> None:
+        site = order.site or ""
+        refused = self._evaluations.take_in(order, answer)
+        if refused is None:
+            self._membership.succeeded(site, "evaluate")
+        else:
+            self._membership.failed(site, refused, now, "evaluate")
+
     def _no_answer(self, order: Order, failure: Failure, now: float) -> None:
         site, reason = order.site, failure.reason
         if site is None:
             self._membership.nodes.conduct[order.node].fail(self._settings.back_off, now)
             self._ledger.note(f"node {order.node} did not tell who it is: {reason}", now)
         elif order.kind == "evaluate":
-            self._evaluations.without(site, reason, now)
+            if failure.malformed:
+                self._evaluations.forget(site)
+                self._membership.failed(site, reason, now, "evaluate")
+            else:
+                self._evaluations.without(site, reason, now)
         elif (current := self._training.get(site)) is not None and current.order is order:
             del self._training[site]
             if failure.to_blame:
@@ -298,19 +340,18 @@ class Coordinator:
         self._begin_evaluation(now)
 
     def _begin_evaluation(self, now: float) -> None:
-        here = [site for site in self.members if self._membership.nodes.of(site) is not None]
+        ready = self._membership.ready
+        here = [site for site in self.members if ready(site, now, "evaluate") is not None]
         self._evaluations.begin(here, now + self._settings.deadline, now)
         self._end_evaluation(now)
 
     def _end_evaluation(self, now: float) -> None:
-        over, record = self._evaluations.finish(now)
-        if not over:
-            return
         target, metric = self._settings.target, self._settings.target_metric
-        reached = None if record is None else record["metrics"][metric]
-        if target is not None and reached is not None and reached >= target:
-            self._stopping = self._stopping or f"{metric} reached {reached:.1f}"
-        self._finished = self._stopping
+        over, reached = self._evaluations.finish(now, metric, target)
+        if over:
+            if reached is not None:
+                self._stopping = self._stopping or f"{metric} reached {reached:.1f}"
+            self._finished = self._stopping
 
     # Time
 
@@ -350,7 +391,9 @@ class Coordinator:
         ledger = self._ledger
         if ledger.begun:
             if self._finished and ledger.book.ended is None:
-                write_model(ledger.state.model, self._layout, ledger.folder / "model.safetensors")
+                path = ledger.folder / "model.safetensors"
+                write_model(ledger.state.model, self._layout, path)
+                path.chmod(FILE)
                 ledger.end(self._finished, now)
             self._snapshot(now)
             ledger.log.to_disk()

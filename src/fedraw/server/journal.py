@@ -16,6 +16,7 @@ import numpy as np
 
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
+from fedraw.disk.private import make_folder, opener
 from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
 
@@ -40,7 +41,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for draft in folder.glob("*.part"):
             draft.unlink()
         self._vectors: dict[int, ref[Vector]] = {}
@@ -51,7 +52,7 @@ class Journal:
         draft = path.with_suffix(".part")
         data = update.vector.data.cast("B")
         try:
-            with draft.open("wb", buffering=0) as file:
+            with open(draft, "wb", buffering=0, opener=opener) as file:
                 for part in (_header(event, update, flight, data), data):
                     rest = memoryview(part)
                     while rest:

@@ -19,10 +19,16 @@ from fedraw.core.update import Update
 from fedraw.core.witness import Witness
 from fedraw.disk.event_log import Position, Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
-from fedraw.server.admission import NORMS
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import PUT_BACK, ServerLog
-from fedraw.server.records import arrival_record, scores_of, scores_record, start_record
+from fedraw.server.records import (
+    arrival_record,
+    scored,
+    scores_of,
+    scores_record,
+    short,
+    start_record,
+)
 from fedraw.server.snapshots import Book, Snapshots, Tensor
 from fedraw.strategies.strategy import (
     Arrived,
@@ -101,6 +107,7 @@ class Ledger:
         nodes: Mapping[str, int],
         rare: tuple[str, ...],
         now: float,
+        scale: float,
     ) -> None:
         """Found the federation; nothing counts before its first snapshot is on disk."""
         table = LabelTable.from_counts(counts)
@@ -114,7 +121,9 @@ class Ledger:
         self.log.commit({**start, "epoch": epoch})
         for site, own in counts.items():
             self.log.commit(self._member("joined", site, 0.0, counts=own, node=nodes[site]))
-        self.book = Book(epoch, nodes=dict(nodes), rare_labels=list(rare), rare_asked=asked)
+        self.book = Book(
+            epoch, nodes=dict(nodes), rare_labels=list(rare), rare_asked=asked, scale=scale
+        )
         self.book.counts = {site: dict(own) for site, own in counts.items()}
         self._owe(receivers)
         self._snapshots.write(state, self.book, self.log.to_disk(), 0.0)
@@ -131,7 +140,7 @@ class Ledger:
     def leave(self, site: str, reason: str, now: float, quarantine: float | None = None) -> None:
         """`quarantine`: for how many seconds the site may not come back."""
         time = self.time(now)
-        record = self._member("left", site, time, reason=reason)
+        record = self._member("left", site, time, reason=short(reason))
         self._change(record if quarantine is None else {**record, "until": time + quarantine})
 
     def accept(self, update: Update, flight: Flight) -> str | None:
@@ -144,18 +153,23 @@ class Ledger:
             self.log.note(told)
         return str(record["reason"]) if record["kind"] == "rejected" else None
 
-    def reject(self, site: str, reason: str, start_time: float, now: float) -> None:
+    def reject(
+        self, site: str, reason: str, start_time: float, now: float, norm: float | None = None
+    ) -> None:
+        """`norm`: of a whole update that was refused; it has a say in what is usual."""
         self.book.event += 1
-        self.log.note(_rejected(self.book.event, self.time(now), site, start_time, reason))
+        record = _rejected(self.book.event, self.time(now), site, start_time, reason)
+        self._hear(site, norm)
+        self.log.note(record if norm is None else {**record, "norm": norm})
 
     def note(self, reason: str, now: float, site: str | None = None) -> None:
         """For the operator; before training begins there is no event log to write it to."""
         if not self.begun:
-            LOGGER.warning("%s%s", "" if site is None else f"{site}: ", reason)
+            LOGGER.warning("%s%s", "" if site is None else f"{short(site)}: ", short(reason))
         else:
             named = {} if site is None else {"client": site}
             stamp = {"event": self.book.event, "time": self.time(now)}
-            self.log.note({"kind": "note", **stamp, **named, "reason": reason})
+            self.log.note({"kind": "note", **stamp, **named, "reason": short(reason)})
 
     def end(self, reason: str, now: float) -> None:
         stamp = {"event": self.book.event, "time": self.time(now)}
@@ -241,6 +255,7 @@ class Ledger:
                     news(self.state)  # is in the log already
                 case "rejected":
                     self.book.event = record["event"]
+                    self._hear(record["client"], record.get("norm"))
                 case "restarted":
                     self.book.epoch = record["epoch"]
                 case "end":
@@ -264,10 +279,14 @@ class Ledger:
             self.journal.drop(event)
             return _rejected(event, flight.time, site, flight.start_time, str(refusal))
         book.accepted += 1
-        book.norms = [*book.norms, flight.norm][-NORMS:]
+        self._hear(site, flight.norm)
         book.owed.pop(site, None)
         self._owe(receivers)
         return arrival_record(event, update, flight, before, self.state)
+
+    def _hear(self, site: str, norm: float | None) -> None:
+        if norm is not None:
+            self.book.heard[site] = norm
 
     def _doubts(self, time: float) -> list[Record]:
         return [doubt_record(doubt, self.book.event, time) for doubt in news(self.state)]
@@ -276,9 +295,10 @@ class Ledger:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""
         self.log.commit(record)
         site = str(record["client"])
-        before = scores_of(self.state, site)
+        sites = scored(self.state, site)
+        before = scores_of(self.state, sites)
         self._member_changed(record)
-        after = scores_of(self.state, site)
+        after = scores_of(self.state, sites)
         cause = f"{site} {record['kind']}"
         self.log.note(scores_record(record["event"], record["time"], cause, before, after))
 
@@ -287,6 +307,8 @@ class Ledger:
         counts = record.get("counts", {})
         event: Joined | Declared | Left
         book.quarantined.pop(site, None)
+        if new := len(self.state.federation.new_labels(counts)):
+            book.introduced[site] = book.introduced.get(site, 0) + new
         match record["kind"]:
             case "joined":
                 event = Joined(site, counts)
@@ -297,6 +319,7 @@ class Ledger:
                 event = Left(site)
                 del book.counts[site]
                 book.owed.pop(site, None)
+                book.heard.pop(site, None)
                 if "until" in record:
                     book.quarantined[site] = record["until"]
         if counts:
@@ -328,4 +351,4 @@ def _labels_of(
 
 def _rejected(event: int, time: float, site: str, start_time: float, reason: str) -> Record:
     stamp = {"event": event, "time": time, "client": site}
-    return {"kind": "rejected", **stamp, "start_time": start_time, "reason": reason}
+    return {"kind": "rejected", **stamp, "start_time": start_time, "reason": short(reason)}

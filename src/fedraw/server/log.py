@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedraw.disk.event_log import Chain, Position, Record, read_log
 from fedraw.disk.lock import FolderLock
+from fedraw.disk.private import FILE, make_folder, opener
 from fedraw.errors import BadInput, FolderChanged
 
 # What to do about a log that is no longer where, or what, it was.
@@ -29,10 +30,11 @@ class ServerLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._lock = FolderLock(path.parent)
             try:
-                self._file = path.open("ab", buffering=0)
+                self._lock.path.chmod(FILE)
+                self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115
             except OSError:
                 self._lock.close()
                 raise

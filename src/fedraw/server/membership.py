@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from fedraw.core.text import one_line
 from fedraw.errors import BadInput
-from fedraw.server.admission import check_counts
+from fedraw.server.admission import MOST_IN_ALL, check_counts, check_name, check_new_labels
 from fedraw.server.ledger import Ledger
-from fedraw.server.orders import Summary
+from fedraw.server.orders import Kind, Summary
 from fedraw.server.settings import Settings
 from fedraw.server.sites import Conduct, Nodes
 
@@ -17,6 +18,8 @@ LOGGER = logging.getLogger("fedraw.server")
 
 # The one label of a site that does not say which it has.
 NOT_TOLD = "not told"
+# The log names at most this many of the sites that are here before training begins.
+MOST_NAMED = 20
 # How soon a name that another node still has is asked for again.
 NAME_IN_USE = 10.0
 
@@ -43,29 +46,33 @@ class Membership:
         self._slots = slots  # that need a site each
         self._released = released
         self._untold = {} if needs_counts else {NOT_TOLD: 1}
-        self._conduct: defaultdict[str, Conduct] = defaultdict(Conduct)
+        # By site and kind of order: a site that trains well may still evaluate badly.
+        self._conduct: defaultdict[tuple[str, Kind], Conduct] = defaultdict(Conduct)
         self._refused: dict[int, str] = {}  # why a node may not join
 
     @property
     def members(self) -> list[str]:
         return list(self._ledger.book.counts)
 
-    def ready(self, site: str, now: float) -> int | None:
+    def ready(self, site: str, now: float, kind: Kind = "train") -> int | None:
         """The site's node, if it is within reach and may be asked now."""
-        return self.nodes.of(site) if self._conduct[site].not_before <= now else None
+        return self.nodes.of(site) if self._conduct[site, kind].not_before <= now else None
 
     def introduce(self, node: int, summary: Summary, now: float) -> None:
         """A node has told which site it is."""
         site, ledger, conduct = summary.site, self._ledger, self.nodes.conduct[node]
         try:
+            check_name(site)
+        except BadInput as refusal:
+            self._refuse(node, None, str(refusal), now)
+            return
+        try:
             self._admit(node, site)
             known = ledger.book.counts.get(site) or self.founders.get(site)
             counts = check_counts(site, summary.counts or self._untold, known)
+            self.check_new_labels(site, counts)
         except BadInput as refusal:
-            conduct.fail(self._settings.back_off, now)
-            if self._refused.get(node) != str(refusal):  # once, however often it tries
-                self._refused[node] = str(refusal)
-                ledger.note(f"node {node} may not join: {refusal}", now, site or None)
+            self._refuse(node, site, str(refusal), now)
             return
         self._refused.pop(node, None)
         holder = self.nodes.of(site)
@@ -82,12 +89,40 @@ class Membership:
             self.nodes.bind(node, site, now)
             LOGGER.info("%s", self.waiting)
 
+    def _refuse(self, node: int, site: str | None, reason: str, now: float) -> None:
+        self.nodes.conduct[node].fail(self._settings.back_off, now)
+        if self._refused.get(node) != reason:  # once, however often it tries
+            self._refused[node] = reason
+            self._ledger.note(f"node {node} may not join: {reason}", now, site)
+
     def _admit(self, node: int, site: str) -> None:
-        allowed, first = self._settings.sites, self._ledger.book.nodes.get(site)
+        allowed, nodes = self._settings.sites, self._ledger.book.nodes
         if allowed and site not in allowed:
             raise BadInput(f"{site!r} is not among the sites that may take part; add it to `sites`")
-        if self._settings.pinned and first is not None and first != node:
+        if not self._settings.pinned:
+            return
+        first = nodes.get(site, node)
+        if first != node:
             raise BadInput(f"{site!r} is registered with node {first}, this is another key")
+        owner = next((name for name, known in nodes.items() if known == node), site)
+        if owner != site:
+            raise BadInput(
+                f"node {node} is registered as {owner!r}, so its key cannot take part as {site!r} "
+                "as well; give each site a key of its own"
+            )
+
+    def check_new_labels(self, site: str, labels: Collection[str]) -> None:
+        """Refuse more labels that no site had before than one site, or all of them, may add."""
+        ledger = self._ledger
+        if ledger.begun:
+            federation, so_far = ledger.state.federation, ledger.book.introduced.get(site, 0)
+            new = len(federation.new_labels(labels))
+            check_new_labels(site, new, so_far, len(federation.labels))
+        else:
+            others = [own for name, own in self.founders.items() if name != site]
+            if sum(map(len, others)) + len(labels) > MOST_IN_ALL:  # rarely: it costs all labels
+                known = set().union(*others)
+                check_new_labels(site, len(set(labels) - known), 0, len(known))
 
     def _welcome(self, node: int, site: str, counts: dict[str, int], now: float) -> None:
         ledger = self._ledger
@@ -100,13 +135,15 @@ class Membership:
             self._released(site)
             ledger.note(f"back as node {node}; asked again for what it was training", now, site)
         self.nodes.bind(node, site, now)
-        self._conduct[site].succeed()
+        self._conduct[site, "train"].succeed()
 
     @property
     def waiting(self) -> str:
         """For whom, before training begins."""
         here = [site for site in self.founders if self.nodes.of(site) is not None]
-        named = f": {', '.join(here)}" if here else ""
+        shown = [one_line(site) for site in here[:MOST_NAMED]]
+        shown += [f"and {len(here) - MOST_NAMED} more"] if len(here) > MOST_NAMED else []
+        named = f": {', '.join(shown)}" if here else ""
         return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:
@@ -115,17 +152,19 @@ class Membership:
         nodes = {site: node for site, node in here.items() if node is not None}
         return nodes if len(nodes) >= self._settings.min_clients else None
 
-    def succeeded(self, site: str) -> None:
-        self._conduct[site].succeed()
+    def succeeded(self, site: str, kind: Kind = "train") -> None:
+        self._conduct[site, kind].succeed()
 
     def put_off(self, site: str, reason: str, now: float) -> None:
         """Something went wrong that the site cannot help."""
-        self._conduct[site].wait(self._settings.back_off, now)
+        self._conduct[site, "train"].wait(self._settings.back_off, now)
         self._ledger.note(f"asked again later: {reason}", now, site)
 
-    def failed(self, site: str, reason: str, now: float) -> None:
+    def failed(self, site: str, reason: str, now: float, kind: Kind = "train") -> None:
         """Each failure in a row doubles the pause; too many of them, and the site is shut out."""
-        conduct = self._conduct[site]
+        if site not in self._ledger.book.counts:
+            return
+        conduct = self._conduct[site, kind]
         conduct.fail(self._settings.back_off, now)
         if conduct.failures < self._settings.patience:
             pause = conduct.not_before - now
@@ -146,6 +185,7 @@ class Membership:
             if away > self._settings.absence:
                 self._depart(site, f"out of reach for {away:.0f} s", now)
         self.nodes.forget(now - 10 * self._settings.absence)
+        self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.conduct}
 
     def _depart(self, site: str, reason: str, now: float, quarantine: float | None = None) -> bool:
         """False while the disk does not take it; then it is tried again at the next occasion."""

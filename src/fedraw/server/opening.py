@@ -41,6 +41,11 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     `dtypes` names the types of the user's tensors where they are not float32. `now` is of the clock
     that drives the coordinator, by default time.monotonic; `wall` gives unix seconds.
     """
+    if settings.target is not None and evaluate is None and not settings.federated_evaluation:
+        raise BadInput(
+            f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
+            "the server a test set (evaluate), or set federated_evaluation"
+        )
     now = time.monotonic() if now is None else now
     state = _kind_of_state(strategy, settings, layout)
     own = {name: _plain(value) for name, value in settings_of(strategy).items()}

@@ -58,10 +58,15 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Failure:
-    """No answer that could be used; `to_blame` is false where the site cannot help it."""
+    """No answer that could be used.
+
+    `to_blame` is false where the site cannot help it. `malformed` says that the site did answer,
+    with what no honest client app sends.
+    """
 
     reason: str
     to_blame: bool = True
+    malformed: bool = False
 
 
 Answer = Summary | Trained | Evaluated | Failure

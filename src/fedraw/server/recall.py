@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,8 @@ class Recall:
     {'GlobalAcc': 66.66666666666667, 'AvgRare': 100.0}
     """
 
-    right: Mapping[str, int]
-    total: Mapping[str, int]
+    right: Mapping[str, float]  # whole numbers, unless they are scaled
+    total: Mapping[str, float]
 
     @classmethod
     def of(cls, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> Recall:
@@ -39,12 +39,25 @@ class Recall:
 
     @classmethod
     def sum(cls, parts: Iterable[Recall]) -> Recall:
-        right: Counter[str] = Counter()
-        total: Counter[str] = Counter()
+        right: defaultdict[str, float] = defaultdict(int)
+        total: defaultdict[str, float] = defaultdict(int)
         for part in parts:
-            right.update(part.right)
-            total.update(part.total)
+            for label, n in part.right.items():
+                right[label] += n
+            for label, n in part.total.items():
+                total[label] += n
         return cls(right, total)
+
+    def scaled(self, factor: float) -> Recall:
+        """The same recall of fewer or more samples."""
+        right = {label: factor * n for label, n in self.right.items()}
+        return Recall(right, {label: factor * n for label, n in self.total.items()})
+
+    def without(self, part: Recall) -> Recall:
+        """What is left of a sum when one of its parts is taken out."""
+        right = {label: n - part.right.get(label, 0) for label, n in self.right.items()}
+        total = {label: n - part.total.get(label, 0) for label, n in self.total.items()}
+        return Recall(right, total)
 
     def check(self, source: str) -> Recall:
         """Refuse what cannot be; labels that were not tested are left out."""

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedraw.core.text import one_line
 from fedraw.core.update import Update
 from fedraw.disk.event_log import FORMAT, Record
 from fedraw.server.journal import Flight
 from fedraw.strategies.strategy import State
 
-# Of more sites than this, only the score of the one that changed is written.
-MOST_SCORES = 1000
+# A change in a federation of more sites logs the score of the changed site only: the scores of all
+# sites at each of many changes would make the log grow with the square of their number.
+MOST_SCORES = 50
+# Characters of a reason in the log; much of it may be a site's own words.
+LONGEST_REASON = 500
 
 
 def start_record(
@@ -75,9 +79,20 @@ def scores_record(
     }
 
 
-def scores_of(state: State, site: str) -> dict[str, float]:
-    """Of every member; of very many, only of the site in question."""
+def short(text: str) -> str:
+    """One printable line of at most LONGEST_REASON characters, or a little more once escaped."""
+    kept = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
+    return one_line(kept)
+
+
+def scored(state: State, site: str) -> list[str]:
+    """Whose scores a change of `site` logs: all members', or only its own if they are many."""
     federation = state.federation
-    few = len(federation) <= MOST_SCORES
-    members = [m for m in federation if few or m == site]
-    return {str(member): federation.score(member) for member in members}
+    members = [str(member) for member in federation] if len(federation) <= MOST_SCORES else []
+    return list(dict.fromkeys([*members, site]))
+
+
+def scores_of(state: State, sites: Sequence[str]) -> dict[str, float]:
+    """The rarity scores of those sites that are members."""
+    federation = state.federation
+    return {site: federation.score(site) for site in sites if site in federation}

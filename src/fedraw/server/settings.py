@@ -31,7 +31,7 @@ class Settings:
 
     # Who may take part; default anyone whom the engine lets in.
     sites: tuple[str, ...] = ()
-    pinned: bool = False  # with node authentication: a site keeps its node id for ever
+    pinned: bool = False  # with node authentication: one key is one site, for ever
 
     deadline: float = 3600.0  # for one training
     back_off: float = 30.0  # the first pause after a failure; each further one is twice as long
@@ -40,7 +40,7 @@ class Settings:
     absence: float = 60.0  # how long a node may be out of reach before its site counts as gone
 
     max_staleness: int | None = None  # in versions
-    norm_bound: float = 10.0  # times the median norm of recent updates
+    norm_bound: float = 10.0  # times the median of the sites' last norms: see admission.check_norm
 
     evaluate_every: int = 20  # accepted updates; 0: only at the end
     federated_evaluation: bool = False

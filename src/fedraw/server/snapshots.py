@@ -33,7 +33,9 @@ class Book:
     owed: dict[str, None] = field(default_factory=dict)  # who is to be handed the model
     quarantined: dict[str, float] = field(default_factory=dict)  # until when, in the log's time
     nodes: dict[str, int] = field(default_factory=dict)  # where each site was first met
-    norms: list[float] = field(default_factory=list)
+    scale: float = 0.0  # of the initial model: see admission.scale_of
+    heard: dict[str, float] = field(default_factory=dict)  # the last norm of each member
+    introduced: dict[str, int] = field(default_factory=dict)  # labels new to all, by site
     rare_labels: list[str] = field(default_factory=list)
     rare_asked: list[str] = field(default_factory=list)  # as the operator set them; empty: not set
     ended: str | None = None  # why it is over
@@ -96,7 +98,9 @@ class Snapshots:
     ) -> None:
         remedy = "restore the folder from a backup"
         needs = ("log", "strategy", "tensors", "updates")
-        self._folders = NumberedFolders(folder, KEPT, counted="event", needs=needs, remedy=remedy)
+        self._folders = NumberedFolders(
+            folder, KEPT, counted="event", needs=needs, remedy=remedy, private=True
+        )
         self._journal = journal
         self._strategy = dict(strategy)
         self._tensors = list(tensors)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
 
 from fedraw.flower import TrainConfig, client_app, server_app
 from fedraw.flower.envelope import COUNTS, FACTS
@@ -56,5 +57,8 @@ def lie(message: Message, context: Context, call_next: Any) -> Message:
     return reply
 
 
-client = client_app(train=train, label_counts=label_counts, mods=[lie])
+honest = client_app(train=train, label_counts=label_counts)
+client = ClientApp(mods=[lie])  # around the whole app: it changes a reply last
+client.query()(honest)
+client.train()(honest)
 server = server_app(initial_model=lambda: {"w": np.zeros(SIZE, np.float32)})

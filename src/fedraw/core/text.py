@@ -1,0 +1,39 @@
+"""Text that somebody else chose, such as a site's name or a path, made safe to print."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def printable(text: str) -> str:
+    r"""Escape every character that could steer a terminal or that no terminal can show.
+
+    These are control and format characters, among them the escape that starts a colour or clears
+    the screen, and bytes of a file name that are not UTF-8. Line breaks stay.
+
+    >>> print(printable("caf\udce9 \x1b[2J\u202e"))
+    caf\xe9 \x1b[2J\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
+def one_line(text: str) -> str:
+    r"""A printable text on one line, with single blanks between its words.
+
+    >>> one_line("site\r\n  4\x07")
+    'site 4\\x07'
+    """
+    return printable(" ".join(text.split()))
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) == "Zs":  # another width of blank
+        return " "
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # Python's stand-in for a byte that is not UTF-8
+        code -= 0xDC00
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

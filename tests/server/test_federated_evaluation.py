@@ -1,0 +1,109 @@
+"""What one site's word is worth when the sites themselves test the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.server.conftest import Found
+
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.server.evaluation import weigh
+from fedraw.server.orders import Evaluated, Order
+from fedraw.server.recall import Recall
+
+Lie = Callable[[Order, Evaluated], Evaluated]
+
+ALIKE = {name: {"cat": 10} for name in ("north", "south", "east", "west")}
+
+
+def all_right(samples: int) -> Lie:
+    """Claims to have tested so many cats, and to have recognised each."""
+    return lambda _, honest: replace(honest, right={"cat": samples}, total={"cat": samples})
+
+
+def test_more_tests_than_the_site_has_samples_are_not_believed(found: Found) -> None:
+    engine = found(
+        federated_evaluation=True, evaluate_every=2, target=90.0, patience=3, back_off=0.1
+    )
+    engine.sites["west"].evaluated = all_right(10**6)  # of 4 samples
+    engine.run(lambda: bool(engine.log("left")))
+    assert engine.coordinator.finished is None
+    (left,) = engine.log("left")
+    assert "tested on 1000000 samples and declared 4 for training" in left["reason"]
+    assert all(r["metrics"]["GlobalAcc"] <= 50 for r in engine.log("evaluation"))
+
+
+def test_one_site_cannot_end_a_federation(found: Found) -> None:
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, target=60.0)
+    engine.sites["west"].evaluated = all_right(1000)  # 100 times what it declared
+    engine.accept(20)
+    records = engine.log("evaluation")
+    # West counts as much as the other three together: half of everything, all right.
+    assert [r["metrics"]["GlobalAcc"] for r in records] == [75.0] * len(records)
+    assert engine.coordinator.finished is None
+    assert "GlobalAcc reached 75.0, but only by the word of 'west'" in engine.reasons()
+
+
+def test_several_sites_can(found: Found) -> None:
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, target=60.0)
+    for site in engine.sites.values():
+        site.evaluated = all_right(10)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "GlobalAcc reached 100.0"
+
+
+def test_a_rare_label_at_one_site_needs_the_servers_own_test_set(found: Found) -> None:
+    chosen = {"target": 10.0, "target_metric": "AvgRare", "rare_labels": ("owl",)}
+    engine = found(federated_evaluation=True, evaluate_every=2, **chosen)
+    engine.accept(6)
+    assert engine.coordinator.finished is None
+    assert "AvgRare reached 33.3, but only by the word of 'west'" in engine.reasons()
+    assert engine.reasons().count("only by the word of") == 1  # said once
+
+    def evaluate(model: Vector) -> Recall:
+        return Recall({"owl": 2}, {"owl": 10})
+
+    engine = found(
+        folder="two", evaluate=evaluate, federated_evaluation=True, evaluate_every=2, **chosen
+    )
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "AvgRare reached 20.0"
+
+
+def test_a_target_without_any_evaluation_is_refused_at_the_start(found: Found) -> None:
+    with pytest.raises(BadInput, match="target = 60 is never reached, because nothing is"):
+        found(target=60.0)
+
+
+def test_a_single_site_does_not_reach_a_target(found: Found) -> None:
+    engine = found(
+        sites={"north": {"cat": 10}, "south": {"cat": 10}},
+        federated_evaluation=True,
+        evaluate_every=2,
+        target=60.0,
+    )
+    engine.sites["south"].evaluated = lambda _, honest: replace(honest, right={}, total={})
+    engine.sites["north"].evaluated = all_right(10)
+    engine.accept(8)
+    assert engine.coordinator.finished is None
+
+
+@pytest.mark.parametrize(
+    ("tested", "counted"),
+    [
+        ([10, 20, 30], [10, 20, 30]),
+        ([10, 20, 90], [10, 20, 30]),  # as much as the others together
+        ([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 50], [1] * 12 + [10]),  # ten times the median
+        ([10], [10]),
+        ([0, 10], [0, 10]),  # nobody else has tested anything
+    ],
+)
+def test_weights_of_sites_by_hand(tested: list[int], counted: list[int]) -> None:
+    parts = [Recall({"cat": n // 2}, {"cat": n} if n else {}) for n in tested]
+    weighed = weigh(parts)
+    assert [sum(part.total.values()) for part in weighed] == pytest.approx(counted)
+    for part, given in zip(weighed, parts, strict=True):
+        assert part.accuracy == given.accuracy

@@ -41,7 +41,7 @@ MAY_IMPORT = {
         "privacy",
     },
     "report": {"errors", "core", "disk", "analysis", "metrics", "experiments"},
-    "cli": {"errors", "analysis", "records", "data", "experiments", "report"},
+    "cli": {"errors", "core", "analysis", "records", "data", "experiments", "report"},
 }
 ONLY_IN = {
     "torch": {"learning"},

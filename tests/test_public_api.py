@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import fedraw
 
 
@@ -16,8 +19,21 @@ def test_what_is_exported_is_what_is_visible() -> None:
         "simulation",
         "strategies",
     }
-    visible = {name for name in vars(fedraw) if not name.startswith("_")} - modules
+    ours = {"import_module", "TYPE_CHECKING", "Any"}
+    visible = {name for name in dir(fedraw) if not name.startswith("_")} - modules - ours
     assert visible == set(fedraw.__all__)
+
+
+def test_every_name_leads_to_what_it_says() -> None:
+    for name in fedraw.__all__:
+        assert getattr(fedraw, name).__name__ == name
+    assert not hasattr(fedraw, "nothing")
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    code = "import sys, fedraw; print('numpy' in sys.modules, fedraw.LabelTable.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False LabelTable\n"
 
 
 def test_the_command_and_the_package_have_one_version() -> None:

@@ -4,40 +4,90 @@
 >>> table = fedraw.LabelTable.from_counts({"a": {"cat": 4}, "b": {"cat": 2, "dog": 2}})
 >>> fedraw.rarity_scores(table)
 array([0.5 , 0.75])
+
+Names are imported when they are first used, so that `import fedraw` is quick.
 """
 
-from fedraw.analysis.audit import Audit, audit
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
-from fedraw.core.rarity import rarity_scores
-from fedraw.core.update import Update
-from fedraw.core.weighting import weights
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.errors import (
-    BadInput,
-    FedrawError,
-    Interrupted,
-    MissingExtra,
-    RefusedUpdate,
-    WorkerDied,
-)
-from fedraw.experiments.compare import Row, Stat, compare
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, Result, run
-from fedraw.experiments.source import Where
-from fedraw.experiments.spec import Spec
-from fedraw.simulation.loop import Simulation, Step
-from fedraw.strategies.ca2fl import CA2FL
-from fedraw.strategies.fedasync import FedAsync
-from fedraw.strategies.fedavg import FedAvg
-from fedraw.strategies.fedbuff import FedBuff
-from fedraw.strategies.fedfa import FedFa
-from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.qfedavg import QFedAvg
-from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Request, Strategy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedraw.analysis.audit import Audit, audit
+    from fedraw.core.labels import LabelTable
+    from fedraw.core.layout import Layout
+    from fedraw.core.rarity import rarity_scores
+    from fedraw.core.update import Update
+    from fedraw.core.weighting import weights
+    from fedraw.data.dataset import Dataset, from_arrays
+    from fedraw.errors import (
+        BadInput,
+        FedrawError,
+        Interrupted,
+        MissingExtra,
+        RefusedUpdate,
+        WorkerDied,
+    )
+    from fedraw.experiments.compare import Row, Stat, compare
+    from fedraw.experiments.crew import Crew
+    from fedraw.experiments.run import How, Result, run
+    from fedraw.experiments.source import Where
+    from fedraw.experiments.spec import Spec
+    from fedraw.simulation.loop import Simulation, Step
+    from fedraw.strategies.ca2fl import CA2FL
+    from fedraw.strategies.fedasync import FedAsync
+    from fedraw.strategies.fedavg import FedAvg
+    from fedraw.strategies.fedbuff import FedBuff
+    from fedraw.strategies.fedfa import FedFa
+    from fedraw.strategies.fedraw import FedRAW
+    from fedraw.strategies.qfedavg import QFedAvg
+    from fedraw.strategies.replay import Replay
+    from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Request, Strategy
 
 __version__ = "0.1.0"
+
+# Where each public name is defined.
+_DEFINED_IN = {
+    "CA2FL": "fedraw.strategies.ca2fl",
+    "Arrived": "fedraw.strategies.strategy",
+    "Audit": "fedraw.analysis.audit",
+    "BadInput": "fedraw.errors",
+    "Crew": "fedraw.experiments.crew",
+    "Dataset": "fedraw.data.dataset",
+    "Declared": "fedraw.strategies.strategy",
+    "FedAsync": "fedraw.strategies.fedasync",
+    "FedAvg": "fedraw.strategies.fedavg",
+    "FedBuff": "fedraw.strategies.fedbuff",
+    "FedFa": "fedraw.strategies.fedfa",
+    "FedRAW": "fedraw.strategies.fedraw",
+    "FedrawError": "fedraw.errors",
+    "How": "fedraw.experiments.run",
+    "Interrupted": "fedraw.errors",
+    "Joined": "fedraw.strategies.strategy",
+    "LabelTable": "fedraw.core.labels",
+    "Layout": "fedraw.core.layout",
+    "Left": "fedraw.strategies.strategy",
+    "MissingExtra": "fedraw.errors",
+    "QFedAvg": "fedraw.strategies.qfedavg",
+    "RefusedUpdate": "fedraw.errors",
+    "Replay": "fedraw.strategies.replay",
+    "Request": "fedraw.strategies.strategy",
+    "Result": "fedraw.experiments.run",
+    "Row": "fedraw.experiments.compare",
+    "Simulation": "fedraw.simulation.loop",
+    "Spec": "fedraw.experiments.spec",
+    "Stat": "fedraw.experiments.compare",
+    "Step": "fedraw.simulation.loop",
+    "Strategy": "fedraw.strategies.strategy",
+    "Update": "fedraw.core.update",
+    "Where": "fedraw.experiments.source",
+    "WorkerDied": "fedraw.errors",
+    "audit": "fedraw.analysis.audit",
+    "compare": "fedraw.experiments.compare",
+    "from_arrays": "fedraw.data.dataset",
+    "rarity_scores": "fedraw.core.rarity",
+    "run": "fedraw.experiments.run",
+    "weights": "fedraw.core.weighting",
+}
 
 __all__ = [
     "CA2FL",
@@ -81,3 +131,15 @@ __all__ = [
     "run",
     "weights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEFINED_IN:
+        raise AttributeError(f"module 'fedraw' has no attribute {name!r}")
+    value = getattr(import_module(_DEFINED_IN[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedraw
@@ -166,7 +166,7 @@ def test_one_client_and_one_label_just_work() -> None:
         ({"buffer_size": 11}, "buffer of 11 is larger.*with 10 clients.*1 to 10"),
         ({"buffer_size": 0}, "buffer of 0 holds nothing"),
         ({"cap": 0.1}, r"cap = 0\.1 is below 1/5"),
-        ({"times": SLOW | {3: 1e-300}}, "client 9 takes 4 seconds and client 3 1e-300.*units"),
+        ({"times": SLOW | {3: 1e-30}}, "client 9 takes 4 seconds and client 3 1e-30.*units"),
         ({"rare": ["od"]}, "rare label 'od': did you mean 'odd'"),
         ({"times": {0: 1.0}}, "no value for client 1"),
         ({"times": SLOW | {"x": 1.0}}, "client 'x', who is not in the label counts"),
@@ -231,3 +231,39 @@ def test_grouping_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     for one, other in zip(grouped.what_if, exact.what_if, strict=True):
         np.testing.assert_allclose(one.label_influence, other.label_influence, rtol=0.04)
+
+
+@given(FEDERATIONS)
+@settings(max_examples=30, deadline=None)
+def test_what_is_endangered_is_what_the_verdicts_say(counts: dict[int, dict[str, int]]) -> None:
+    found = audit(counts, buffer_size=1)
+    said = {
+        (method, label): word
+        for method in METHODS
+        for label, word in zip(found.labels, found.verdicts[method], strict=True)
+    }
+    assert set(found.endangered("lost")) == {pair for pair, w in said.items() if w == "lost"}
+    assert set(found.endangered("at risk")) == {pair for pair, w in said.items() if w != "kept"}
+    assert set(found.endangered("at risk", ["ca2fl"])) <= set(found.endangered("at risk"))
+
+
+@given(
+    st.lists(
+        st.floats(min_value=0, exclude_min=True, allow_infinity=False), min_size=10, max_size=10
+    )
+)
+@example([1e-320] * 10)
+@example([5e-324, *[1e-320] * 9])
+@example([1.7e308] * 10)
+@example([1e300, *[1e308] * 9])
+@settings(max_examples=40, deadline=None)
+def test_any_times_give_finite_figures_or_a_refusal(times: list[float]) -> None:
+    try:
+        found = audit(TEN, times, buffer_size=5)
+    except BadInput as problem:
+        assert "client" in str(problem)
+        return
+    for method in METHODS:
+        assert np.isfinite(found.standing[method]).all()
+        assert np.isfinite(found.influence[method]).all()
+    assert np.isfinite(found.holders_slowness).all()

@@ -118,19 +118,31 @@ def test_a_log_of_arrivals_gives_intervals(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--fail-below", 0.5], 1),
-        (["--fail-below", 0.01], 0),
-        (["--fail-below", 0.5, "--method", "FedFa"], 1),
-        (["--fail-below", 0.5, "--method", "ca2fl"], 0),
-        (["--fail-below", 0.5, "--method", "fedraw-replay"], 0),
-        (["--fail-below", 0.5, "--method", "Replay"], 0),
+        (["--fail-on", "lost"], 1),
+        (["--fail-on", "at-risk"], 1),
+        (["--fail-on", "lost", "--method", "FedFa"], 1),
+        (["--fail-on", "lost", "--method", "ca2fl"], 0),
+        (["--fail-on", "at-risk", "--method", "ca2fl"], 1),
+        (["--fail-on", "at-risk", "--method", "Replay"], 0),
     ],
 )
-def test_fail_below(folder: Path, arguments: list[object], code: int) -> None:
+def test_fail_on(folder: Path, arguments: list[object], code: int) -> None:
     done = audit(folder, "--times", "times.csv", *arguments)
     assert done.returncode == code, done.stderr
     if code:
-        assert "below 0.5 of the fair share: rare one under FedFa" in done.stderr
+        assert "rare one under " in done.stderr
+
+
+def test_the_gate_agrees_with_the_table(folder: Path) -> None:
+    """A label with its fair share of influence is lost if only one site in 200 holds it."""
+    sites = "".join(f"s{i},common,100\ns{i},other,100\n" for i in range(200))
+    (folder / "labels.csv").write_text(f"client,label,count\n{sites}s0,odd,5\n")
+    done = audit(folder, "--fail-on", "lost", "--method", "fedfa", "--json")
+    odd = next(row for row in json.loads(done.stdout)["labels"] if row["label"] == "odd")
+    assert odd["influence"]["fedfa"] > 0.9
+    assert odd["verdicts"]["fedfa"] == "lost"
+    assert done.returncode == 1
+    assert done.stderr == "fedraw: lost: odd under FedFa\n"
 
 
 def test_fewer_clients_than_the_default_buffer_are_said(folder: Path) -> None:
@@ -167,9 +179,9 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
         ({}, ["--buffer", 0], ["buffer of 0"]),
         ({}, ["--cap", 0.01], ["0.01", "1/10"]),
         ({}, ["--rare", "rare two"], ["'rare two'", "rare one"]),
-        ({}, ["--method", "fedrwa", "--fail-below", 1], ["fedrwa", "fedraw"]),
-        ({}, ["--method", "fedraw"], ["--fail-below"]),
-        ({}, ["--fail-below", "nan"], ["--fail-below nan"]),
+        ({}, ["--method", "fedrwa", "--fail-on", "lost"], ["fedrwa", "fedraw"]),
+        ({}, ["--method", "fedraw"], ["--fail-on"]),
+        ({}, ["--fail-on", "kept"], ["kept", "at-risk"]),
         ({}, ["--rare", ""], ["--rare names no label"]),
         ({"labels.csv": TIMES.replace("1.0", "1")}, [], ["seconds", "--times"]),
         ({}, ["--times", "nowhere.csv"], ["nowhere.csv"]),

@@ -78,3 +78,25 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     log.write_text(whole.replace('"format":2', '"format":9'))
     with pytest.raises(BadInput, match="has format 9, and this fedraw reads format 2"):
         compare([tmp_path])
+
+
+def trained(lr: float) -> list[Result]:
+    return run(
+        Spec.read(
+            {
+                "partition": {"clients": 8, "rare_labels": [8, 9], "clients_per_common_label": 5},
+                "strategy": {"name": "fedavg"},
+                "training": {"lr": lr, "epochs": 4},
+                "run": {"events": 80, "evaluate_every": 80, "seeds": [1]},
+            }
+        )
+    )
+
+
+def test_a_collapsed_model_is_marked_and_never_the_best() -> None:
+    """At a rate of 1e6 the model answers one label for everything."""
+    sound, collapsed = compare([*trained(0.1), *trained(1e6)])
+    assert (sound.collapsed, collapsed.collapsed) == (0, 1)
+    assert collapsed.metrics["GlobalAcc"].mean < 15  # type: ignore[operator]
+    assert any("always gives the same answer" in note for note in collapsed.notes)
+    assert [row["collapsed"] for row in as_json([sound, collapsed])["rows"]] == [0, 1]

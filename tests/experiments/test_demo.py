@@ -27,7 +27,7 @@ def test_the_demo_has_every_method_on_the_same_federation() -> None:
     assert [row.name for row in compare(results)] == NAMES
     joined = {json.dumps(result.summary["spec"]["partition"]) for result in results}
     assert len(joined) == 1
-    assert "rare digits 8 and 9" in conclusion(compare(results))
+    assert conclusion(compare(results)).startswith("No conclusion"), "40 events teach nothing"
     assert RARE_LABELS == (8, 9)
 
 
@@ -42,6 +42,12 @@ def test_the_conclusion_says_what_the_table_shows() -> None:
     assert "keeps them: 53.8 %, at 87.8 % GlobalAcc" in words
     contrary = conclusion([row("fedfa", 77.5, 9.0), row("fedraw", 87.8, 3.0)])
     assert "does not keep them: 3.0 %" in contrary
+
+
+def test_there_is_no_conclusion_from_a_collapsed_model() -> None:
+    collapsed = replace(row("fedraw", 10.0, 50.0), collapsed=1)
+    words = conclusion([row("fedfa", 77.5, 0.4), collapsed])
+    assert words == "No conclusion: fedraw collapsed to the level of chance."
 
 
 def test_arrays_may_be_given_as_they_are() -> None:

@@ -15,6 +15,7 @@ from fedraw.experiments.dynamics import (
     Finding,
     Row,
     as_json,
+    distinct,
     dynamics_cells,
     findings,
     paper_artefacts,
@@ -54,6 +55,21 @@ def test_inside_means_two_spreads_or_between_the_extremes() -> None:
     assert finding("4", 1, 3).inside
     # mean 1, sd 3: one extreme reaches further than two spreads do.
     assert finding("10", *[0.0] * 9, 10.0).inside
+
+
+def test_a_figure_counts_once_and_only_if_it_could_be_wrong() -> None:
+    first = finding("2.0", 1, 3)
+    other_paper = finding("2.3", 1, 3)
+    other_values = finding("2.0", 1, 3.5)
+    found = [
+        first,
+        finding("2.04", 1, 3),  # the same, printed with one more digit
+        other_paper,
+        other_values,
+        finding("100", 100, 100),  # every seed gives it
+        finding(None, 1, 3),  # not in the paper
+    ]
+    assert distinct(found) == [first, other_paper, other_values]
 
 
 def test_of_several_printed_values_all_must_be_inside() -> None:

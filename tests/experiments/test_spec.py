@@ -3,12 +3,17 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.event_logs import as_bytes
+from tests.experiments.spec_mutations import mutations
 from torch import nn
 
+from fedraw.cli.run import run as run_command
+from fedraw.disk.event_log import FORMAT
 from fedraw.errors import BadInput
 from fedraw.experiments.run import run
 from fedraw.experiments.sections import NOT_SETTINGS
@@ -215,3 +220,68 @@ def _toml(text: str) -> dict[str, Any]:
     import tomllib
 
     return tomllib.loads(text)
+
+
+def dry_run(path: Path) -> str:
+    """What `fedraw run --dry-run` says against a spec; empty if it has nothing against it."""
+    try:
+        run_command(path, dry_run=True, json_=True)
+    except BadInput as problem:
+        return str(problem)
+    return ""
+
+
+def test_every_refusal_of_a_mutated_spec_names_the_file(tmp_path: Path) -> None:
+    refused = 0
+    for text in islice(mutations(seed=18), 150):
+        told = dry_run(write(tmp_path, text))
+        assert "spec.toml" in told or not told, (text, told)
+        assert len(told) < 2000, (text, told)
+        refused += bool(told)
+    assert refused > 75
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"[training]\nlr = {HUGE}", "training.lr = 999"),
+        (f"[strategy]\nbuffer = {HUGE}", "strategy.buffer = 999"),
+        (f"[run]\nseeds = [{HUGE}]", "run.seeds = [999"),
+        ("[partition]\nclients = 2147483648", "partition.clients = 2147483648 must be from 1 to"),
+        ("[partition]\nclients = 9223372036854775808", "at most 64 bits"),
+        ('[data]\nname = "npz"\npath = "a\\u0000b"', "data.path = '"),
+        ('[speeds]\narrivals = "recorded"\ntrace = "a\\u0000b"', "NUL"),
+        ("", "speeds.kind = 'correlated' slows clients with rare labels, and there are none"),
+    ],
+)
+def test_what_no_run_can_use_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    told = dry_run(write(tmp_path, text))
+    assert told.startswith(f"{tmp_path / 'spec.toml'}: ")
+    assert message in told
+    assert len(told) < 400
+
+
+def test_a_time_of_400_digits_in_a_trace_is_refused(tmp_path: Path) -> None:
+    records = [
+        {"kind": "start", "format": FORMAT},
+        {"kind": "arrival", "client": 0, "time": int(HUGE), "start_time": 0},
+    ]
+    (tmp_path / "trace.jsonl").write_bytes(as_bytes(records))
+    text = '[speeds]\nkind = "uniform"\narrivals = "recorded"\ntrace = "trace.jsonl"\n'
+    told = dry_run(write(tmp_path, text))
+    assert told.startswith(f"{tmp_path / 'spec.toml'}: ")
+    assert "trace.jsonl, line 2" in told
+
+
+def test_a_path_with_a_del_is_written_and_read_back(tmp_path: Path) -> None:
+    spec = Spec.read({"data": {"name": "npz", "path": "a\x7fb\x1b.npz"}})
+    path = write(tmp_path, to_toml(spec.tables()))
+    assert Spec.from_toml(path).data.path == str(tmp_path / "a\x7fb\x1b.npz")
+
+
+def test_a_path_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"data.path = 'caf\\udce9.npz' is not UTF-8"):
+        Spec.read({"data": {"name": "npz", "path": "caf\udce9.npz"}})

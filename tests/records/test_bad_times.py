@@ -53,7 +53,7 @@ REFUSED = [
         SECONDS + ",1\n",
         ": line 2, column 'client': the name is empty; write one, or remove the row",
     ),
-    (LOG + "a,-1\n", f": line 2, column 'timestamp': '-1' is negative or infinite{STAMP}"),
+    (LOG + "a,-1\n", f": line 2, column 'timestamp': '-1' is negative or too large{STAMP}"),
     (LOG + "a,noon\n", f": line 2, column 'timestamp': 'noon' is not a timestamp{STAMP}"),
     (LOG + "a,nan\n", f": line 2, column 'timestamp': 'nan' is not a timestamp{STAMP}"),
     (
@@ -98,7 +98,7 @@ REFUSED = [
     (as_bytes([{"kind": "end"}]) + b'{"kind":"arr', f", line 2{NO_RECORD}"),
     (
         as_bytes([{"kind": "arrival", "client": "a", "time": -1}]),
-        f": line 1, column 'timestamp': '-1' is negative or infinite{STAMP}",
+        f": line 1, column 'timestamp': '-1' is negative or too large{STAMP}",
     ),
     (b"client,seconds\na,1\n\xe9,2\n", ": line 3 is not UTF-8; save it as CSV in UTF-8"),
 ]
@@ -123,3 +123,21 @@ def test_many_unknown_clients_are_counted(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no such file"):
         read_times(tmp_path / "none.csv", ("a",))
+
+
+@pytest.mark.parametrize("seconds", ["1e-320", "5e-324", "1e308", "1e101"])
+def test_times_that_cannot_be_computed_with_are_refused(tmp_path: Path, seconds: str) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(f"client,seconds\na,1\nb,{seconds}\nb,{seconds}\n")
+    with pytest.raises(BadInput, match=f"line 3, column 'seconds': '{seconds}' is not from 1e-100"):
+        read_times(path, ["a", "b"])
+
+
+def test_a_log_within_no_time_at_all_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("client,timestamp\na,0\nb,1e-320\n")
+    with pytest.raises(BadInput, match=r"log\.csv: all 2 timestamps lie within 9.99989e-321"):
+        read_times(path, ["a", "b"])
+    path.write_text("client,timestamp\na,0\nb,1e308\n")
+    with pytest.raises(BadInput, match="line 3, column 'timestamp': '1e308' is negative or too"):
+        read_times(path, ["a", "b"])

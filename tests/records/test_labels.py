@@ -154,3 +154,15 @@ def test_two_hundred_thousand_rows_by_both_ways(tmp_path: Path) -> None:
     assert (read.count.sum(), len(read.count)) == (counts.sum(), 200_000)
     site = read.clients.index(f"site-{clients[0]:05}")
     assert read.totals()[site] == counts[clients == clients[0]].sum()
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_header_and_a_name_of_any_length(tmp_path: Path, delimiter: str) -> None:
+    """13,000 labels of eleven characters, and one of 200,000: csv's own limit is 131,072."""
+    labels = [f"label {i:05d}" for i in range(13_000)] + ["x" * 200_000]
+    path = tmp_path / "wide.csv"
+    header, row = delimiter.join(["client", *labels]), delimiter.join(["a", *["1"] * len(labels)])
+    path.write_text(f"{header}\n{row}\n")
+    table = read_label_counts(path).table
+    assert list(table.labels) == labels
+    assert table.totals().tolist() == [13_001]

@@ -18,7 +18,7 @@ def test_a_document_has_its_origin_a_verdict_and_a_table() -> None:
     text = markdown([TABLE], found, "made by hand, today")
     assert text.startswith("# Buffer dynamics")
     assert "\nmade by hand, today\n" in text
-    assert "**1 of the paper's 2 figures are inside.**" in text
+    assert "**1 of the paper's 2 distinct figures are inside.**" in text
     assert "## Table IV: rare clients slow\n" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in rows[0].split("|")] == [

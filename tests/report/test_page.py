@@ -5,11 +5,13 @@ import csv
 import hashlib
 import io
 import re
+import shutil
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.event_logs import rewrite
 from tests.experiments import federation_log
 from tests.report.hand_made import COMMON, RARE, write_run
 
@@ -156,6 +158,24 @@ def test_without_a_lead_it_says_who_keeps_the_rare_labels(tmp_path: Path) -> Non
     page = written(tmp_path)
     assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
     assert "1 recognises less than half of them, while reaching 80.0 % on all labels." in page
+
+
+def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
+    """The best of both figures, but no label is recognised: the metrics are made up."""
+    write_run(tmp_path, "fedraw", 42, labels_beside=8)
+    write_run(tmp_path, "wild", 42, [(99.0, 0.0)], labels_beside=8)
+    log = tmp_path / "wild/seed-42/events.jsonl"
+    rewrite(log, lambda text: text.replace("90.0", "0.0"))
+    rewrite(log, lambda text: text.replace('"AvgRare":0.0', '"AvgRare":99.0'))
+    page = written(tmp_path)
+    assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
+    cells = Outline(page).cells
+    assert "wild collapsed" in cells
+    assert "99.0" in cells
+    assert "★ 90.0" in cells
+    assert "wild collapsed: the last model is no better than one that" in page
+    shutil.rmtree(tmp_path / "fedraw")
+    assert "Every method has collapsed" in written(tmp_path)
 
 
 def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 from fedraw.experiments.compare import Row, Stat
 from fedraw.experiments.summary import METRICS
 from fedraw.report import tables
+from fedraw.report.cells import grid
 
 TWO_SEEDS = [
     Row("fedraw", (42, 7), {"GlobalAcc": Stat.of([89, 91]), "Jain": Stat.of([0.9, 0.9])}),
@@ -159,3 +161,18 @@ def test_a_line_break_in_a_name_breaks_no_table() -> None:
     rows = [one_seed("two\nlines", GlobalAcc=1)]
     assert "| two lines |" in tables.markdown(rows)
     assert r"two lines & $1.0$ \\" in tables.latex(rows)
+
+
+def test_a_collapsed_row_is_marked_and_has_no_star() -> None:
+    """A constant answer has all of one rare label of two, and a tenth of all images."""
+    sound = one_seed("sound", GlobalAcc=80, AvgRare=40)
+    constant = replace(one_seed("constant", GlobalAcc=10, AvgRare=50), collapsed=1)
+    rows = [sound, constant]
+    assert [cell.best for column in grid(rows) for cell in column.cells] == [True, False] * 2
+    shown = "\n".join(printed(tables.text_table(rows)))
+    assert "constant (collapsed)" in shown
+    assert "50.0*" not in shown
+    assert "constant (collapsed)" in tables.markdown(rows)
+    assert "**50.0**" not in tables.markdown(rows)
+    assert r"\mathbf{50.0}" not in tables.latex(rows)
+    assert not any(cell.best for column in grid([constant] * 2) for cell in column.cells)

@@ -76,12 +76,16 @@ class Audit:
         """How many arrivals it takes until a label's holders have sent enough for replay."""
         return ENOUGH_UPDATES / float(self.holders_share[label])
 
-    def below(self, share: float, methods: Sequence[str] = METHODS) -> list[tuple[str, Label]]:
-        """The (method, label) pairs with less than this multiple of the fair share."""
+    def endangered(
+        self, worst: Verdict = "at risk", methods: Sequence[str] = METHODS
+    ) -> list[tuple[str, Label]]:
+        """The (method, label) pairs with this verdict or a worse one; "lost" is the worst."""
+        verdicts = ("lost",) if worst == "lost" else ("lost", "at risk")
         return [
-            (method, self.labels[i])
+            (method, label)
             for method in methods
-            for i in np.flatnonzero(self.label_influence[method] < share)
+            for label, verdict in zip(self.labels, self.verdicts[method], strict=True)
+            if verdict in verdicts
         ]
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import ClientId, Floats, Label, LabelCounts
+from fedraw.core.types import (
+    LONGEST_TIME,
+    SHORTEST_TIME,
+    ClientId,
+    Floats,
+    Label,
+    LabelCounts,
+)
 from fedraw.errors import BadInput, nearest
 
 LARGEST_RATIO = 1e12
@@ -38,11 +45,12 @@ def seconds_of(times: Times | None, clients: Sequence[ClientId]) -> Floats:
         raise BadInput(_first_that_is_no_number(times, clients)) from None
     if seconds.shape != (len(clients),):
         raise BadInput(f"{seconds.size} times for {len(clients)} clients; give one per client")
-    wrong = ~((seconds > 0) & (seconds < np.inf))
+    wrong = ~((seconds >= SHORTEST_TIME) & (seconds <= LONGEST_TIME))
     if wrong.any():
         i = int(np.argmax(wrong))
         raise BadInput(
-            f"client {clients[i]!r}: {seconds[i]:g} seconds is no time; give a number above 0"
+            f"client {clients[i]!r}: {seconds[i]:g} seconds is no time; give a number above 0, "
+            f"from {SHORTEST_TIME:g} to {LONGEST_TIME:g}"
         )
     if seconds.max() > LARGEST_RATIO * seconds.min():
         slow, fast = clients[int(seconds.argmax())], clients[int(seconds.argmin())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from fedraw.analysis.audit import METHODS, Audit
 from fedraw.analysis.audit import audit as examine
-from fedraw.analysis.verdict import SHOWN
+from fedraw.analysis.verdict import SHOWN, Verdict
 from fedraw.cli import console
 from fedraw.errors import BadInput, nearest
 from fedraw.records.labels import read_label_counts
@@ -21,6 +22,15 @@ from fedraw.report.audit_page import write_audit_page
 from fedraw.report.audit_text import audit_text
 
 BUFFER = 10
+
+
+class FailOn(StrEnum):
+    lost = "lost"
+    at_risk = "at-risk"
+
+
+# The best verdict that each choice refuses.
+REFUSED: dict[FailOn, Verdict] = {FailOn.lost: "lost", FailOn.at_risk: "at risk"}
 
 
 def audit(  # noqa: PLR0913, PLR0917 - one for each option
@@ -46,18 +56,18 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a page to send around.")] = None,
-    fail_below: Annotated[
-        float | None,
-        typer.Option(help="Exit with 1 if a label has less than this multiple of its fair share."),
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(help="Exit with 1 if the verdict on a label is lost, or at risk or lost."),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"What --fail-below looks at: {', '.join(METHODS)}; by default all."),
+        typer.Option(help=f"The method for --fail-on: {', '.join(METHODS)}; by default all."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which labels a federation is about to lose, from label counts and speeds alone."""
-    judged = _methods(method, fail_below)
+    judged = _methods(method, fail_on)
     read = read_label_counts(labels)
     table, notes = read.table, list(read.notes)
     known = None if times is None else read_times(times, list(map(str, table.clients)))
@@ -78,25 +88,24 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         write_audit_page(found, out, title=f"Audit of {labels.name}", source=source, notes=notes)
         console.say(f"page: {out}")
     if json_:
-        sys.stdout.writelines(audit_json(found, source, notes))
+        with console.naming("standard output"):
+            sys.stdout.writelines(audit_json(found, source, notes))
     else:
         for part in audit_text(found, source, notes):
             console.out.print(part)
-    if fail_below is not None:
-        _judge(found, fail_below, judged)
+    if fail_on is not None:
+        _judge(found, fail_on, judged)
 
 
-def _methods(method: str | None, fail_below: float | None) -> Sequence[str]:
-    if fail_below is not None and not 0 < fail_below < float("inf"):
-        raise BadInput(f"--fail-below {fail_below:g} is no multiple of a fair share; 0.5 is half")
+def _methods(method: str | None, fail_on: FailOn | None) -> Sequence[str]:
     if method is None:
         return METHODS
     said = {name.lower(): key for key, name in SHOWN.items()}  # tables say FedRAW, Replay
     method = said.get(method.lower(), method.lower())
     if method not in METHODS:
         raise BadInput(f"--method {method!r}: {nearest(method, METHODS)}")
-    if fail_below is None:
-        raise BadInput("--method says what --fail-below looks at; give --fail-below too")
+    if fail_on is None:
+        raise BadInput("--method restricts --fail-on to one method; give --fail-on too")
     return (method,)
 
 
@@ -118,11 +127,13 @@ def _source(path: Path | None, known: Times | None) -> str:
     return f"times estimated from {known.arrivals.sum():,} rows of {path.name}"
 
 
-def _judge(found: Audit, share: float, methods: Sequence[str]) -> None:
-    below = found.below(share, methods)
-    if not below:
+def _judge(found: Audit, fail_on: FailOn, methods: Sequence[str]) -> None:
+    """Exit with 1 exactly if the table has such a verdict."""
+    endangered = found.endangered(REFUSED[fail_on], methods)
+    if not endangered:
         return
-    named = [f"{label} under {SHOWN[method]}" for method, label in below[:10]]
-    more = f" and {len(below) - 10:,} more" if len(below) > 10 else ""
-    console.say(f"fedraw: below {share:g} of the fair share: {', '.join(named)}{more}")
+    named = [f"{label} under {SHOWN[method]}" for method, label in endangered[:10]]
+    more = f" and {len(endangered) - 10:,} more" if len(endangered) > 10 else ""
+    words = "lost" if fail_on is FailOn.lost else "at risk or lost"
+    console.say(f"fedraw: {words}: {', '.join(named)}{more}")
     raise typer.Exit(1)

@@ -35,4 +35,4 @@ def compare(
         console.out.print(text_table(rows))
     else:
         write = {Format.md: markdown, Format.csv: csv, Format.latex: latex}
-        print(write[format_](rows), end="")
+        console.write(write[format_](rows))

@@ -1,13 +1,17 @@
-"""Where words go: results to standard output, everything else to standard error."""
+"""Where words go: results to standard output, everything else to standard error.
+
+All of it is made safe for a terminal here: names and paths come from files that others wrote.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,23 +20,65 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
+from fedraw.core.text import printable
 from fedraw.data.progress import Progress as DataProgress
 from fedraw.data.releases import size_text
 from fedraw.experiments.cells import Cell, CellProgress
 
-out = Console()
-err = Console(stderr=True)
+
+@contextmanager
+def naming(stream: str) -> Iterator[None]:
+    """Let an error of writing say to what: a full disk or a closed pipe does not."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = stream
+        raise
+
+
+class SafeConsole(Console):
+    """A console that prints no control character but its own."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with naming("standard error" if self.stderr else "standard output"):
+            super().print(*objects, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def say(message: str) -> None:
-    """To standard error, as it is: paths may hold anything."""
-    err.print(message, markup=False, highlight=False, soft_wrap=True)
+    """Print a message to standard error.
+
+    Lines after the first are indented, so that a path with a line break cannot forge a message.
+    """
+    indented = message.replace("\n", "\n  ")
+    err.print(indented, markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
+def write(text: str) -> None:
+    """Print a text of several lines to standard output, such as a table for a file."""
+    _write(printable(text))
 
 
 def print_json(document: Any) -> None:
     """One JSON document and nothing else on standard output."""
-    print(json.dumps(document, indent=2))
+    _write(json.dumps(document, indent=2) + "\n")
+
+
+def _write(text: str) -> None:
+    with naming("standard output"):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 @contextmanager

@@ -193,9 +193,9 @@ def _print(checked: Checked) -> None:
     if checked.counts:
         console.out.print(_counts_table(checked))
     for note in checked.notes:
-        print(f"  {note}")
+        console.write(f"  {note}\n")
     for file in checked.damaged:
-        print(f"  ! {file}")
+        console.write(f"  ! {file}\n")
 
 
 def _counts_table(checked: Checked) -> Table:

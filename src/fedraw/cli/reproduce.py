@@ -226,7 +226,7 @@ def _write(
         write_block(docs, every, folder)
     asked = [outcome for outcome in every if outcome.artefact in names]
     if not quiet:
-        print("\n".join(markdown(outcome) for outcome in asked if outcome.is_begun), end="")
+        console.write("\n".join(markdown(outcome) for outcome in asked if outcome.is_begun))
     console.say(tally(content["claims"]))
     console.say(f"written to {folder}")
     return {

@@ -41,7 +41,7 @@ def reproduce_dynamics(seeds: int, jobs: int | None, out: Path, quiet: bool) -> 
     (out / "dynamics.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     console.say(f"dynamics written to {out}")
     if not quiet:
-        print(text, end="")
+        console.write(text)
     return document
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,11 +15,10 @@ from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.crew import Crew, executor_of
-from fedraw.experiments.run import How, Result, refuse_existing
-from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.crew import Crew
+from fedraw.experiments.run import How, Result, check_seed, refuse_existing
 from fedraw.experiments.source import Where, prepare
-from fedraw.experiments.spec import Spec, parse_change
+from fedraw.experiments.spec import Spec, naming, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
@@ -72,28 +72,24 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run an experiment: each seed into its own folder, then one table."""
-    spec = Spec.from_toml(spec_file, dict(parse_change(text) for text in change or ()))
-    if seeds is not None:
-        spec = replace(spec, run=replace(spec.run, seeds=_parse_seeds(seeds)))
-    folder = out or Path("runs") / spec_file.stem
-    cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
-    if dry_run:
-        _describe(spec, cells, Crew(executor.value), data, json_)
-        return
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
     crew = _crew(executor, jobs, address)
-    with console.task_progress() as progress:
-        prepare(spec, Where(data, progress))
-    with console.cell_progress(cells) as progress:
-        how = How(crew, Where(data), resume=resume, force=force)
-        for cell in cells:
-            refuse_existing(cell.folder, how)  # before a cluster is started
-        try:
-            with crew.gathered():
-                results = run_cells(cells, how, jobs, progress)
-        except KeyboardInterrupt:  # while workers were gathered or sent home
-            raise Interrupted("interrupted") from None
+    how = How(crew, Where(data), resume=resume, force=force)
+    spec = Spec.from_toml(spec_file, dict(parse_change(text) for text in change or ()))
+    if seeds is not None:
+        spec = _with_seeds(spec, seeds)
+    folder = out or Path("runs") / spec_file.stem
+    cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
+    for cell in cells:
+        _refuse_folder(cell, how)  # before data are loaded and a cluster is started
+    if dry_run:
+        with naming(spec_file):
+            facts = _check(cells, how)
+        _describe(spec, facts, json_)
+        return
+    with naming(spec_file):
+        results = _run(cells, how, jobs)
     rows = compare(results)
     if json_:
         console.print_json(as_json(rows))
@@ -102,6 +98,28 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         console.say(f"written to {folder}")
     _write_page(cells, folder / "report.html", spec_file.stem)
     _tell_what_went_wrong(results)
+
+
+def _run(cells: Sequence[Cell], how: How, jobs: int | None) -> list[Result]:
+    with console.task_progress() as progress:
+        prepare(cells[0].spec, replace(how.where, progress=progress))
+    try:
+        with console.cell_progress(cells) as cell_progress, how.crew.gathered():
+            return run_cells(cells, how, jobs, cell_progress)
+    except KeyboardInterrupt:  # while workers were gathered or sent home
+        raise Interrupted("interrupted") from None
+
+
+def _refuse_folder(cell: Cell, how: How) -> None:
+    """Refuse a folder that holds another run, or that nobody can write to."""
+    refuse_existing(cell.folder, how)
+    folder = cell.folder
+    while folder is not None and not folder.is_dir():
+        if folder.exists():
+            raise BadInput(f"cannot write to {cell.folder}: {folder} is no folder")
+        folder = folder.parent
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"cannot write to {cell.folder}: no permission; choose another --out")
 
 
 def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
@@ -142,37 +160,43 @@ def _tell_what_went_wrong(results: Sequence[Result]) -> None:
         raise FedrawError("a run took in no update at all; is training.lr too high?")
 
 
-def _folder(folder: Path) -> str:
-    taken = (folder / "events.jsonl").exists()
-    return f"{folder} (holds a run: --resume or --force)" if taken else str(folder)
-
-
-def _parse_seeds(text: str) -> tuple[int, ...]:
+def _with_seeds(spec: Spec, text: str) -> Spec:
     try:
-        return tuple(int(seed) for seed in text.split(","))
+        seeds = tuple(int(seed) for seed in text.split(","))
     except ValueError:
         raise BadInput(f"--seeds {text!r} is no list of whole numbers, as 42,123,456") from None
+    try:
+        return replace(spec, run=replace(spec.run, seeds=seeds))
+    except BadInput as problem:
+        raise BadInput(f"--seeds {text}: {problem}") from None
 
 
-def _describe(
-    spec: Spec, cells: list[Cell], crew: Crew, data: Path | None, as_document: bool
-) -> None:
-    with console.task_progress() as progress:  # loads the data, draws clients, builds the model
-        scenario = Scenario.of(spec, cells[0].seed, where=Where(data, progress))
-    with executor_of(scenario, None if crew.has_workers else crew) as executor:
-        scenario.simulation(executor)  # reads the trace, starts the strategy
-    facts = {
+def _check(cells: Sequence[Cell], how: How) -> dict[str, Any]:
+    """Do all that a run does before its first event, and write nothing; describe the first seed."""
+    if how.crew.address is not None:
+        with how.crew.gathered():  # one that is there; a cluster of its own is for the run only
+            pass
+    with console.task_progress() as progress:
+        how = replace(how, where=replace(how.where, progress=progress))
+        first, *others = cells
+        scenario = check_seed(*first[:3], how)
+        for cell in others:  # one at a time: each has its own copy of the data
+            check_seed(*cell[:3], how)
+    return {
         "clients": len(scenario.clients.table),
         "rare_clients": sorted(scenario.clients.rare),
         "parameters": int(scenario.initial.size),
         "training_images": len(scenario.clients.dataset.labels),
         "test_images": len(scenario.clients.dataset.test_labels),
         "notes": list(scenario.notes),
-        "folders": [_folder(cell.folder) for cell in cells if cell.folder],
+        "folders": [str(cell.folder) for cell in cells],
     }
+
+
+def _describe(spec: Spec, facts: Mapping[str, Any], as_document: bool) -> None:
     if as_document:
         console.print_json({"spec": spec.tables(), **facts})
         return
-    print(to_toml(spec.tables()))
+    console.write(to_toml(spec.tables()) + "\n")
     for name, value in facts.items():
-        print(f"# {name.replace('_', ' ')}: {value}")
+        console.write(f"# {name.replace('_', ' ')}: {value}\n")

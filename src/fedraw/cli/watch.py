@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
-from fedraw.cli.console import print_json
+from fedraw.cli.console import SafeConsole, print_json
 from fedraw.experiments.watched import Watched
 from fedraw.report.watch import Frame
 
@@ -31,7 +30,7 @@ def watch(
 ) -> None:
     """Watch runs in the terminal, until they are finished or Ctrl-C is pressed."""
     watched = Watched(run)
-    screen = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
+    screen = SafeConsole(color_system=None if os.environ.get("NO_COLOR") else "auto")
     if not once and not json_ and sys.stdout.isatty() and not screen.is_dumb_terminal:
         screen.print(_live(watched, screen, every))
         return
@@ -42,7 +41,7 @@ def watch(
         screen.print(_frame(watched))
 
 
-def _live(watched: Watched, screen: Console, every: float) -> Frame:
+def _live(watched: Watched, screen: SafeConsole, every: float) -> Frame:
     """Draw until all runs are finished or someone wants to leave; return the last frame."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     complete = watched.look(AT_ONCE)

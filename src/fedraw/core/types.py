@@ -23,3 +23,6 @@ Vector = npt.NDArray[np.float32]
 # Arrays that are no models: weights, scores, positions.
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+# Times, in whatever unit, with which sums, squares and rates can be computed.
+SHORTEST_TIME, LONGEST_TIME = 1e-100, 1e100

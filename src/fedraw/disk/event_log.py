@@ -132,17 +132,27 @@ class EventLog:
         self._chain = Chain(position)
 
     def write(self, record: Record) -> None:
-        self._file.write(self._chain.line(record))
+        try:
+            self._file.write(self._chain.line(record))
+        except OSError as problem:
+            raise self._named(problem) from None
 
     def flush(self) -> None:
         """Show readers what was written so far."""
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as problem:
+            raise self._named(problem) from None
 
     def to_disk(self) -> Position:
         """Make sure that everything written survives; return where the log ends."""
-        self._file.flush()
+        self.flush()
         os.fsync(self._file.fileno())
         return self._chain.position
+
+    def _named(self, problem: OSError) -> OSError:
+        """A write that fails, as on a full disk, does not say to which file."""
+        return OSError(problem.errno, problem.strerror, str(self._file.name))
 
 
 def read_log(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import stat
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -59,11 +60,19 @@ def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
 
 
 def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
-    """Write a safetensors file; a full disk is an OSError, as for every other file."""
+    """Write a safetensors file; a full disk is an OSError, as for every other file.
+
+    The process's umask decides who may read it, also as for every other file: safetensors itself
+    makes files that only their owner can read.
+    """
+    path.unlink(missing_ok=True)
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(dict(tensors), path)
     except SafetensorError as problem:
         raise OSError(errno.EIO, str(problem), str(path)) from None
+    path.chmod(mode)
 
 
 def load(kind: type[T], folder: Path, beside: Mapping[str, Array] = {}) -> T:

@@ -18,7 +18,7 @@ from fedraw.experiments.crew import Crew
 from fedraw.experiments.interrupts import terminate_as_ctrl_c
 from fedraw.experiments.run import How, Result, refuse_existing, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.workers import CONTEXT, end_with_parent
+from fedraw.simulation.workers import CONTEXT, end_with_parent, without_interrupts
 
 
 class Cell(NamedTuple):
@@ -98,7 +98,8 @@ def _side_by_side(
     pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (told, stop))
     try:
         with terminate_as_ctrl_c():
-            waiting = {pool.submit(_run_cell, n, cell, how): n for n, cell in enumerate(cells)}
+            with without_interrupts():  # submitting starts the processes
+                waiting = {pool.submit(_run_cell, n, cell, how): n for n, cell in enumerate(cells)}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     done(waiting.pop(future), _outcome(future.result))

@@ -15,6 +15,7 @@ from fedraw.experiments.folder import ended_at
 from fedraw.experiments.names import distinct_names
 from fedraw.experiments.run import Result
 from fedraw.experiments.summary import Summary
+from fedraw.metrics.accuracy import has_collapsed
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class Row:
     seeds: tuple[int | None, ...]  # a real federation has none
     metrics: Mapping[str, Stat]
     notes: tuple[str, ...] = ()  # what has to be said wherever the row is shown
+    collapsed: int = 0  # seeds whose last model is no better than chance; see has_collapsed
+
+    @property
+    def title(self) -> str:
+        """The name, and that a model of the row has collapsed: such a row is never the best."""
+        return f"{self.name} (collapsed)" if self.collapsed else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +117,7 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
                     for key, stat in row.metrics.items()
                 },
                 "notes": list(row.notes),
+                "collapsed": row.collapsed,
             }
             for row in rows
         ]
@@ -177,7 +185,20 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> Row:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
     keys = group[0]["metrics"]
     stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}
-    return Row(name, seeds, stats, _distinct(summary.get("notes", ()) for summary in group))
+    notes = _distinct(summary.get("notes", ()) for summary in group)
+    collapsed = sum(has_collapsed(summary.get("recall", {}).values()) for summary in group)
+    if collapsed:
+        notes += (_collapse(name, collapsed, seeds),)
+    return Row(name, seeds, stats, notes, collapsed)
+
+
+def _collapse(name: str, collapsed: int, seeds: Sequence[int | None]) -> str:
+    noun = "run" if None in seeds else "seed"
+    where = f" in {collapsed} of {len(seeds)} {noun}s" if len(seeds) > 1 else ""
+    return (
+        f"{name} collapsed{where}: the last model is no better than one that always gives the "
+        "same answer, so none of the row's figures is marked as best"
+    )
 
 
 def _distinct(notes: Iterable[Iterable[str]]) -> tuple[str, ...]:

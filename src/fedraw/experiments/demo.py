@@ -44,6 +44,9 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
 def conclusion(rows: Sequence[Row]) -> str:
     """One sentence that says what the table shows, in its own figures."""
     by_name = {row.name: row.metrics for row in rows}
+    collapsed = [row.name for row in rows if row.collapsed and row.name in ("fedfa", "fedraw")]
+    if collapsed:
+        return f"No conclusion: {' and '.join(collapsed)} collapsed to the level of chance."
 
     def mean(name: str, metric: str) -> float:
         return by_name[name][metric].mean or 0.0

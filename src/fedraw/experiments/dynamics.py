@@ -108,6 +108,31 @@ def findings(
     ]
 
 
+def distinct(found: Sequence[Finding]) -> list[Finding]:
+    """The figures of the paper that are worth counting, each of them once.
+
+    Left out is a figure that follows from the settings, because every seed gives the same value,
+    and one that repeats an earlier one: our values are the same seed by seed, and the paper prints
+    the same value up to rounding.
+    """
+    counted: list[Finding] = []
+    for finding in found:
+        certain = len(finding.known) > 1 and (finding.stat.sd or 0.0) < 1e-9
+        repeats = any(_repeats(earlier, finding) for earlier in counted)
+        if finding.inside is not None and not certain and not repeats:
+            counted.append(finding)
+    return counted
+
+
+def _repeats(one: Finding, other: Finding) -> bool:
+    if one.stat.values != other.stat.values or one.paper is None or other.paper is None:
+        return False
+    rounding = max(one.paper.rounding, other.paper.rounding)
+    pairs = zip(one.paper.values, other.paper.values, strict=False)
+    same_length = len(one.paper.values) == len(other.paper.values)
+    return same_length and all(abs(a - b) <= rounding for a, b in pairs)
+
+
 def as_json(found: Sequence[Finding], seeds: int) -> dict[str, Any]:
     return {"artefact": "dynamics", "seeds": seeds, "rows": [_document(f) for f in found]}
 

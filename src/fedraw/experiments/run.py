@@ -130,6 +130,26 @@ def run_seed(
     return Result(summary["name"], seed, summary, model, folder)
 
 
+def check_seed(spec: Spec, seed: int, folder: Path | None, how: How) -> Scenario:
+    """Do all that `run_seed` does before its first event, except for writing and for workers."""
+    spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
+    scenario = Scenario.of(spec, seed, where=how.where)
+    with executor_of(scenario, None if how.crew.has_workers else how.crew) as executor:
+        simulation = scenario.simulation(executor)  # reads the trace, starts the strategy
+    if folder is None or not how.resume:
+        return scenario
+    run_folder = RunFolder(folder)
+    run_folder.refuse_other_spec(scenario.tables())
+    if run_folder.is_finished:
+        run_folder.read_results(None if scenario.trainer is None else scenario.trainer.layout)
+        run_folder.refuse_other_inputs(_opening(scenario))
+    elif (checkpoint := Checkpoints(folder).read(type(simulation.state))) is not None:
+        for _ in read_log(run_folder.log, until=checkpoint.log):
+            pass
+        run_folder.refuse_other_inputs(_opening(scenario))
+    return scenario
+
+
 @dataclass
 class Recorder:
     """Where the records of a run go, and what they come to."""

@@ -22,6 +22,9 @@ IMAGENET = "imagenet"
 # Durations are drawn from (1 ± this) times a client's mean.
 DEFAULT_JITTER = 0.2
 
+# More clients than any data set has samples for, and few enough to be counted in a moment.
+MOST_CLIENTS = 10_000_000
+
 # Labels and clients by number or by name.
 Names = tuple[int | str, ...]
 
@@ -74,8 +77,8 @@ class PartitionSpec:
         goes_with("partition.alpha", self.alpha, "kind", self.kind, "dirichlet")
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise BadInput(f"partition.alpha = {self.alpha} must be a positive number")
-        if self.clients < 1:
-            raise BadInput(f"partition.clients = {self.clients} must be at least 1")
+        if not 1 <= self.clients <= MOST_CLIENTS:
+            raise BadInput(f"partition.clients = {self.clients} must be from 1 to {MOST_CLIENTS:,}")
         if not 0 <= self.local_test < 1:
             raise BadInput(f"partition.local_test = {self.local_test} must be from 0 to below 1")
 

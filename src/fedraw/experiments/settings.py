@@ -15,6 +15,9 @@ T = TypeVar("T")
 # Evaluating annotations takes most of the time of reading a spec.
 type_hints = cache(get_type_hints)
 
+# A TOML integer has 64 bits.
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
 
 def read_settings(kind: type[T], table: object, section: str) -> T:
     """The dataclass `kind` filled from a section of a spec."""
@@ -46,7 +49,23 @@ def _convert(kind: Any, value: object, key: str) -> Any:
             if get_origin(alternative) is tuple:
                 return tuple(value)  # type: ignore[arg-type]
             return float(value) if alternative is float else value  # type: ignore[arg-type]
-    raise BadInput(f"{key} = {value!r} must be {_describe(kind)}")
+    raise BadInput(f"{key} = {shown(value)} must be {_describe(kind)}{_too_large(value)}")
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value as a message quotes it; of a very long one, its beginning.
+
+    >>> shown("abc"), shown(10**99, longest=8)
+    ("'abc'", '10000000…')
+    """
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def _too_large(value: object) -> str:
+    values = value if isinstance(value, list | tuple) else [value]
+    large = any(isinstance(v, int) and not _SMALLEST <= v <= _LARGEST for v in values)
+    return ", and a whole number has at most 64 bits" if large else ""
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -64,6 +83,8 @@ def _fits(kind: Any, value: object) -> bool:
         )
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
+    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+        return False
     if kind is float:
         return isinstance(value, int | float)
     return isinstance(kind, type) and isinstance(value, kind)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from fedraw.core.layout import Layout
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.experiments.agreement import refuse_contradictions
 from fedraw.experiments.sections import (
     IMAGENET,
@@ -28,7 +29,7 @@ from fedraw.experiments.sections import (
     SummariesSpec,
     TrainingSpec,
 )
-from fedraw.experiments.settings import read_settings, type_hints
+from fedraw.experiments.settings import read_settings, shown, type_hints
 from fedraw.strategies.catalog import BY_NAME, settings_of
 from fedraw.strategies.strategy import Strategy
 
@@ -59,6 +60,10 @@ class Spec:
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
 
+    def __post_init__(self) -> None:
+        for key, value in self._paths():
+            _refuse_unwritable(key, value)
+
     @classmethod
     def read(cls, tables: Mapping[str, Any]) -> Spec:
         """From nested tables, as in a SPEC.toml; what is left out has its default."""
@@ -66,7 +71,7 @@ class Spec:
         version = tables.pop("version", VERSION)
         if version != VERSION:
             raise BadInput(
-                f"version = {version!r}: this fedraw reads version {VERSION}; "
+                f"version = {shown(version)}: this fedraw reads version {VERSION}; "
                 f"write 'fedraw new' to see its form"
             )
         sections = _sections()
@@ -101,11 +106,9 @@ class Spec:
             raise BadInput(f"cannot read {path}: {problem}") from None
         except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
             raise BadInput(f"{path} is not valid TOML: {problem}") from None
-        _change(tables, changes or {})
-        try:
+        with naming(path):
+            _change(tables, changes or {})
             return cls.read(tables)._with_paths_from(path.parent.absolute())
-        except BadInput as problem:
-            raise BadInput(f"{path}: {problem}") from None
 
     def make_strategy(self, layout: Layout | None = None) -> Strategy[Any]:
         kind = BY_NAME[self.strategy.name]
@@ -128,12 +131,30 @@ class Spec:
     def _with_paths_from(self, folder: Path) -> Spec:
         """Paths in a file are relative to that file."""
         changed = {}
-        for section, key in (path.split(".") for path in _PATHS):
-            part = getattr(self, section)
-            value: Any = None if part is None else getattr(part, key)
-            if _is_path(value):
-                changed[section] = replace(part, **{key: str(folder / value)})
+        for key, value in self._paths():
+            section, name = key.split(".")
+            changed[section] = replace(getattr(self, section), **{name: str(folder / value)})
         return replace(self, **changed)
+
+    def _paths(self) -> Iterator[tuple[str, str]]:
+        """The keys that hold the path of a file, with their values."""
+        for key in _PATHS:
+            section, name = key.split(".")
+            value = getattr(getattr(self, section), name, None)
+            if _is_path(value):
+                yield key, value
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let every refusal of a spec, wherever it comes from, begin with the spec's file."""
+    try:
+        yield
+    except MissingExtra:  # the installation's fault, not the spec's
+        raise
+    except BadInput as problem:
+        told = str(problem)
+        raise BadInput(told if told.startswith(str(path)) else f"{path}: {told}") from None
 
 
 def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
@@ -182,7 +203,20 @@ def _forget_other_model(tables: dict[str, Any], new: object) -> None:
         tables["training"] = {k: v for k, v in training.items() if k not in ("stem", "weights")}
 
 
-def _is_path(value: object) -> bool:
+def _refuse_unwritable(key: str, value: str) -> None:
+    """Refuse a path that no file system or no spec.toml can hold."""
+    if "\0" in value:
+        raise BadInput(f"{key} = {shown(value)} has a NUL character, which no path can have")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"{key} = {shown(value)} is not UTF-8, and a spec can hold nothing else; rename the "
+            "file or its folder"
+        ) from None
+
+
+def _is_path(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != IMAGENET
 
 

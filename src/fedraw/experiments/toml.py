@@ -38,7 +38,8 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(v) for v in value)}]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings have JSON's escapes
+        # TOML's basic strings have JSON's escapes; unlike JSON, TOML does not allow a raw DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value)

@@ -6,6 +6,7 @@ import math
 import re
 
 from fedraw.core.labels import LARGEST_COUNT, REMEDY
+from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
@@ -65,6 +66,10 @@ def seconds(text: str) -> float:
     value = number(text, f"a time; {remedy}")
     if not 0 < value < math.inf:
         raise Unreadable(f"{shown(text)} is not above 0 and finite; {remedy}")
+    if not SHORTEST_TIME <= value <= LONGEST_TIME:
+        raise Unreadable(
+            f"{shown(text)} is not from {SHORTEST_TIME:g} to {LONGEST_TIME:g}; {remedy}"
+        )
     return value
 
 

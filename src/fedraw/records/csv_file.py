@@ -13,6 +13,8 @@ from fedraw.records.table_file import Batch, Row, TableFile
 
 _DELIMITERS = ",;\t"
 _BLOCK = 1 << 24  # bytes that pyarrow reads at a time
+# Characters in a cell. The header of a wide table is one cell while another delimiter is tried.
+_LONGEST_CELL = 1 << 26
 
 
 def open_csv(path: Path) -> TableFile:
@@ -60,7 +62,7 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     try:
         with read_errors(path), open_text(path) as file:
             reader = csv.reader(_keeping(file, lines), delimiter=delimiter)
-            for cells in reader:
+            for cells in _with_long_cells(reader):
                 if len(lines) > 1:
                     _refuse_stray_quotes(path, start, lines, delimiter)
                 if any(cells):  # a spreadsheet ends in lines of empty cells
@@ -69,6 +71,22 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 lines.clear()
     except csv.Error as error:
         raise _no_table(path, start, error) from None
+
+
+def _with_long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The records, under a limit of our own: that of the csv module belongs to the whole process.
+
+    Its default of 131,072 characters is less than the header of some tables.
+    """
+    while True:
+        before = csv.field_size_limit(_LONGEST_CELL)
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        finally:
+            csv.field_size_limit(before)
+        yield cells
 
 
 def _keeping(file: Iterable[str], lines: list[str]) -> Iterator[str]:
@@ -83,7 +101,7 @@ def _refuse_stray_quotes(path: Path, line: int, lines: list[str], delimiter: str
     One quote too many would otherwise turn all rows up to the next quote into a single cell.
     """
     try:
-        next(csv.reader(lines, delimiter=delimiter, strict=True))
+        next(_with_long_cells(csv.reader(lines, delimiter=delimiter, strict=True)))
     except csv.Error as error:
         raise _no_table(path, line, error) from None
 

@@ -61,15 +61,17 @@ def missing_column(file: TableFile, name: str, wanted: Sequence[str]) -> BadInpu
 
 
 def refuse_repeated_columns(file: TableFile) -> None:
+    seen: set[str] = set()
     for column, name in enumerate(file.header):
         if not name:
             raise BadInput(
                 f"{file.path}: column {column + 1} has no name in the header; name it or remove it"
             )
-        if name in file.header[:column]:
+        if name in seen:
             raise BadInput(
                 f"{file.path}: column {name!r} stands twice in the header; keep one of them"
             )
+        seen.add(name)
 
 
 def listed(names: Iterable[object], first: int = 10) -> str:

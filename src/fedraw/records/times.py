@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraw.core.types import Floats, Ints
+from fedraw.core.types import SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
 from fedraw.records import cells
 from fedraw.records.event_lines import is_event_log, open_event_log
@@ -99,6 +99,11 @@ def _from_log(path: Path, clients: Sequence[str], read: Measurements) -> Times:
         raise BadInput(
             f"{path}: all {len(read.value)} timestamps are equal, so no time passes between "
             "arrivals; log them more finely"
+        )
+    if window < SHORTEST_TIME:
+        raise BadInput(
+            f"{path}: all {len(read.value)} timestamps lie within {window:g} seconds; log them in "
+            "a larger unit"
         )
     n = np.bincount(read.row, minlength=len(clients))
     low, high = poisson_interval(n)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
+from fedraw.core.types import LONGEST_TIME
 from fedraw.records.cells import Unreadable, number, shown
 
 _REMEDY = "write seconds as a number from 0 on, or ISO 8601 such as 2026-01-31T08:00:00Z"
@@ -49,6 +49,6 @@ def _read(text: str) -> tuple[str, float]:
 
 def _from_zero(text: str) -> float:
     value = number(text, f"a timestamp; {_REMEDY}")
-    if not 0 <= value < math.inf:
-        raise Unreadable(f"{shown(text)} is negative or infinite; {_REMEDY}")
+    if not 0 <= value <= LONGEST_TIME:
+        raise Unreadable(f"{shown(text)} is negative or too large; {_REMEDY}")
     return value

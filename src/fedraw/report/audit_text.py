@@ -13,6 +13,7 @@ from rich.text import Text
 from fedraw.analysis.audit import METHODS, Audit
 from fedraw.analysis.verdict import SHOWN, Verdict
 from fedraw.analysis.what_if import WhatIf
+from fedraw.core.text import one_line
 from fedraw.report.audit_words import replay, shown
 
 MOST_LABELS = 15
@@ -162,7 +163,7 @@ def _titled(title: str, table: Table) -> Table:
 
 
 def _name(thing: object, most: int = 24) -> Text:
-    words = " ".join(str(thing).split())
+    words = one_line(str(thing))
     return Text(words if len(words) <= most else words[: most - 1] + "…")
 
 

@@ -80,20 +80,24 @@ def has_spread(rows: Sequence[Row]) -> bool:
 
 def _cells(rows: Sequence[Row], metric: str) -> list[Cell]:
     stats = [stat_of(row.metrics, metric) for row in rows]
-    best = _best(metric, stats)
+    best = _best(metric, rows)
     return [
         Cell(
             number(metric, stat.mean),
             "" if stat.sd is None or len(stat.values) < 2 else number(metric, stat.sd),
-            stat.mean is not None and number(metric, stat.mean) == best,
+            stat.mean is not None and number(metric, stat.mean) == best and not row.collapsed,
         )
-        for stat in stats
+        for row, stat in zip(rows, stats, strict=True)
     ]
 
 
-def _best(metric: str, stats: Sequence[Stat]) -> str | None:
-    """The highest mean as it is shown: what reads the same is marked the same."""
+def _best(metric: str, rows: Sequence[Row]) -> str | None:
+    """The highest mean as it is shown: what reads the same is marked the same.
+
+    Rows with a collapsed model do not take part.
+    """
+    stats = [stat_of(row.metrics, metric) for row in rows if not row.collapsed]
     means = [stat.mean for stat in stats if stat.mean is not None]
-    if metric not in HIGHER_IS_BETTER or len(stats) < 2 or not means:
+    if metric not in HIGHER_IS_BETTER or len(rows) < 2 or not means:
         return None
     return number(metric, max(means))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import NamedTuple
 
-from fedraw.experiments.dynamics import Artefact, Finding
+from fedraw.experiments.dynamics import Artefact, Finding, distinct
 
 HOW_TO_READ = """\
 Nothing is trained: the arrivals, the buffer and the weights are those of a full run. *Ours* is the
@@ -64,10 +64,15 @@ def verdict(found: Sequence[Finding]) -> str:
     """How many of the paper's figures are inside, those furthest away, and each that is not."""
     judged = [finding for finding in found if finding.inside is not None]
     outside = [finding for finding in judged if not finding.inside]
-    lead = f"**{len(judged) - len(outside)} of the paper's {len(judged)} figures are inside.**"
+    once = distinct(found)
+    lead = (
+        f"**{sum(bool(f.inside) for f in once)} of the paper's {len(once)} distinct figures are "
+        f"inside.** With the {len(judged) - len(once)} figures that repeat another one or follow "
+        f"from the settings whatever the seed, it is {len(judged) - len(outside)} of {len(judged)}."
+    )
     inside = [finding for finding in judged if finding.inside]
     furthest = sorted(inside, key=lambda finding: -abs(finding.away or 0.0))[:FURTHEST]
-    parts = [lead, ""]
+    parts = [fill(lead, WIDTH), ""]
     if outside:
         parts += ["Outside:", "", *map(_item, outside), ""]
     if furthest:

@@ -33,7 +33,8 @@ def write_page(out: Path, content: str) -> None:
     draft = out.with_name(f"{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(content, encoding="utf-8")
+        # Bytes of a file name that are not UTF-8 are shown as escapes.
+        draft.write_text(content, encoding="utf-8", errors="backslashreplace")
         draft.replace(out)
     except OSError as problem:
         with suppress(OSError):

@@ -48,12 +48,19 @@ def comparison(groups: Sequence[Group]) -> str:
     columns = grid(rows)
     firsts = _firsts(columns)
     lines = [
-        row_head(group.name, "interrupted" if any(map(interruption, group.runs)) else "", "warn")
+        row_head(group.name, ", ".join(_warnings(group)), "warn")
         + "".join(_compared(c.cells[position], c.metric in firsts) for c in columns)
         for position, group in enumerate(groups)
     ]
     caption = _comparison_caption(rows, columns)
     return table("comparison", caption, _head(columns), lines, csv=tables.csv(rows))
+
+
+def _warnings(group: Group) -> Iterator[str]:
+    if any(map(interruption, group.runs)):
+        yield "interrupted"
+    if group.row.collapsed:
+        yield "collapsed"
 
 
 def recall(groups: Sequence[Group]) -> str:

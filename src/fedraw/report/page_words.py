@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedraw.core.text import one_line
 from fedraw.experiments.compare import Group, Run
 from fedraw.report.cells import seeds_of, stat_of
 from fedraw.report.material import Material, interruption
 from fedraw.report.page_tables import rare_labels
-from fedraw.report.words import clean, duration
+from fedraw.report.words import duration
 
 # Percent of AvgRare below which the rare labels count as lost.
 LOST = 50.0
@@ -24,7 +25,11 @@ _VERBS = {
 
 
 def lead_of(groups: Sequence[Group]) -> str:
-    """Who keeps the rare labels, and who loses them unnoticed; empty if nothing tells."""
+    """Who keeps the rare labels, and who loses them unnoticed; empty if nothing tells.
+
+    A group with a collapsed model is never the best: a model that always answers one rare label
+    recognises all of it.
+    """
     known = {}
     for group in groups:
         pair = [stat_of(group.row.metrics, metric).mean for metric in ("GlobalAcc", "AvgRare")]
@@ -32,7 +37,10 @@ def lead_of(groups: Sequence[Group]) -> str:
             known[group.name] = pair[0], pair[1]
     if not known:
         return ""
-    best = max(known, key=lambda name: known[name][1])
+    sound = [group.name for group in groups if group.name in known and not group.row.collapsed]
+    if not sound:
+        return "Every method has collapsed: no model is better than one that guesses."
+    best = max(sound, key=lambda name: known[name][1])
     overall, rare = known[best]
     if len(known) == 1:
         return f"{best} reaches {overall:.1f} % on all labels and {rare:.1f} % on the rare ones."
@@ -95,7 +103,8 @@ def _doubts(doubted: Mapping[str, Sequence[str]]) -> str:
     'client 29 (label 9) and client 3 (labels 1, 2)'
     """
     named = [
-        f"client {clean(client)} (label{'s' * (len(labels) > 1)} {', '.join(map(clean, labels))})"
+        f"client {one_line(client)} (label{'s' * (len(labels) > 1)} "
+        f"{', '.join(map(one_line, labels))})"
         for client, labels in doubted.items()
     ]
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
@@ -118,8 +127,8 @@ def _holders(inferred: Mapping[str, Any]) -> str:
     """
     few = inferred["holders"]
     said = [
-        f"label {clean(label)} is held by client{'s' * (len(clients) > 1)} "
-        + ", ".join(clean(str(client)) for client in clients)
+        f"label {one_line(label)} is held by client{'s' * (len(clients) > 1)} "
+        + ", ".join(one_line(str(client)) for client in clients)
         for label, clients in few.items()
     ]
     rest = [own for label, own in inferred["coverage"].items() if label not in few]
@@ -157,7 +166,7 @@ def _changes(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sites(times: Mapping[str, int]) -> str:
-    names = [clean(site) + (f" ({n} times)" if n > 1 else "") for site, n in times.items()]
+    names = [one_line(site) + (f" ({n} times)" if n > 1 else "") for site, n in times.items()]
     if len(names) > _NAMED:
         names = [*names[:_NAMED], f"{len(names) - _NAMED} more"]
     *others, last = names

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fedraw.core.text import one_line
 from fedraw.experiments.compare import Row, notes_of
 from fedraw.report.cells import UNDEFINED, Cell, Column, grid, has_spread, seeds_of, stat_of
 
@@ -46,7 +47,7 @@ def text_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Tab
         width = max(len(column.metric), *map(len, _aligned(column.cells)))
         table.add_column(column.metric.rjust(width), no_wrap=True, min_width=width)
     for position, row in enumerate(rows):
-        table.add_row(Text(_one_line(row.name)), *(_text(column, position) for column in shown))
+        table.add_row(Text(one_line(row.title)), *(_text(column, position) for column in shown))
     return table
 
 
@@ -55,7 +56,7 @@ def markdown(rows: Sequence[Row]) -> str:
     columns = grid(rows)
     head = ["", *(column.metric for column in columns)]
     body = [
-        [_markdown_text(row.name), *(_markdown_cell(column.cells[position]) for column in columns)]
+        [_markdown_text(row.title), *(_markdown_cell(column.cells[position]) for column in columns)]
         for position, row in enumerate(rows)
     ]
     widths = [max(4, *map(len, column)) for column in zip(head, *body, strict=True)]
@@ -84,7 +85,7 @@ def latex(rows: Sequence[Row]) -> str:
     columns = grid(rows)
     head = ["", *(column.metric for column in columns)]
     body = [
-        [_latex_text(row.name), *(_latex_cell(column.cells[position]) for column in columns)]
+        [_latex_text(row.title), *(_latex_cell(column.cells[position]) for column in columns)]
         for position, row in enumerate(rows)
     ]
     lines = [
@@ -122,12 +123,8 @@ def _text(column: Column, position: int) -> Text:
     return Text(text, style="bold" if column.cells[position].best else "")
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _markdown_text(text: str) -> str:
-    escaped = re.sub(r"([\\`*_\[\]|~])", r"\\\1", _one_line(text))
+    escaped = re.sub(r"([\\`*_\[\]|~])", r"\\\1", one_line(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -144,7 +141,7 @@ def _piped(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in _one_line(text))
+    return "".join(_LATEX.get(character, character) for character in one_line(text))
 
 
 def _latex_cell(cell: Cell) -> str:

@@ -13,12 +13,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from fedraw.core.text import one_line
 from fedraw.experiments.status import Detail, Status
 from fedraw.report.cells import UNDEFINED, number
 from fedraw.report.watch_detail import STYLE, Room, detail_lines
 from fedraw.report.words import (
     SPARKS,
-    clean,
     duration,
     percent,
 )
@@ -81,7 +81,7 @@ def _run_list(runs: Sequence[Status], width: int, rows: int | None) -> Iterator[
     columns = list(zip(heads, *rows_of_cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     room = width - sum(widths) - 2 * len(widths)
-    names = [clean(run.name) for run in shown]
+    names = [one_line(run.name) for run in shown]
     wide = min(room, max(map(cell_len, ["run", *names])))
     yield Text(_row("run", heads, wide, widths), style="dim")
     for run, name, cells in zip(shown, names, rows_of_cells, strict=True):

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
+from fedraw.core.text import one_line
 from fedraw.core.types import ClientId
 from fedraw.experiments.follow import TREND
 from fedraw.experiments.status import Detail, LabelTrend, Refusal, Slot, Status
 from fedraw.report.cells import UNDEFINED, number
 from fedraw.report.words import (
     SPARK_WIDTH,
-    clean,
     duration,
     fitted,
     percent,
@@ -64,10 +64,10 @@ def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterato
 
 def _head(run: Status, width: int) -> Iterator[Text]:
     seed = "" if run.seed is None else f"  seed {run.seed}"
-    name = clean(run.name) + seed
+    name = one_line(run.name) + seed
     title = Text.assemble((name, "bold"), "  ", (run.state, STYLE[run.state]))
     space = width - cell_len(title.plain) - 3
-    folder = clean(str(run.folder))
+    folder = one_line(str(run.folder))
     if len(folder) > space:
         folder = "…" + folder[1 - space :] if space > 12 else ""
     gap = max(1, width - cell_len(title.plain) - cell_len(folder))
@@ -110,7 +110,7 @@ def _stopped(run: Status, width: int) -> Iterator[Text]:
     if run.is_server:
         yield Text("the server app, started again with this folder, loses nothing and goes on")
         return
-    out = shlex.quote(clean(str(run.folder.parent)))
+    out = shlex.quote(one_line(str(run.folder.parent)))
     long, short = f"fedraw run SPEC.toml --out {out} --resume", "fedraw run … --resume"
     goes_on = " goes on from there"
     yield Text((long if cell_len(long + goes_on) <= width else short) + goes_on)
@@ -151,7 +151,7 @@ def _labels(detail: Detail, width: int, room: Room) -> Iterator[Text]:
     style = "bold red" if rare else "yellow" if behind else ""
     yield _headed("labels", title, style) + Text(f"; mean recall {mean}", style="dim")
     shown = _noteworthy(detail.labels)[: room.labels]
-    wide = min(20, max(cell_len(clean(trend.label)) for trend in shown))
+    wide = min(20, max(cell_len(one_line(trend.label)) for trend in shown))
     notes = [_note(trend) for trend in shown]
     used = 8 + wide + max(6, HEAD - 3 - wide) + 2 + 2 + 6 + 2 + max(map(len, notes))
     for trend, note in zip(shown, notes, strict=True):
@@ -239,7 +239,7 @@ def _slot_cells(slot: Slot) -> tuple[str, str, str]:
 
 
 def _client(client: ClientId, rare: bool) -> str:
-    return clean(str(client)) + "*" * rare
+    return one_line(str(client)) + "*" * rare
 
 
 def _participation(detail: Detail, width: int) -> Iterator[Text]:
@@ -297,7 +297,7 @@ def _notes(detail: Detail, width: int, room: Room) -> Iterator[Text]:
 
 def _reasons(told: Iterable[Refusal], width: int, what: str = "") -> Iterator[Text]:
     for event, client, words in told:
-        whom = "" if client is None else f", client {clean(str(client))}"
+        whom = "" if client is None else f", client {one_line(str(client))}"
         head = f"  event {event}{whom}{what}: "
         yield Text.assemble((head, "dim"), fitted(words, width - cell_len(head)).rstrip())
 
@@ -308,7 +308,7 @@ def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
         yield _headed("rejected", "none")
         return
     total = sum(detail.rejected.values())
-    clients = [f"client {clean(client)} ×{count}" for client, count in counts]
+    clients = [f"client {one_line(client)} ×{count}" for client, count in counts]
     noun = "update" if total == 1 else "updates"
     first = f"{total} {noun}: {clients[0]}"
     yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
@@ -318,7 +318,7 @@ def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
 def _doubted(detail: Detail, width: int) -> Iterator[Text]:
     """Nothing where every claim is borne out, or where nobody looks."""
     named = [
-        f"client {clean(c)}: {', '.join(map(clean, _few(list(labels))))}"
+        f"client {one_line(c)}: {', '.join(map(one_line, _few(list(labels))))}"
         for c, labels in detail.doubted.items()
     ]
     if named:
@@ -328,7 +328,7 @@ def _doubted(detail: Detail, width: int) -> Iterator[Text]:
 def _inferred(detail: Detail, width: int) -> Iterator[Text]:
     """Who has the labels that few have, where nobody reports any."""
     named = [
-        f"{clean(label)} ({', '.join(clean(str(client)) for client in clients)})"
+        f"{one_line(label)} ({', '.join(one_line(str(client)) for client in clients)})"
         for label, clients in detail.inferred.items()
     ]
     if named:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from fedraw.core.text import one_line
 from fedraw.experiments.status import Status
 from fedraw.report.cells import UNDEFINED
 
@@ -78,13 +79,8 @@ def size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def clean(text: str) -> str:
-    """One line, nothing that steers a terminal."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
-
-
 def fitted(text: str, width: int) -> str:
-    shown = clean(text)
+    shown = one_line(text)
     if cell_len(shown) <= width:
         return set_cell_size(shown, width)
     return set_cell_size(shown, width - 1) + "…"

@@ -147,8 +147,9 @@ def _log_rows(path: Path) -> Iterator[tuple[int, str, float]]:
     for number, record in enumerate(read_log(path), start=1):
         if record["kind"] in ("arrival", "rejected"):
             try:
-                yield number, str(record["client"]), record["time"] - record["start_time"]
-            except (KeyError, TypeError):
+                seconds = float(record["time"]) - float(record["start_time"])
+                yield number, str(record["client"]), seconds
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise BadInput(
                     f"{path}, line {number} lacks a client, a time or a start time"
                 ) from None

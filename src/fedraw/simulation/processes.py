@@ -25,6 +25,7 @@ from fedraw.simulation.workers import (
     cannot_load,
     end_with_parent,
     leave_interrupts_to_parent,
+    without_interrupts,
 )
 
 # Jobs that a worker holds: while the server takes in one result, it trains the next.
@@ -74,7 +75,8 @@ class Processes:
         here, there = CONTEXT.Pipe()
         worker = CONTEXT.Process(target=_work, args=(_Packed(make_train), self._slots, there))
         try:
-            worker.start()
+            with without_interrupts():
+                worker.start()
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             self.close()
             raise BadInput(

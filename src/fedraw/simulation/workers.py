@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import connection
 
 from fedraw.errors import BadInput
@@ -25,6 +27,28 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="end with parent", daemon=True).start()
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, from their first moment on.
+
+    Ctrl-C goes to every process of a terminal. A worker that is still importing its modules would
+    answer with a traceback, so it inherits a mask that blocks the signal. In this process Ctrl-C
+    waits until all of them have started: one that is started by half would fail with a traceback.
+    """
+    asked = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()  # others have no handlers
+    handler = signal.signal(signal.SIGINT, lambda *_: asked.set()) if is_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if asked.is_set():
+        signal.raise_signal(signal.SIGINT)
 
 
 def leave_interrupts_to_parent() -> None:

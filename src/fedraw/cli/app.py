@@ -1,0 +1,133 @@
+"""The fedraw command: wiring, and how failures are told.
+
+Exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import click
+import typer
+
+import fedraw
+from fedraw.cli import console
+from fedraw.cli.audit import audit
+from fedraw.cli.compare import compare
+from fedraw.cli.data import data
+from fedraw.cli.demo import demo
+from fedraw.cli.new import new
+from fedraw.cli.report import report
+from fedraw.cli.reproduce import reproduce
+from fedraw.cli.run import run
+from fedraw.cli.watch import watch
+from fedraw.errors import BadInput, FedrawError, Interrupted
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# Errors of the system that are about the path that somebody gave.
+_WRONG_PATH = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+    errno.EPERM,
+    errno.EROFS,
+}
+
+for command in (demo, run, compare, audit, report, watch, reproduce, new):
+    app.command()(command)
+app.add_typer(data)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(fedraw.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=print_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Asynchronous federated learning that keeps rare labels."""
+
+
+def run_command() -> None:
+    """Run the command line of this process, and end the process with the right exit code."""
+    try:
+        code = app(standalone_mode=False)
+        console.write("")  # flushes
+    except click.exceptions.Abort:  # Ctrl-C where nothing has to be saved
+        _fail("interrupted", 130)
+    except click.ClickException as mistake:
+        usage = io.StringIO()
+        mistake.show(usage)
+        for line in usage.getvalue().splitlines():
+            console.say(line)
+        _end(mistake.exit_code)
+    except BadInput as mistake:
+        _fail(str(mistake), 2)
+    except Interrupted as stop:
+        _fail(f"{stop}; continue with --resume", 130)
+    except FedrawError as failure:
+        _fail(str(failure), 1)
+    except BrokenPipeError:  # whoever read the output has seen enough, as in `fedraw … | head`
+        _end(1)
+    except OSError as failure:
+        _fail(f"{_where(failure)}: {failure.strerror or failure}", exit_code(failure))
+    _end(code if isinstance(code, int) else 0)
+
+
+def exit_code(failure: OSError) -> int:
+    """2 if another path would have helped, 1 if the machine failed, such as a full disk.
+
+    >>> exit_code(FileNotFoundError(errno.ENOENT, "")), exit_code(OSError(errno.ENOSPC, ""))
+    (2, 1)
+    """
+    return 2 if failure.errno in _WRONG_PATH else 1
+
+
+def _where(failure: OSError) -> str:
+    """The file that an error is about.
+
+    Closing a file that could not be written fails again, without a name, and hides the first error.
+    """
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.filename is not None:
+            return os.fsdecode(cause.filename)
+        cause = cause.__context__
+    return "a file"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    console.say(f"fedraw: {message}")
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End the process without complaints about output that nobody can take any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

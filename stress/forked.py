@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import IO, Any, Literal, NamedTuple
@@ -85,7 +86,10 @@ def run_forked(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
-        child = os.fork()
+        with warnings.catch_warnings():
+            # From Python 3.12 on, a fork beside sleeping threads (of torch, of pytest) warns.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             os.close(receive)
             _limit(processor_seconds, memory)

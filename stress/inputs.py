@@ -274,7 +274,7 @@ def trace_trial(folder: Path, rng: Rng) -> Result:
     sections = {**SPECS[6], "training": {"kind": "none"}}
     path.write_text(spec_text(sections))
     (folder / "trace.csv").write_bytes(mutated_table(trace(), rng))
-    return run_spec("trace", path, rng, ("trace.csv",))
+    return run_spec("trace", path, rng, ("spec.toml", "trace.csv"))
 
 
 def run_spec(kind: str, path: Path, rng: Rng, names: Sequence[str]) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from tests.server.engine import LAYOUT, SIZE
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
+from fedraw.core.update import Update
 from fedraw.server.admission import check_norm, scale_of
+from fedraw.server.journal import Flight
 from fedraw.server.orders import Answer, Order, Trained
+from fedraw.server.records import arrival_record
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.qfedavg import QFedAvg
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.strategy import Contents, Strategy
 
 Lie = Callable[[Order, Trained], Answer]
 
@@ -163,3 +167,12 @@ def test_a_loss_that_nobody_asked_for_may_be_anything_and_one_that_was_may_not(
     engine.sites["west"].answer = lambda _, honest: replace(honest, loss=float("inf"))
     engine.run(lambda: bool(engine.log("rejected")))
     assert "sent the loss inf, not a number from 0 on" in engine.log("rejected")[0]["reason"]
+
+
+def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
+    """A user's own strategy may have them, and the log knows no NaN."""
+    contents = Contents(["north", "south"], [float("nan"), 0.5])
+    state: Any = SimpleNamespace(version=1, contents=contents)
+    update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
+    record = arrival_record(1, update, Flight(0.0, 0, 1.0, 2.0), 0, state)
+    assert record["weights"] == [None, 0.5]

@@ -8,6 +8,7 @@ restarted   the server was away, for how long, and whom it asks again
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from fedraw.core.text import one_line
@@ -60,7 +61,8 @@ def arrival_record(event: int, update: Update, flight: Flight, before: int, stat
         "staleness_versions": before - update.start_version,
         "aggregated": aggregated,
         "buffer": list(contents.clients),
-        "weights": list(contents.weights) if aggregated else [],
+        # A user's own strategy may have weights that JSON does not know.
+        "weights": [w if isfinite(w) else None for w in contents.weights] if aggregated else [],
         "norm": flight.norm,
     }
 

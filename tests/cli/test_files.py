@@ -99,7 +99,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
         (["--resume", "--force"], "--resume and --force exclude each other"),
         (["--resume", "--set", "run.events=31"], "its run.events was 30 and is now 31"),
         (["--address", "auto"], "add --executor ray"),
-        (["--out", "file"], "file is no folder"),
+        (["--out", "file"], "file is not a folder; choose another --out"),
     ):
         real = fedraw("run", "small.toml", *arguments, cwd=tmp_path)
         dry = fedraw("run", "small.toml", "--dry-run", *arguments, cwd=tmp_path)

@@ -163,7 +163,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "name of numbers": (fact("site", 7), "site is 7, not a text"),
     "garbage": (garbage, "record 'fedraw' is of type MetricRecord"),
     "nothing": (nothing, "record 'fedraw' is missing"),
-    "long name": (fact("site", "x" * 2_000_000), "the reply has 20000"),
+    "long name": (fact("site", "x" * 2_000_000), "the reply has 2000"),
     "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
     "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
     "exception": (raising, "its client app raised an exception: ValueError: CUDA out of memory"),

@@ -116,7 +116,9 @@ def _refuse_folder(cell: Cell, how: How) -> None:
     folder = cell.folder
     while folder is not None and not folder.is_dir():
         if folder.exists():
-            raise BadInput(f"cannot write to {cell.folder}: {folder} is no folder")
+            raise BadInput(
+                f"cannot write to {cell.folder}: {folder} is not a folder; choose another --out"
+            )
         folder = folder.parent
     if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
         raise BadInput(f"cannot write to {cell.folder}: no permission; choose another --out")

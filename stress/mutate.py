@@ -128,10 +128,11 @@ def run_tests(tree: Path, files: Sequence[str]) -> Ended:
 _tree: Path | None = None
 
 
-def _prepare() -> None:
+def _prepare(folder: Path) -> None:
     """Give this worker a copy of the tree."""
     global _tree  # noqa: PLW0603 - a process pool has no other place for it
-    _tree = Path(tempfile.mkdtemp(prefix="fedraw-mutants-"))
+    _tree = folder / str(os.getpid())
+    _tree.mkdir()
     copy_tree(_tree)
     sys.dont_write_bytecode = True  # a mutant may have the size and the second of the original
 
@@ -162,6 +163,23 @@ def examine(mutant: Mutant) -> Verdict:
     finally:
         path.write_bytes(original)
     return Verdict(mutant, killed, time.monotonic() - begun)
+
+
+def examine_all(drawn: Sequence[Mutant], workers: int) -> list[Verdict]:
+    """Try all mutants, so many at a time, and say what becomes of each."""
+    verdicts: list[Verdict] = []
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory(prefix="fedraw-mutants-") as folder,
+        fork.Pool(workers, _prepare, (Path(folder),)) as pool,
+    ):
+        for verdict in pool.imap_unordered(examine, drawn):
+            verdicts.append(verdict)
+            mutant, told = verdict.mutant, verdict.killed or "SURVIVED"
+            where = f"{mutant.path}:{mutant.line} {mutant.kind}"
+            print(f"{len(verdicts)}/{len(drawn)} {where}: {told} ({verdict.seconds:.0f} s)")
+            sys.stdout.flush()
+    return verdicts
 
 
 def noticed(ended: Ended) -> str | None:
@@ -230,23 +248,10 @@ def main() -> None:
         importlib.import_module(name)
     if not given.tested:
         refuse_failing_tests(packages)
-    verdicts: list[Verdict] = []
-    with multiprocessing.get_context("fork").Pool(given.workers, _prepare) as pool:
-        for verdict in pool.imap_unordered(examine, drawn):
-            verdicts.append(verdict)
-            mutant, told = verdict.mutant, verdict.killed or "SURVIVED"
-            where = f"{mutant.path}:{mutant.line} {mutant.kind}"
-            print(f"{len(verdicts)}/{len(drawn)} {where}: {told} ({verdict.seconds:.0f} s)")
-            sys.stdout.flush()
-        pool.map(_clean_up, range(given.workers), chunksize=1)
+    verdicts = examine_all(drawn, given.workers)
     reached = report(verdicts, packages)
     print(f"{(time.monotonic() - begun) / 60:.1f} minutes on {given.workers} workers")
     sys.exit(0 if reached else 1)
-
-
-def _clean_up(_: int) -> None:
-    if _tree is not None:
-        shutil.rmtree(_tree, ignore_errors=True)
 
 
 if __name__ == "__main__":

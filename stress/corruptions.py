@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from tests.server.engine import Engine
 
-from fedraw.cli import main as cli
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.run import How, run_seed
@@ -31,6 +30,7 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.strategy import Strategy
 from stress import server_kills, simulator_kills
+from stress.commands import command, run_here
 from stress.forked import Ended, Kill, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
@@ -136,7 +136,7 @@ class Used:
     """One thing that a user does with a folder, and what it comes to without damage."""
 
     name: str
-    do: Callable[[Send], int | None]
+    do: Callable[[Send], int]
     expected: str = ""
 
     def attempt(self) -> Ended:
@@ -170,18 +170,7 @@ class Subject:
         self.uses = kept
 
 
-def command(*words: str) -> Callable[[Send], int | None]:
-    """A fedraw command; its JSON is printed without what differs between two looks."""
-
-    def work(send: Send) -> int | None:
-        sys.argv = ["fedraw", *words]
-        cli.main()
-        return 0
-
-    return work
-
-
-def resumed(spec: Any, folder: Path) -> Callable[[Send], int | None]:
+def resumed(spec: Any, folder: Path) -> Callable[[Send], int]:
     """Resume a run to its end; what it prints are the bytes it comes to."""
 
     def work(send: Send) -> int:
@@ -203,7 +192,7 @@ def resumed(spec: Any, folder: Path) -> Callable[[Send], int | None]:
     return work
 
 
-def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int | None]:
+def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int]:
     """Restart a server; what it prints is the state that it goes on from."""
 
     def work(send: Send) -> int:
@@ -255,6 +244,8 @@ def subjects(root: Path) -> list[Subject]:
         for state in ("finished", "unfinished"):
             uses = [*looks(at), Used("restart", restarted(at, strategy))]
             found.append(Subject(f"server, {state}", at_root / state, at, uses))
+    for name in ("watch", "compare"):
+        run_here(name, str(found[0].original), "--json")  # so that no child has to import it
     for subject in found:
         subject.learn()
     return found

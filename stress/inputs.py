@@ -21,12 +21,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from fedraw.cli import main as cli
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiments.run import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.toml import to_toml
 from stress import simulator_kills
+from stress.commands import command, run_here
 from stress.forked import Ended, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
@@ -231,15 +231,6 @@ def timestamps() -> str:
     return "\n".join(["client,timestamp", *rows])
 
 
-def command(*words: str) -> Callable[[Send], int | None]:
-    def work(send: Send) -> int | None:
-        sys.argv = ["fedraw", *words]
-        cli.main()
-        return 0
-
-    return work
-
-
 def some_events(path: Path) -> Callable[[Send], int | None]:
     """Run the first events of a spec that a dry run has accepted."""
 
@@ -354,19 +345,13 @@ def refuse_bad_originals(folder: Path) -> None:
     (folder / "trace.csv").write_text(trace())
     for changes in SPECS:
         (folder / "spec.toml").write_text(spec_text(changes))
-        run_undisturbed("run", str(folder / "spec.toml"), "--dry-run", "--out", str(folder / "out"))
+        run_here("run", str(folder / "spec.toml"), "--dry-run", "--out", str(folder / "out"))
     for labels in (long_labels(), wide_labels()):
         (folder / "labels.csv").write_text(labels)
         for table in (times(), timestamps()):
             (folder / "times.csv").write_text(table)
             given = ("--times", str(folder / "times.csv"))
-            run_undisturbed("audit", str(folder / "labels.csv"), *given)
-
-
-def run_undisturbed(*words: str) -> None:
-    ended = run_forked(command(*words))
-    if ended.code != 0:
-        raise AssertionError(f"{' '.join(words)}, not mutated: {ended.problem}")
+            run_here("audit", str(folder / "labels.csv"), *given)
 
 
 def run(options: Options, tally: Tally) -> None:

@@ -1,0 +1,35 @@
+"""The fedraw command within a process."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+
+from fedraw.cli import main as cli
+from stress.forked import Send
+
+
+def command(*words: str) -> Callable[[Send], int]:
+    """A fedraw command as a function for a forked child; a refusal ends the child."""
+
+    def work(send: Send) -> int:
+        sys.argv = ["fedraw", *words]
+        cli.main()
+        return 0
+
+    return work
+
+
+def run_here(*words: str) -> None:
+    """Run a command that must succeed in this process, which imports what it needs."""
+    said, before = io.StringIO(), sys.argv
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            command(*words)(lambda message: None)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise AssertionError(f"fedraw {' '.join(words)}: {said.getvalue()}") from None
+    finally:
+        sys.argv = before

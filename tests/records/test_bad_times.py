@@ -20,7 +20,7 @@ EVENTS = (
 )
 NO_RECORD = (
     " is no record of an event log; was the run cut off? Restore the file from a copy, "
-    "or run it again"
+    "or run it again with --force"
 )
 
 REFUSED = [

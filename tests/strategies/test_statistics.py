@@ -104,6 +104,21 @@ def test_a_run_with_batch_norm_is_refused_before_it_begins(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
+class Misspelt(RareMomentum):
+    @property
+    def request(self) -> fedraw.Request:
+        return fedraw.Request(sends="difference")  # type: ignore[arg-type]
+
+
+def test_a_request_that_nobody_understands_is_refused(tmp_path: Path) -> None:
+    told = "Misspelt: Request.sends = 'difference' is unknown; known: model, delta"
+    with pytest.raises(BadInput, match=told):
+        fedraw.run(fedraw.Spec.read(SPEC), strategy=Misspelt())
+    settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
+    with pytest.raises(BadInput, match=told):
+        open_federation(Misspelt(), lambda: MODEL, settings, NORMED)
+
+
 def test_the_same_strategy_runs_where_there_are_no_statistics() -> None:
     (result,) = fedraw.run(fedraw.Spec.read(SPEC), strategy=RareMomentum())
     assert (result.summary["events"], result.summary["rejected"]) == (12, {})

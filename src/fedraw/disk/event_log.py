@@ -49,7 +49,7 @@ KINDS = frozenset(
     ]
 )
 # What to do about a damaged log, if its reader does not know better.
-REMEDY = "restore the file from a copy, or run it again"
+REMEDY = "restore the file from a copy, or run it again with --force"
 # The end of every line: a field with 16 hexadecimal digits.
 _FIELD = b',"digest":"'
 _SUFFIX = len(_FIELD) + 16 + len(b'"}\n')

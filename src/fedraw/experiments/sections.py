@@ -234,5 +234,7 @@ class RunSpec:
         for seed in self.seeds:
             if seed < 0:
                 raise BadInput(f"run.seeds has {seed}; a seed is a whole number from 0 on")
+            if seed >= 2**63:
+                raise BadInput(f"run.seeds has {seed}; a seed has at most 63 bits")
             if self.seeds.count(seed) > 1:
                 raise BadInput(f"run.seeds has {seed} twice; give each seed once")

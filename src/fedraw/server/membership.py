@@ -196,8 +196,9 @@ class Membership:
         self.nodes.unbind(site)
         self._released(site)
         if len(self.members) < self._slots:
-            few = (
-                f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot each"
+            self._ledger.note(
+                f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot "
+                "each; until more join, it counts as full with as many slots as there are sites",
+                now,
             )
-            self._ledger.note(f"{few}; until more join, it lives on the updates it has", now)
         return True

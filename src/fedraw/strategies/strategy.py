@@ -106,8 +106,12 @@ class Strategy(Protocol[S]):
 
 
 def refuse_unknown_statistics(strategy: Strategy[Any], layout: Layout | None) -> None:
-    """Refuse a strategy that would take a model's batch-norm statistics for differences."""
+    """Refuse a strategy that would take a model's batch-norm statistics for differences.
+
+    What it asks for has to be known first: with a misspelt `sends` clients would send models.
+    """
     request = strategy.request
+    one_of(f"{type(strategy).__name__}: Request.sends", request.sends, ("model", "delta"))
     if layout is None or request.sends == "model" or request.separates_statistics:
         return
     count = layout.size - layout.parameter_count

@@ -43,8 +43,10 @@ stress: install ## kill, damage, flood and feed nonsense; counts of what came of
 	$(BIN)/python -m stress
 
 mutate: install ## change one line at a time and see whether a test notices
-	$(BIN)/python -m stress.mutate --sample 200 --seed 1
-	$(BIN)/python -m stress.mutate --package server --sample 200 --seed 1
+	@status=0; \
+	$(BIN)/python -m stress.mutate --sample 200 --seed 1 || status=1; \
+	$(BIN)/python -m stress.mutate --package server --sample 200 --seed 1 || status=1; \
+	exit $$status
 
 check: install ## format, lint, strict types; changes nothing
 	$(BIN)/ruff format --check .

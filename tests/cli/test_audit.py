@@ -192,6 +192,11 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
             ["line 13", "'0'"],
         ),
         ({"times.csv": TIMES.replace("clinic,6\n", "")}, ["--times", "times.csv"], ["clinic"]),
+        (
+            {"times.csv": TIMES.replace("clinic,6", "clinic,9e18")},
+            ["--times", "times.csv"],
+            ["times.csv: client 'clinic' takes 9e+18 seconds"],
+        ),
     ],
 )
 def test_bad_input_is_named(

@@ -351,6 +351,8 @@ def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
         (as_bytes([START, {"kind": "arrival"}]), "line 2 does not fit an event log"),
         (as_bytes(STORY) + b"oops\n", "line 10 is no record of an event log"),
         (b"\xff\n", "line 1 is no record of an event log"),
+        (as_bytes(STORY)[:-40] + b"\0" * 40, "line 9 is no record of an event log"),
+        (as_bytes(STORY) + b"oops", "line 10 is no record of an event log"),
     ],
 )
 def test_what_is_no_log_is_refused(content: bytes, message: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from fedraw.analysis.audit import METHODS, Audit
 from fedraw.analysis.audit import audit as examine
+from fedraw.analysis.inputs import seconds_of
 from fedraw.analysis.verdict import SHOWN, Verdict
 from fedraw.cli import console
 from fedraw.errors import BadInput, nearest
@@ -71,7 +72,12 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     read = read_label_counts(labels)
     table, notes = read.table, list(read.notes)
     known = None if times is None else read_times(times, list(map(str, table.clients)))
-    notes += [] if known is None else known.notes
+    if times is not None and known is not None:
+        try:
+            seconds_of(known.seconds, table.clients)
+        except BadInput as problem:
+            raise BadInput(f"{times}: {problem}") from None
+        notes += known.notes
     if buffer is None and len(table) < BUFFER:
         buffer = len(table)
         notes.append(f"a buffer of {BUFFER} never fills with {buffer} clients: K={buffer} is used")

@@ -79,7 +79,7 @@ class Follower:
                 continue
             for line in lines:
                 self._take_in(line)
-            if not self._lines and not self._tail.begins_like_a_log:
+            if not self._tail.could_become_a_record:
                 self._refuse()
             if not self._tail.unread:
                 if not self._lines:

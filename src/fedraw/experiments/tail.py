@@ -58,8 +58,10 @@ class Tail:
         return max(0, self.size - self.position)
 
     @property
-    def begins_like_a_log(self) -> bool:
-        return b"".join(self._cut)[:1] in {b"", b"{"}
+    def could_become_a_record(self) -> bool:
+        """Whether the line whose end is not written yet can be the beginning of a record."""
+        unfinished = b"".join(self._cut)
+        return unfinished[:1] in {b"", b"{"} and b"\0" not in unfinished
 
     def _goes_on(self, file: IO[bytes]) -> bool:
         if file.read(len(self._head)) != self._head:

@@ -147,7 +147,7 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ),
         ({"strategy": {"name": "fedraw", "labels": "guessed"}}, "strategy.labels = 'guessed'"),
         ({"misreport": {}}, r"\[misreport\] lacks the key 'label'"),
-        ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a number"),
+        ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a finite number"),
     ],
 )
 def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:
@@ -247,6 +247,7 @@ HUGE = "9" * 400
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("[strategy]\ncap_at = nan", "strategy.cap_at = nan must be a finite number"),
         (f"[training]\nlr = {HUGE}", "training.lr = 999"),
         (f"[strategy]\nbuffer = {HUGE}", "strategy.buffer = 999"),
         (f"[run]\nseeds = [{HUGE}]", "run.seeds = [999"),

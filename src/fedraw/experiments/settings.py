@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -86,14 +87,14 @@ def _fits(kind: Any, value: object) -> bool:
     if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
         return False
     if kind is float:
-        return isinstance(value, int | float)
+        return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _describe(kind: Any) -> str:
     named = {
         int: "a whole number",
-        float: "a number",
+        float: "a finite number",
         str: "a text",
         bool: "true or false",
     }

@@ -79,12 +79,13 @@ class Follower:
                 continue
             for line in lines:
                 self._take_in(line)
-            if not self._tail.could_become_a_record:
-                self._refuse()
             if not self._tail.unread:
                 if not self._lines:
                     self.refuse_shortened()
                 self._check_end()
+            if not self._tail.could_become_a_record:
+                self._refuse()
+            if not self._tail.unread:
                 self._note_growth()
                 return True
             if until is not None and time.monotonic() >= until:

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow stress mutate check format golden bench bench-peers clean
+.PHONY: help install demo browser test test-slow stress mutate check format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ format: install ## format and mend what the linter can mend
 
 golden: install ## compare all methods' decisions with pinned ones; AGAINST=COMMIT: with a commit's
 	$(BIN)/python tools/golden.py $(if $(AGAINST),--against $(AGAINST))
+
+shape: install ## measure the shape of the code: size, cohesion, path lengths, documentation, start-up
+	$(BIN)/python tools/shape.py
 
 bench: install ## measure; prints ratios (results with date and machine: benchmarks/README.md)
 	$(BIN)/python -m benchmarks.simulation_efficiency

@@ -1,0 +1,362 @@
+"""Measures the shape of the code: size, cohesion, path lengths, documentation and start-up.
+
+    python tools/shape.py            print the table
+    python tools/shape.py --json     print the figures as one JSON document
+    python tools/shape.py --details  also list what the counts are made of
+
+Every figure comes from the sources of this checkout. The functions entered are counted by running
+a small simulation and a small server in this process; start-up times are the median of several new
+processes, relative to a yardstick measured in turn with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "src" / "fedraw"
+STUDIES = ROOT / "studies" / "src"
+SHORT = 60  # lines of a short file
+LONG_BODY = 60  # lines of a long function body, without its docstring
+WIDE = 100  # characters of a wide line in the documentation
+REPEATS = 9
+
+AIMS = {
+    "library files": 150,
+    "library lines": 21_000,
+    "library and studies lines": 25_000,
+    "class names defined twice": 0,
+    "functions with a body over 60 lines": 0,
+    "functions to the first step": 150,
+    "files to the first step": 35,
+    "functions of a simulated arrival": 45,
+    "files of a simulated arrival": 12,
+    "import fedraw / import numpy": 1.5,
+    "fedraw --help / python -c pass": 20,
+    "public names with a docstring (%)": 100.0,
+}
+AT_LEAST = {"public names with a docstring (%)"}
+
+
+class Source(NamedTuple):
+    """One parsed source file."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+
+def sources(folder: Path) -> list[Source]:
+    """All Python files below a folder."""
+    paths = sorted(folder.rglob("*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    return [Source(path, text, ast.parse(text)) for path, text in zip(paths, texts, strict=True)]
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a module of the library."""
+    parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def single_importers(library: list[Source]) -> list[str]:
+    """Modules that exactly one other module of the library imports."""
+    names = {module_name(source.path) for source in library}
+    importers: dict[str, set[str]] = defaultdict(set)
+    for source in library:
+        own = module_name(source.path)
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Import):
+                targets = {name.name for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                joined = {f"{node.module}.{name.name}" for name in node.names}
+                targets = {node.module} | (joined & names)
+            else:
+                continue
+            for target in (targets & names) - {own}:
+                importers[target].add(own)
+    return sorted(name for name, found in importers.items() if len(found) == 1)
+
+
+def repeated_classes(library: list[Source]) -> list[str]:
+    """Names of classes that more than one place of the library defines."""
+    found = Counter(
+        node.name
+        for source in library
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in found.items() if count > 1)
+
+
+def long_functions(library: list[Source]) -> list[str]:
+    """Functions whose body without the docstring has more than LONG_BODY lines."""
+    found = []
+    for source in library:
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            has_docstring = ast.get_docstring(node) is not None
+            body = node.body[1:] if has_docstring else node.body
+            if body and (body[-1].end_lineno or 0) - body[0].lineno + 1 > LONG_BODY:
+                found.append(f"{source.path.relative_to(ROOT)}: {node.name}")
+    return found
+
+
+def public_definitions(source: Source) -> Iterator[tuple[str, bool]]:
+    """Every public module, class, function and method with whether it has a docstring.
+
+    Methods that a Protocol or a base class documents, and dunder methods, are left out.
+    """
+    where = str(source.path.relative_to(ROOT))
+    if source.path.name != "__init__.py" or source.text.strip():
+        yield where, ast.get_docstring(source.tree) is not None
+
+    def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, bool]]:
+        for node in body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name.startswith("_"):
+                continue
+            name = f"{prefix}{node.name}"
+            yield f"{where}: {name}", ast.get_docstring(node) is not None
+            if isinstance(node, ast.ClassDef):
+                yield from walk(node.body, f"{name}.")
+
+    yield from walk(source.tree.body, "")
+
+
+class Entered:
+    """Counts the functions of the library that are entered while it is active."""
+
+    def __init__(self) -> None:
+        self.functions: set[tuple[str, str]] = set()
+        self._prefix = str(LIBRARY) + os.sep
+
+    def __enter__(self) -> Entered:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        # Comprehensions and class bodies are not functions that a reader has to find.
+        is_ours = event == "call" and code.co_filename.startswith(self._prefix)
+        if is_ours and not code.co_name.startswith("<"):
+            self.functions.add((code.co_filename, code.co_qualname))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many functions, and how many files."""
+        return len(self.functions), len({file for file, _ in self.functions})
+
+    def listed(self) -> list[str]:
+        """The functions by file, for --details."""
+        return sorted(f"{Path(file).relative_to(LIBRARY)}: {name}" for file, name in self.functions)
+
+
+def simulated_path() -> tuple[Entered, Entered]:
+    """What a run enters up to its first arrival, and what one later arrival enters."""
+    from fedraw.simulation.loop import Simulation
+
+    first, arrival = Entered(), Entered()
+    inner = Simulation.step
+    steps = 0
+
+    def counted(self: Simulation) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            first.__exit__()
+        if steps != 30:
+            return inner(self)
+        with arrival:
+            return inner(self)
+
+    Simulation.step = counted  # type: ignore[method-assign]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run_small_simulation(Path(folder), first)
+    finally:
+        sys.setprofile(None)
+        Simulation.step = inner  # type: ignore[method-assign]
+    return first, arrival
+
+
+def run_small_simulation(folder: Path, first: Entered) -> None:
+    """Run FedRAW on the embedded digits with the spec's defaults, one seed, in this process."""
+    import fedraw
+
+    tables = {
+        "partition": {"rare_labels": [8, 9]},
+        "run": {"events": 40, "evaluate_every": 40, "seeds": [1]},
+        "training": {"epochs": 1, "model": "linear"},
+    }
+    for _ in range(2):  # The first time only imports and fills caches.
+        spec = fedraw.Spec.read(tables)
+        with first:
+            first.functions.clear()
+            fedraw.run(spec, out=folder / str(time.monotonic_ns()))
+
+
+def served_path() -> Entered:
+    """What one update enters between a reply and the next task of a server's coordinator."""
+    import numpy as np
+
+    from fedraw.core.layout import Layout
+    from fedraw.server.coordinator import Coordinator
+    from fedraw.server.opening import open_federation
+    from fedraw.server.orders import Answer, Order, Summary, Trained
+    from fedraw.server.settings import Settings
+    from fedraw.strategies.fedraw import FedRAW
+
+    layout = Layout.of([("weight", (3, 4)), ("bias", (3,))])
+
+    def reply(order: Order) -> Answer:
+        site = f"site {order.node}"
+        if order.kind == "summary":
+            return Summary(site, {"common": 10, f"label {order.node % 3}": 5})
+        vector = np.random.default_rng(order.number).normal(size=layout.size)
+        return Trained(site, order.number, order.version, vector.astype(np.float32), 10)
+
+    entered, now = Entered(), 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(Path(folder), min_clients=4, arrivals=10**6, evaluate_every=0)
+        start = np.zeros(layout.size, np.float32)
+        coordinator: Coordinator = open_federation(
+            FedRAW(buffer=3), lambda: start, settings, layout
+        )
+        waiting: list[Order] = []
+        while not entered.functions:
+            now += 1.0
+            coordinator.online(range(1, 5), now)
+            for order in coordinator.orders(now):
+                coordinator.sent(order, f"message {order.number}")
+                waiting.append(order)
+            order = waiting.pop(0)
+            answer = reply(order)
+            if coordinator.accepted < 20:
+                coordinator.answer(f"message {order.number}", answer, now)
+                continue
+            with entered:
+                coordinator.answer(f"message {order.number}", answer, now)
+                coordinator.orders(now)
+        coordinator.close(now)
+    return entered
+
+
+def relative_time(command: list[str], yardstick: list[str]) -> float:
+    """The median time of a command by that of a yardstick; both run in turn."""
+    taken: dict[int, list[float]] = {0: [], 1: []}
+    for _ in range(REPEATS):
+        for i, run in enumerate((command, yardstick)):
+            start = time.perf_counter()
+            subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+            taken[i].append(time.perf_counter() - start)
+    return round(statistics.median(taken[0]) / statistics.median(taken[1]), 2)
+
+
+def wide_lines() -> list[str]:
+    """Lines of Markdown over WIDE characters; rows of tables cannot be wrapped and do not count."""
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in files
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > WIDE and not line.lstrip().startswith("|")
+    ]
+
+
+def measure(details: dict[str, list[str]]) -> dict[str, float]:
+    """All figures by name; `details` receives what some of them are made of."""
+    library, studies, tests = (sources(folder) for folder in (LIBRARY, STUDIES, ROOT / "tests"))
+    tests += sources(ROOT / "studies" / "tests")
+    names = [found for source in library for found in public_definitions(source)]
+    lines = {
+        name: sum(source.lines for source in found)
+        for name, found in (("library", library), ("studies", studies), ("tests", tests))
+    }
+    first, arrival = simulated_path()
+    served = served_path()
+    details |= {
+        "modules with one importer": single_importers(library),
+        "class names defined twice": repeated_classes(library),
+        "functions with a body over 60 lines": long_functions(library),
+        "public names without a docstring": [name for name, documented in names if not documented],
+        "functions to the first step": first.listed(),
+        "functions of a simulated arrival": arrival.listed(),
+        "functions of a server's arrival": served.listed(),
+        "documentation lines over 100 characters": wide_lines(),
+    }
+    python = [sys.executable, "-c"]
+    command = [sys.executable, "-m", "fedraw", "--help"]
+    return {
+        "library files": len(library),
+        "library lines": lines["library"],
+        "studies files": len(studies),
+        "library and studies lines": lines["library"] + lines["studies"],
+        "test lines": lines["tests"],
+        "files of at most 60 lines": sum(source.lines <= SHORT for source in library),
+        "modules with one importer": len(details["modules with one importer"]),
+        "class names defined twice": len(details["class names defined twice"]),
+        "functions with a body over 60 lines": len(details["functions with a body over 60 lines"]),
+        "functions to the first step": first.counts[0],
+        "files to the first step": first.counts[1],
+        "functions of a simulated arrival": arrival.counts[0],
+        "files of a simulated arrival": arrival.counts[1],
+        "functions of a server's arrival": served.counts[0],
+        "files of a server's arrival": served.counts[1],
+        "documentation lines over 100 characters": len(wide_lines()),
+        "public names with a docstring (%)": round(
+            100 * statistics.fmean(documented for _, documented in names), 1
+        ),
+        "import fedraw / import numpy": relative_time(
+            [*python, "import fedraw"], [*python, "import numpy"]
+        ),
+        "fedraw --help / python -c pass": relative_time(command, [*python, "pass"]),
+    }
+
+
+def main() -> None:
+    """Print the figures beside their aims."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--details", action="store_true", help="list what the counts are made of")
+    options = parser.parse_args()
+    details: dict[str, list[str]] = {}
+    figures = measure(details)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    print(f"{'':42} {'now':>8} {'aim':>10}")
+    for name, value in figures.items():
+        aim = AIMS.get(name)
+        bound = "" if aim is None else f"{'≥' if name in AT_LEAST else '≤'} {aim:,}"
+        print(f"{name:42} {value:8,} {bound:>10}")
+    if options.details:
+        for name, found in details.items():
+            print(f"\n{name}")
+            print("\n".join(f"  {line}" for line in found))
+
+
+if __name__ == "__main__":
+    main()

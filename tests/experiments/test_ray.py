@@ -118,7 +118,10 @@ def test_a_cluster_that_other_machines_could_reach_is_refused(
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize(("name", "sent_along"), [("fedraw", 0), ("qfedavg", 65536)])
+@pytest.mark.parametrize(
+    ("name", "sent_along"),
+    [("fedraw", 0), pytest.param("qfedavg", 65536, marks=pytest.mark.slow)],
+)
 def test_the_log_is_the_same_on_a_cluster(
     name: str, sent_along: int, two_cpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_the_log_is_the_same_on_a_cluster(
     wait_until(lambda: not workers(), 20)
 
 
+@pytest.mark.slow
 def test_zero_workers_are_all_cpus_and_a_connection_is_left_as_it_was(two_cpus: None) -> None:
     import ray
 
@@ -167,6 +171,7 @@ def test_a_cluster_of_its_own_listens_on_loopback_only(two_cpus: None) -> None:
     assert set(seen) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None:
     killed = []
 
@@ -181,6 +186,7 @@ def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None
     assert same(tmp_path / "inline", tmp_path / "ray")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_stopped(two_cpus: None, tmp_path: Path) -> None:
     asked: list[None] = []
 
@@ -213,6 +219,7 @@ def failing_model(fail: Callable[[], None]) -> ModelFactory:
     return lambda shape, classes: Failing(classes)
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_model_ends_the_run_and_is_not_repeated(
     two_cpus: None, tmp_path: Path
 ) -> None:
@@ -228,6 +235,7 @@ def test_a_mistake_in_a_model_ends_the_run_and_is_not_repeated(
     assert len(tries.read_text()) <= 2  # this one, and the one that was sent along
 
 
+@pytest.mark.slow
 def test_a_model_that_kills_its_workers_is_given_up(two_cpus: None) -> None:
     here = os.getpid()
 
@@ -303,6 +311,7 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     return errors
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(tmp_path: Path) -> None:
     options = ("--seeds", "1,2", "--jobs", "2")
     process = start(tmp_path, *options)

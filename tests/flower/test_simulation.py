@@ -15,6 +15,7 @@ from tests.flower.quiet import QUIET, ROOT
 pytest.importorskip("ray")
 
 
+@pytest.mark.slow
 def test_a_federation_runs_in_flowers_simulation(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = subprocess.run(

@@ -11,11 +11,12 @@ help: ## show this list
 
 install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[sim,data,report,ray,audit,flower,privacy,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[sim,data,report,ray,audit,flower,privacy,dev]' --editable ./studies
 	@touch $@
 
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html

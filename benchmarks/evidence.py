@@ -28,12 +28,12 @@ from fedraw.core.layout import Layout
 from fedraw.core.update import Update
 from fedraw.core.witness import Labels
 from fedraw.experiments.crew import Crew, executor_of
-from fedraw.experiments.reproduction.scales import Scale
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.strategy import Arrived
+from fedraw_studies.scales import Scale
 
 SEED = 42
 AFTER = (1, 3, 10)

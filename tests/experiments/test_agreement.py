@@ -9,8 +9,6 @@ import pytest
 from fedraw.core.randomness import Streams
 from fedraw.errors import BadInput
 from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.reproduction.artefacts import EVERY, load_artefacts
-from fedraw.experiments.reproduction.scales import Scale
 from fedraw.experiments.spec import Spec
 
 AGAIN = {"drift": {"kind": "move", "label": 9, "declared": "again"}}
@@ -98,10 +96,3 @@ def test_a_label_moves_to_clients_that_had_none_of_it(seed: int) -> None:
     )
     assert len(before) == len(after) == 2
     assert not before & after
-
-
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
-def test_no_experiment_of_ours_contradicts_itself(scale: str) -> None:
-    for artefact in load_artefacts(EVERY, Scale.named(scale)):
-        for row in artefact.rows:
-            Spec.read(row.spec.tables())

@@ -19,16 +19,17 @@ import fedraw
 from fedraw.cli import console
 from fedraw.cli.audit import audit
 from fedraw.cli.compare import compare
+from fedraw.cli.contributed import CommandGroup
 from fedraw.cli.data import data
 from fedraw.cli.demo import demo
 from fedraw.cli.new import new
 from fedraw.cli.report import report
-from fedraw.cli.reproduce import reproduce
 from fedraw.cli.run import run
 from fedraw.cli.watch import watch
 from fedraw.errors import BadInput, FedrawError, Interrupted
 
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,7 +50,7 @@ _WRONG_PATH = {
     errno.EROFS,
 }
 
-for command in (demo, run, compare, audit, report, watch, reproduce, new):
+for command in (demo, run, compare, audit, report, watch, new):
     app.command()(command)
 app.add_typer(data)
 

@@ -11,7 +11,7 @@ from fedraw.core.types import Floats, Ints
 from fedraw.errors import MissingExtra
 
 # A model that is less than this share of the way from chance to perfect recall has collapsed.
-# The lowest of the 1,503 evaluated runs in results/cpu is 0.137 of the way.
+# The lowest of the 1,503 evaluated runs in studies/results/cpu is 0.137 of the way.
 COLLAPSED_BELOW = 0.05
 
 

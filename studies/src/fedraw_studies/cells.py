@@ -1,0 +1,183 @@
+"""One finished run as one small file: `OUT/cells/<key>-<seed>.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedraw.disk.event_log import read_log
+from fedraw.errors import BadInput
+from fedraw.experiments.folder import RunFolder
+from fedraw.experiments.spec import Spec
+from fedraw.experiments.summary import TAIL
+from fedraw_studies.plan import Planned, key_of
+
+FORMAT = 1
+# Of a curve's percentages; of everything else that is a fraction.
+_CURVE_DECIMALS, _DECIMALS = 2, 6
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """What is kept of a run: enough for every table and figure, and small enough to commit."""
+
+    key: str
+    seed: int
+    name: str
+    spec: Mapping[str, Any]
+    metrics: Mapping[str, float | None]  # of the last model
+    tail: Mapping[str, float | None]  # the mean of the last five evaluations
+    recall: Mapping[str, float | None]  # by label, in the order of the labels
+    confusion: Mapping[str, Sequence[int]]  # the rows of the rare labels
+    curve: Sequence[tuple[int, float | None, float | None]]  # event, GlobalAcc, AvgRare
+    influence: Mapping[str, float]
+    label_influence: Mapping[str, Mapping[str, float]]
+    events: int
+    rejected: Mapping[str, int]
+    notes: Sequence[str]
+    data: Mapping[str, Any]  # how many samples, and their fingerprint
+    fedraw: str
+    seconds: float
+    date: str
+    cores: int | None
+    machine: str
+    # The mean of the last five evaluations, by rare label; older cells are without.
+    recall_tail: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def rare_labels(self) -> tuple[str, ...]:
+        """The names of the labels that the metrics call rare."""
+        labels = list(self.recall)
+        return tuple(labels[i] for i in _rare(self.spec, labels))
+
+
+class CellFiles:
+    """The cells that are finished."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / "cells"
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def read(self, name: str) -> CellRecord | None:
+        """None if it is not there; a damaged one is an error that names it."""
+        path = self.path(name)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as problem:
+            raise _damaged(path, str(problem)) from None
+        return _record(path, content)
+
+    def write(self, record: CellRecord) -> None:
+        """In one move: where it stands, it is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(f"{record.key}-{record.seed}")
+        draft = path.with_suffix(".part")
+        draft.write_text(_text(record), encoding="utf-8")
+        draft.replace(path)
+
+    def names(self) -> set[str]:
+        return {path.stem for path in self.folder.glob("*.json")}
+
+
+def record_of(planned: Planned, folder: Path) -> CellRecord:
+    """What a finished run folder comes to."""
+    run = RunFolder(folder)
+    summary, _ = run.read_results(None)
+    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    records = [r for r in read_log(run.log) if r["kind"] in ("start", "evaluation")]
+    spec = planned.spec.tables()
+    labels = list(summary["recall"])
+    rare = [labels[i] for i in _rare(spec, labels)]
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    last = [evaluation["recall"] for evaluation in evaluations[-TAIL:]]
+    return CellRecord(
+        key=planned.key,
+        seed=planned.seed,
+        name=summary["name"],
+        spec=spec,
+        metrics=_rounded(summary["metrics"]),
+        tail=_rounded(summary["tail"]),
+        recall=_rounded(summary["recall"]),
+        confusion=_rows(summary.get("confusion"), rare, labels),
+        curve=[_point(evaluation) for evaluation in evaluations],
+        influence=_rounded(summary["influence"]),
+        label_influence=_rounded(summary["label_influence"]),
+        events=summary["events"],
+        rejected=summary["rejected"],
+        notes=summary["notes"],
+        data=records[0]["data"],
+        fedraw=version("fedraw"),
+        seconds=timing["seconds"],
+        date=timing["date"],
+        cores=timing["cores"],
+        machine=timing["machine"],
+        recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
+    )
+
+
+def _rows(
+    confusion: Mapping[str, Mapping[str, int]] | None, rare: Sequence[str], labels: Sequence[str]
+) -> dict[str, list[int]]:
+    """The rows of the rare labels, with zeros, in the order of the labels."""
+    if confusion is None:
+        return {}
+    return {label: [confusion.get(label, {}).get(other, 0) for other in labels] for label in rare}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:
+    """The numbers of the labels that the metrics call rare."""
+    measured = spec.get("metrics", {}).get("rare_labels")
+    rare = spec["partition"].get("rare_labels", []) if measured is None else measured
+    return [label if isinstance(label, int) else labels.index(label) for label in rare]
+
+
+def _point(evaluation: Mapping[str, Any]) -> tuple[int, float | None, float | None]:
+    values = (evaluation["metrics"].get(metric) for metric in ("GlobalAcc", "AvgRare"))
+    all_, rare = (None if value is None else round(value, _CURVE_DECIMALS) for value in values)
+    return evaluation["event"], all_, rare
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(v) for key, v in value.items()}
+    return round(value, _DECIMALS) if isinstance(value, float) else value
+
+
+def _text(record: CellRecord) -> str:
+    """One line for each part: small, and a difference shows where it is."""
+    content = {"format": FORMAT, **asdict(record)}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _record(path: Path, content: Any) -> CellRecord:
+    try:
+        found = content.pop("format")
+        record = CellRecord(**{**content, "curve": [tuple(point) for point in content["curve"]]})
+        key = key_of(Spec.read(record.spec))
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise _damaged(path, str(problem) or type(problem).__name__) from None
+    if found != FORMAT:
+        raise _damaged(path, f"its format is {found!r}, this fedraw reads {FORMAT}")
+    if path.stem != f"{record.key}-{record.seed}" or record.key != key:
+        raise _damaged(path, "its spec and seed are not those of its name")
+    return record
+
+
+def _damaged(path: Path, why: str) -> BadInput:
+    return BadInput(
+        f"{path} cannot be used: {why}; restore it, or delete it (or give --force) to run it again"
+    )

@@ -1,0 +1,272 @@
+"""Finished runs as files, and what the tables make of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.errors import BadInput, FedrawError
+from fedraw.experiments.run import run_seed
+from fedraw.experiments.spec import Spec
+from fedraw_studies.artefacts import load_artefacts
+from fedraw_studies.cells import CellFiles, CellRecord
+from fedraw_studies.execute import (
+    Workshop,
+    clear_finished,
+    damaged,
+    run_plan,
+    unfinished,
+)
+from fedraw_studies.outcomes import outcomes
+from fedraw_studies.plan import Planned, key_of, make_plan
+from fedraw_studies.requirements import Machine, refuse_missing_data
+from fedraw_studies.scales import Scale
+from fedraw_studies.tables import document, markdown, write_documents
+
+SMOKE = Scale.named("smoke")
+
+
+def planned(spec: Spec, seed: int = 42, label: str = "row") -> Planned:
+    return Planned(key_of(spec), seed, spec, "s9", label, "emnist", 2.0)
+
+
+def small(**strategy: Any) -> Spec:
+    return Spec.read(
+        {
+            "partition": {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6},
+            "strategy": {"name": "fedfa", "buffer": 5, **strategy},
+            "run": {"events": 30, "evaluate_every": 10},
+        }
+    )
+
+
+def shop(folder: Path) -> Workshop:
+    return Workshop(CellFiles(folder / "out"), folder / "runs")
+
+
+def made_up(spec: Spec, seed: int, metrics: dict[str, float | None], **parts: Any) -> CellRecord:
+    """A cell as a run could have left it."""
+    content: dict[str, Any] = {
+        "name": spec.strategy.name, "tail": {}, "recall": {str(i): 10.0 * i for i in range(10)},
+        "confusion": {}, "curve": [(30, 50.0, None)], "influence": {}, "label_influence": {},
+        "events": 30, "rejected": {}, "notes": ["a note"], "data": {}, "fedraw": "0",
+        "seconds": 36.0, "date": "", "cores": 2, "machine": "",
+    }  # fmt: skip
+    return CellRecord(
+        key=key_of(spec), seed=seed, spec=spec.tables(), metrics=metrics, **content | parts
+    )
+
+
+def test_a_run_leaves_one_file_that_says_what_its_folder_said(tmp_path: Path) -> None:
+    place, spec = shop(tmp_path), small()
+    whole = run_seed(spec, 42, tmp_path / "whole").summary
+    assert run_plan([planned(spec)], place, Machine(), jobs=1) == []
+    assert not place.runs.exists()
+    record = place.cells.read(f"{key_of(spec)}-42")
+    assert record is not None
+    for metric, value in whole["metrics"].items():
+        assert record.metrics[metric] == (None if value is None else round(value, 6))
+    counts = whole["confusion"]["9"]
+    assert record.confusion == {"9": [counts.get(str(label), 0) for label in range(10)]}
+    # Only label 9 is rare, so that AvgRare of the last five evaluations is its recall in them.
+    assert record.recall_tail == {"9": round(whole["tail"]["AvgRare"], 6)}
+    assert [point[0] for point in record.curve] == [10, 20, 30]
+    assert record.curve[-1][1] == round(whole["metrics"]["GlobalAcc"], 2)
+    assert record.rare_labels == ("9",)
+    assert Spec.read(record.spec) == replace(spec)
+    assert place.cells.path(f"{key_of(spec)}-42").stat().st_size < 6000
+
+
+def test_cells_come_back_as_they_were_written(tmp_path: Path) -> None:
+    cells = CellFiles(tmp_path)
+    record = made_up(small(), 7, {"GlobalAcc": 12.5, "AvgRare": None})
+    cells.write(record)
+    name = f"{record.key}-7"
+    assert cells.read(name) == record
+    assert cells.names() == {name}
+    assert [path.name for path in cells.folder.iterdir()] == [f"{name}.json"]
+    assert cells.read("nothing-1") is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[:200], "column"),
+        (lambda text: "[]", ""),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "its format is 9"),
+        (lambda text: text.replace('"seed": 42', '"seed": 43'), "not those of its name"),
+        (lambda text: text.replace('"buffer": 5', '"buffer": 6'), "not those of its name"),
+        (lambda text: text.replace('"metrics"', '"metrix"'), "metrix"),
+    ],
+)
+def test_a_damaged_cell_is_named_and_only_run_again_when_asked(
+    tmp_path: Path, damage: Any, why: str
+) -> None:
+    place, plan = shop(tmp_path), [planned(small())]
+    place.cells.write(made_up(small(), 42, {}))
+    assert unfinished(plan, place) == []
+    path = place.cells.path(plan[0].name)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(BadInput, match=f"{path.name} cannot be used: .*{why}.*--force"):
+        unfinished(plan, place)
+    assert len(damaged(plan, place)) == 1
+    assert unfinished(plan, place, force=True) == plan
+    path.unlink()
+    assert unfinished(plan, place) == plan
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, jobs: int) -> None:
+    place = shop(tmp_path)
+    wrong = planned(small(buffer=11, name="fedraw"), label="too large")  # of ten clients
+    plan = [planned(small()), wrong, planned(small(buffer=4))]
+    told: dict[int, CellRecord | FedrawError | OSError] = {}
+    (failure,) = run_plan(plan, place, Machine(), jobs=jobs, told=told.__setitem__)
+    assert failure.planned == wrong
+    assert "never fills" in failure.why
+    assert isinstance(told[1], BadInput)
+    assert sorted(told) == [0, 1, 2]
+    assert place.cells.names() == {plan[0].name, plan[2].name}
+    assert unfinished(plan, place) == [wrong]
+
+
+def test_finished_runs_are_not_touched_and_leftovers_go(tmp_path: Path) -> None:
+    place, plan = shop(tmp_path), [planned(small()), planned(small(buffer=4))]
+    place.cells.write(made_up(small(), 42, {"GlobalAcc": 1.0}))
+    assert unfinished(plan, place) == plan[1:]
+    run_seed(small(), 42, place.folder(plan[0]))  # killed after the cell was written
+    clear_finished(plan, place)
+    assert not place.folder(plan[0]).exists()
+
+
+def test_a_run_folder_that_is_finished_becomes_a_cell_without_running(tmp_path: Path) -> None:
+    place, plan = shop(tmp_path), [planned(small())]
+    run_seed(small(), 42, place.folder(plan[0]))
+    timing = place.folder(plan[0]) / "timing.json"
+    content = json.loads(timing.read_text())
+    timing.write_text(json.dumps({**content, "seconds": 12345.0}))  # would not come out again
+    assert run_plan(plan, place, Machine(), jobs=1) == []
+    record = place.cells.read(plan[0].name)
+    assert record is not None
+    assert record.seconds == 12345.0
+
+
+def test_outcomes_are_made_of_cells_alone(tmp_path: Path) -> None:
+    (artefact,) = load_artefacts(["s9"], SMOKE)
+    cells = CellFiles(tmp_path)
+    for row, value in zip(artefact.rows[:2], (30.0, 40.0), strict=True):
+        cells.write(made_up(row.spec, 42, {"GlobalAcc": 70.0, "AvgRare": value}))
+    (outcome,) = outcomes(tmp_path, "smoke", ["s9"])
+    first, third = outcome.rows[0], outcome.rows[2]
+    paper, why, ours, seeds = first.metrics["AvgRare"]
+    assert paper is not None
+    assert (paper.printed, why, ours.values, seeds) == ("20.92", None, (30.0,), (42,))
+    assert first.curves == {42: [(30, 50.0, None)]}
+    assert first.recall[42]["3"] == 30.0
+    assert first.values("AvgRare") == {42: 30.0}
+    assert (third.seeds, third.missing, third.metrics["AvgRare"].ours.mean) == ((), (42,), None)
+    assert outcome.is_begun
+    assert not outcome.is_complete
+    text = markdown(outcome)
+    assert "8x8 digits in the place of every data set" in text
+    assert "Not run yet: K = 5, FedFa: seed 42;" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1
+    assert [cell.strip() for cell in lines[3].split("|")][2:5] == ["ours", "70.00", "30.00"]
+
+
+def test_lost_recovered_confusion_and_recall_are_derived_seed_by_seed(tmp_path: Path) -> None:
+    attack, cats, first = load_artefacts(["s8", "s7", "fig1"], SMOKE)[::-1][:3]
+    by_name = {a.name: a for a in (attack, cats, first)}
+    cells = CellFiles(tmp_path)
+    rare = {"no attack": 30.0, "attack, no defence": 20.0, "attack, naive cap 0.3": 24.0}
+    for row in by_name["s8"].rows:
+        if row.label in rare:
+            cells.write(made_up(row.spec, 42, {"GlobalAcc": 70.0, "AvgRare": rare[row.label]}))
+    dog = by_name["s7"].rows[1]
+    matrix = {"3": [1] * 10, "5": list(range(10))}
+    cells.write(made_up(dog.spec, 42, {}, confusion=matrix))
+    cells.write(made_up(by_name["fig1"].rows[0].spec, 42, {}))
+    s8, s7, fig1 = (
+        next(o for o in outcomes(tmp_path, SMOKE) if o.artefact == name)
+        for name in ("s8", "s7", "fig1")
+    )
+    assert s8.row("attack, no defence").metrics["AvgRareLost"].ours.mean == 10
+    capped = s8.row("attack, naive cap 0.3").metrics
+    assert capped["AvgRareRecovered"].ours.mean == pytest.approx(40)
+    assert capped["GlobalAccRecovered"].ours.mean is None  # nothing was lost
+    assert s8.row("no attack").metrics["AvgRareLost"].ours.mean is None
+    assert s7.row("FedFa, dog").metrics["as 7"].ours.mean == 7
+    assert fig1.row("Exp 1").metrics["RareRecall"].ours.mean == 70  # of label 7, the first
+
+
+def test_documents_have_spread_seeds_and_reasons(tmp_path: Path) -> None:
+    scale = replace(SMOKE, seeds=(42, 123, 456))
+    (table,) = load_artefacts(["table2"], scale)
+    cells = CellFiles(tmp_path)
+    own = next(row for row in table.rows if row.label == "HAM10000, FedFa")
+    other = next(row for row in table.rows if row.label == "CIFAR-10, FedFa")
+    for seed, value in zip((42, 123, 456), (10.0, 20.0, 30.0), strict=True):
+        for row in (own, other):
+            cells.write(made_up(row.spec, seed, {"AvgRare": value, "Worst10": value}))
+    text = {o.artefact: markdown(o) for o in outcomes(tmp_path, scale, ["table2", "s11"])}
+    assert "20.0 ± 8.2" in text["table2"]
+    assert "62.7 ± 9.0 (b)" in text["table2"]
+    assert "(b) not comparable: the paper's worst tenth" in text["table2"].replace("\n", " ")
+    assert "10.00 / 20.00 / 30.00" in text["s11"]
+    every = outcomes(tmp_path, scale)
+    content = write_documents(every, "smoke", tmp_path)
+    assert content == json.loads((tmp_path / "summary.json").read_text())
+    assert content == document([o for o in every if o.is_begun], "smoke")
+    assert (content["cells"], content["core_hours"], content["notes"]) == (6, 0.06, ["a note"])
+    begun = {own["name"] for own in content["artefacts"]}
+    assert begun == {path.stem for path in tmp_path.glob("*.md")}
+    assert begun == {"fig2", "table2", "fig3", "table3", "s11"}
+    found = next(own for own in content["artefacts"] if own["name"] == "table2")["rows"]
+    metric = next(r for r in found if r["label"] == "CIFAR-10, FedFa")["metrics"]["Worst10"]
+    assert metric["paper"] == [62.7]
+    assert metric["values"] == [10.0, 20.0, 30.0]
+    assert "cannot be" in metric["not_comparable"]
+
+
+def test_a_damaged_cell_is_not_quietly_missing(tmp_path: Path) -> None:
+    (artefact,) = load_artefacts(["s9"], SMOKE)
+    cells = CellFiles(tmp_path)
+    cells.write(made_up(artefact.rows[0].spec, 42, {"AvgRare": 1.0}))
+    cells.path(f"{key_of(artefact.rows[0].spec)}-42").write_text("{")
+    with pytest.raises(BadInput, match="cannot be used"):
+        outcomes(tmp_path, SMOKE, ["s9"])
+    (outcome,) = outcomes(tmp_path, SMOKE, ["s9"], skip_damaged=True)
+    assert outcome.rows[0].missing == (42,)
+
+
+def test_missing_data_are_named_with_those_who_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDRAW_DATA", raising=False)
+    artefacts = load_artefacts(["s9", "s11"], Scale.named("paper"))
+    plan = make_plan(artefacts)
+    with pytest.raises(BadInput) as caught:
+        refuse_missing_data(plan, Machine(), ["fig2", "dynamics"])
+    said = str(caught.value)
+    assert said.startswith("no data root is known")
+    assert said.count("no data root") == 1
+    assert "s9, s11 cannot run without emnist, ham10000, resnet18" in said
+    assert "fedraw data fetch emnist ham10000 resnet18 --data DIR" in said
+    assert "fedraw reproduce fig2 dynamics" in said
+    with pytest.raises(BadInput, match=f"(?s)emnist.*{tmp_path}.*s9"):
+        refuse_missing_data(plan, Machine(tmp_path), [])
+    refuse_missing_data(make_plan(load_artefacts(["s9"], SMOKE)), Machine(), [])
+
+
+def test_weights_and_device_of_a_machine_make_no_other_cell(tmp_path: Path) -> None:
+    (artefact,) = load_artefacts(["s11"], Scale.named("paper"))
+    spec = artefact.rows[0].spec
+    here = Machine(weights=tmp_path / "own.pth", device="cuda").localised(spec)
+    assert (here.training.device, here.training.weights) == ("cuda", str(tmp_path / "own.pth"))
+    assert make_plan([artefact])[0].key == key_of(spec)
+    assert Machine().localised(spec) == spec

@@ -1,0 +1,293 @@
+"""The claims as data, and what they come to on hand-made cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraw.experiments.spec import Spec
+from fedraw_studies.artefacts import NAMES, load_artefacts
+from fedraw_studies.cells import CellFiles, CellRecord
+from fedraw_studies.claims import (
+    BENCHMARK,
+    DYNAMICS,
+    RULES,
+    SERVER_STATE,
+    Claim,
+    Part,
+    fixed_rows,
+    fixed_values,
+    load_claims,
+)
+from fedraw_studies.dynamics import paper_artefacts
+from fedraw_studies.outcomes import outcomes
+from fedraw_studies.plan import key_of
+from fedraw_studies.rules import Verdict
+from fedraw_studies.scales import Scale
+from fedraw_studies.server_state import model_copies
+from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, as_json, judge
+
+CLAIMS = load_claims()
+PARTS = [pytest.param(part, id=f"{c.name}: {part.name}") for c in CLAIMS for part in c.parts]
+ARTEFACTS = {artefact.name: artefact for artefact in load_artefacts(NAMES, Scale.named("cpu"))}
+FIVE = replace(Scale.named("smoke"), seeds=(42, 123, 456, 789, 1011))
+
+Values = Mapping[str, Mapping[str, Sequence[float | None]]]  # by row, by metric, seed by seed
+
+
+def cell(spec: Spec, seed: int, metrics: Mapping[str, float | None], **parts: Any) -> CellRecord:
+    content: dict[str, Any] = {
+        "name": spec.strategy.name, "tail": {}, "recall": {str(i): 10.0 * i for i in range(10)},
+        "confusion": {"3": [0] * 10, "5": [0] * 10}, "influence": {},
+        "curve": [(30, 50.0, 10.0), (60, 60.0, 20.0)], "label_influence": {}, "events": 60,
+        "rejected": {}, "notes": [], "data": {}, "fedraw": "0", "seconds": 36.0, "date": "",
+        "cores": 2, "machine": "",
+    }  # fmt: skip
+    return CellRecord(
+        key=key_of(spec), seed=seed, spec=spec.tables(), metrics=metrics, **content | parts
+    )
+
+
+def write_cells(out: Path, artefact: str, values: Values, scale: Scale = FIVE) -> None:
+    (own,) = load_artefacts([artefact], scale)
+    cells = CellFiles(out)
+    for row in own.rows:
+        metrics = values.get(row.label, {})
+        for n, seed in enumerate(own.seeds):
+            known = {metric: given[n] for metric, given in metrics.items() if n < len(given)}
+            if known:
+                cells.write(cell(row.spec, seed, known))
+
+
+def judged(out: Path, name: str, scale: Scale = FIVE, **options: Any) -> ClaimVerdict:
+    every = judge(outcomes(out, scale), options.get("dynamics"))
+    return next(own for own in every if own.claim.name == name)
+
+
+def part(own: ClaimVerdict, name: str) -> PartVerdict:
+    return next(part for part in own.parts if part.part.name == name)
+
+
+def test_names_are_distinct_and_every_claim_has_parts() -> None:
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    for claim in CLAIMS:
+        assert claim.parts
+        assert len({part.name for part in claim.parts}) == len(claim.parts), claim.name
+        assert not all(part.beside for part in claim.parts), claim.name
+
+
+@pytest.mark.parametrize("own", PARTS)
+def test_parts_are_about_rows_and_metrics_that_exist(own: Part) -> None:
+    assert own.rule in RULES
+    assert "{" not in "".join((own.name, own.metric, *own.a, *own.b))
+    if own.rule == "none":
+        assert own.why
+    if own.artefact == DYNAMICS:
+        assert set(own.tables) <= {table.name for table in paper_artefacts()}
+    elif own.artefact in (SERVER_STATE, BENCHMARK):
+        assert {*own.a, *own.b} <= set(fixed_rows(own.artefact))
+        assert own.paper
+    elif own.artefact:
+        artefact = ARTEFACTS[own.artefact]
+        assert {*own.a, *own.b} <= {row.label for row in artefact.rows}
+        assert own.metric in artefact.columns
+
+
+@pytest.mark.parametrize("own", PARTS)
+def test_parts_have_what_their_rule_needs(own: Part) -> None:
+    needs_other = {"greater", "comparable", "wider"}
+    if own.rule != "none" and own.artefact != DYNAMICS:
+        assert bool(own.b) == (own.rule in needs_other) or own.rule == "within"
+    if own.rule in ("comparable", "below"):
+        assert own.limit > 0
+    if own.rule == "ordered":
+        assert len(own.a) > 2
+
+
+def sign(figures: list[Any]) -> float:
+    first, *others = (figure.values[0] for figure in figures)
+    return float(first - max(others))
+
+
+def test_claims_say_what_the_papers_own_tables_say() -> None:
+    """What is claimed has the sign of the paper's figures; one note tells the exception."""
+    odd = []
+    for claim in CLAIMS:
+        for own in claim.parts:
+            if own.rule in ("greater", "comparable", "wider") and own.artefact in ARTEFACTS:
+                rows = {row.label: row for row in ARTEFACTS[own.artefact].rows}
+                figures = [rows[label].figures[own.metric] for label in (*own.a, *own.b)]
+                if None in figures:
+                    continue
+                if own.rule == "wider":
+                    one, other = (figure.sd for figure in figures if figure is not None)
+                    fits = (one or 0) > (other or 0)
+                else:
+                    gap = sign(figures)
+                    fits = gap > 0 if own.rule == "greater" else abs(gap) < own.limit
+                if not fits:
+                    odd.append((claim.name, own.name))
+    assert odd == [("dedup-steadies", "HAM10000, AvgRare")]
+
+
+def test_the_headline_claims_have_five_seeds_where_time_allows() -> None:
+    for claim in CLAIMS:
+        if claim.headline and claim.name != "hidden-loss":  # three, as most figures have
+            for own in claim.parts:
+                if own.artefact:
+                    assert len(ARTEFACTS[own.artefact].seeds) >= 5, own.name
+
+
+def test_what_a_server_keeps_is_counted() -> None:
+    # K slots, the model, and a sum in double precision; CA2FL a cached update for each client.
+    assert model_copies("fedraw", clients=30) == 10 + 1 + 2
+    assert model_copies("fedraw", clients=300, buffer=20) == 20 + 1 + 2
+    assert model_copies("ca2fl", clients=300) - model_copies("ca2fl", clients=30) == 270
+    assert fixed_values(SERVER_STATE, "FedBuff, N = 30") == (3.0,)
+    assert len(fixed_values(BENCHMARK, "FedRAW.step")) == 3
+
+
+def test_nothing_is_run_and_nothing_is_judged(tmp_path: Path) -> None:
+    every = judge(outcomes(tmp_path, FIVE), None)
+    free = {"memory", "time", "concept"}  # need no runs
+    for own in every:
+        if own.claim.name in free:
+            assert own.verdict is Verdict.HOLDS, own.claim.name
+        else:
+            assert own.verdict in (Verdict.NOT_RUN, Verdict.NOT_COMPARABLE)
+    (fedfa,) = (own for own in every if own.claim.name == "over-fedfa")
+    assert fedfa.runs == (0, 4 * 2 * 5)  # AvgRare and GlobalAcc are of the same runs
+    assert [own.so_far for own in fedfa.parts] == [None] * 8
+
+
+def titles(method: str, **metrics: Sequence[float | None]) -> dict[str, Any]:
+    sets = ("EMNIST", "CIFAR-10", "HAM10000", "ISIC-2019")
+    return {f"{title}, {method}": metrics for title in sets}
+
+
+FIVE_HIGH, FIVE_LOW = [30.0, 31, 32, 33, 34], [6.0, 7, 6, 7, 6]
+ALIKE = [70.0, 71, 70, 71, 70]
+
+
+def test_the_headline_claim_holds_where_every_seed_says_so(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=FIVE_HIGH, GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=ALIKE[::-1])
+    write_cells(tmp_path, "table2", values)
+    own = judged(tmp_path, "over-fedfa")
+    assert own.verdict is Verdict.HOLDS
+    first = own.parts[0]
+    assert first.paper == "30.2 ± 4.2 against 6.0 ± 4.0"
+    # Differences 24, 24, 26, 26, 28: mean 25.6, sd 1.673, 25.6 ± 2.776 · 0.748.
+    assert first.ours == "32.0 ± 1.4 against 6.4 ± 0.5: +25.6 (+23.5 to +27.7), 5 seeds"
+    assert first.difference == pytest.approx((25.6, 23.522, 27.678), abs=1e-3)
+
+
+def test_a_condition_that_fails_makes_it_partly_and_rescues_nothing(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=FIVE_HIGH, GlobalAcc=[60.0] * 5)
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=[70.0] * 5)
+    write_cells(tmp_path / "lost", "table2", values)
+    own = judged(tmp_path / "lost", "over-fedfa")
+    assert own.verdict is Verdict.PARTLY
+    assert [p.verdict for p in own.parts] == [Verdict.HOLDS] * 4 + [Verdict.FAILS] * 4
+    values = titles("FedRAW", AvgRare=FIVE_LOW, GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=FIVE_HIGH, GlobalAcc=ALIKE)
+    write_cells(tmp_path / "worse", "table2", values)
+    assert judged(tmp_path / "worse", "over-fedfa").verdict is Verdict.FAILS
+
+
+def test_some_data_sets_of_four(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=FIVE_HIGH, GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=ALIKE)
+    values["CIFAR-10, FedRAW"] = {"AvgRare": [5.0] * 5, "GlobalAcc": ALIKE}
+    write_cells(tmp_path, "table2", values)
+    own = judged(tmp_path, "over-fedfa")
+    assert own.verdict is Verdict.PARTLY
+    assert part(own, "CIFAR-10, AvgRare").verdict is Verdict.FAILS
+
+
+def test_missing_seeds_wait_and_say_how_it_stands(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=FIVE_HIGH[:3], GlobalAcc=ALIKE[:3])
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=ALIKE)
+    write_cells(tmp_path, "table2", values)
+    own = judged(tmp_path, "over-fedfa")
+    assert (own.verdict, own.runs) == (Verdict.NOT_RUN, (32, 40))
+    first = own.parts[0]
+    assert (first.verdict, first.so_far) == (Verdict.NOT_RUN, Verdict.HOLDS)
+    assert (len(first.done), len(first.missing), first.seeds) == (8, 2, 3)
+    assert "3 seeds" in first.ours
+
+
+def test_one_seed_is_a_direction(tmp_path: Path) -> None:
+    scale = Scale.named("smoke")
+    metrics = {"AvgRare": [20.0], "GlobalAcc": [70.0], "BufPres": [50.0]}
+    low = {"AvgRare": [1.0], "GlobalAcc": [72.0], "BufPres": [40.0]}
+    rows = {f"{x}x, FedRAW": metrics for x in (2, 10, 20)} | {
+        f"{x}x, FedFa": low for x in (2, 10, 20)
+    }
+    write_cells(tmp_path, "table4", rows, scale)
+    own = judged(tmp_path, "collapse", scale, dynamics={"seeds": 30, "rows": []})
+    assert part(own, "10x: FedRAW above FedFa").why == "one seed"
+    assert part(own, "20x, FedFa, AvgRare").verdict is Verdict.PARTLY
+    assert part(own, "20x, FedRAW, AvgRare").verdict is Verdict.FAILS
+    assert part(own, "20x, FedRAW, AvgRare").ours == "20.0, one seed"
+    assert own.verdict is Verdict.PARTLY
+
+
+def test_the_best_of_the_others_counts_seed_by_seed(tmp_path: Path) -> None:
+    rows = {"FedRAW": {"BufPres": [50.0] * 5}, "FedFa": {"BufPres": [49.0, 40, 40, 49, 49]}}
+    rows["CA2FL"] = {"BufPres": [40.0, 49, 49, 40, 40]}
+    write_cells(tmp_path, "s6", rows)
+    own = part(judged(tmp_path, "cat-dog"), "highest buffer presence")
+    assert (own.verdict, own.difference) == (Verdict.HOLDS, (1, 1, 1))
+
+
+def test_a_metric_that_is_not_defined_is_not_judged(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=[None] * 5, GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=ALIKE)
+    write_cells(tmp_path, "table2", values)
+    own = judged(tmp_path, "over-fedfa").parts[0]
+    assert (own.verdict, own.ours) == (Verdict.NOT_COMPARABLE, "undefined")
+    assert own.why == "AvgRare is undefined in some runs"
+
+
+def test_training_free_figures_come_from_their_own_document(tmp_path: Path) -> None:
+    rows = [{"artefact": "Table IV", "inside": True}] * 3
+    rows += [{"artefact": "Table S8", "inside": False}, {"artefact": "Table S8", "inside": None}]
+    own = judged(tmp_path, "training-free", dynamics={"seeds": 30, "rows": rows})
+    (only,) = own.parts
+    assert (own.verdict, only.paper) == (Verdict.PARTLY, "4 figures")
+    assert only.ours == "3 of 4 figures inside, 30 seeds"
+
+
+def test_what_the_paper_leaves_open_is_shown_and_not_judged(tmp_path: Path) -> None:
+    scale = Scale.named("smoke")
+    (artefact,) = load_artefacts(["server-rate"], scale)
+    rows = {row.label: {"AvgRare": [float(n)]} for n, row in enumerate(artefact.rows)}
+    write_cells(tmp_path, "server-rate", rows, scale)
+    own = judged(tmp_path, "server-rates", scale)
+    assert own.verdict is Verdict.NOT_COMPARABLE
+    assert own.parts[0].ours == "0.0, 1.0, 2.0, 3.0, one seed"
+    assert own.parts[0].paper == "–"
+
+
+def test_json_has_every_part(tmp_path: Path) -> None:
+    values = titles("FedRAW", AvgRare=FIVE_HIGH, GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=FIVE_LOW, GlobalAcc=ALIKE)
+    write_cells(tmp_path, "table2", values)
+    document = as_json([judged(tmp_path, "over-fedfa")])[0]
+    assert (document["verdict"], len(document["parts"])) == ("holds", 8)
+    first = document["parts"][0]
+    assert (first["rule"], first["runs"], first["runs_needed"]) == ("greater", 10, 10)
+    assert first["difference"][0] == pytest.approx(25.6)
+    assert document["parts"][4]["condition"]
+
+
+def test_a_claim_without_conditions_is_its_parts() -> None:
+    one = Part("one", "none", why="because")
+    own = ClaimVerdict(Claim("x", "x", "x", (one,)), (PartVerdict(one, Verdict.FAILS),))
+    assert own.verdict is Verdict.FAILS
+    assert own.runs == (0, 0)

@@ -1,0 +1,208 @@
+"""The paper's training-free figures: read as printed, compared as said, run by the common loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw.experiments.cells import run_cells
+from fedraw.experiments.compare import Stat
+from fedraw.experiments.run import How, Result
+from fedraw.experiments.spec import Spec
+from fedraw.experiments.summary import Summary
+from fedraw.metrics.dynamics import Dynamics
+from fedraw_studies.dynamics import (
+    Artefact,
+    Finding,
+    Row,
+    as_json,
+    distinct,
+    dynamics_cells,
+    findings,
+    paper_artefacts,
+)
+from fedraw_studies.figure import Figure
+
+
+def finding(printed: str | None, *values: float | None) -> Finding:
+    figure = None if printed is None else Figure.of(printed)
+    return Finding("Table", "row", "BufPres", figure, Stat.of(values))
+
+
+@pytest.mark.parametrize(
+    ("printed", "values", "decimals"),
+    [
+        ("60.2 ± 6.5", (60.2,), 1),
+        ("336", (336.0,), 0),
+        ("0.300", (0.3,), 3),
+        ("+11.5 / +8.4", (11.5, 8.4), 1),
+    ],
+)
+def test_figures_are_read_as_printed(
+    printed: str, values: tuple[float, ...], decimals: int
+) -> None:
+    assert Figure.of(printed) == Figure(printed, values, decimals)
+
+
+def test_inside_means_two_spreads_or_between_the_extremes() -> None:
+    # mean 2, sd 1: from 0 to 4, and half a unit of the last digit.
+    assert finding("4.0", 1, 3).inside
+    assert finding("4.05", 1, 3).inside is False
+    assert finding("0", 1, 3).inside
+    assert finding("4", 1, 3).inside
+    # mean 1, sd 3: one extreme reaches further than two spreads do.
+    assert finding("10", *[0.0] * 9, 10.0).inside
+
+
+def test_a_figure_counts_once_and_only_if_it_could_be_wrong() -> None:
+    first = finding("2.0", 1, 3)
+    other_paper = finding("2.3", 1, 3)
+    other_values = finding("2.0", 1, 3.5)
+    found = [
+        first,
+        finding("2.04", 1, 3),  # the same, printed with one more digit
+        other_paper,
+        other_values,
+        finding("100", 100, 100),  # every seed gives it
+        finding(None, 1, 3),  # not in the paper
+    ]
+    assert distinct(found) == [first, other_paper, other_values]
+
+
+def test_of_several_printed_values_all_must_be_inside() -> None:
+    assert finding("2.0 / 3.9", 1, 3).inside
+    assert finding("2.0 / 4.2", 1, 3).inside is False
+
+
+def test_a_printed_figure_is_held_to_its_rounding_only() -> None:
+    exact = 0.5 / 0.95  # 0.5263…, printed as 0.526
+    assert finding("0.526", exact, exact).inside
+    assert finding("0.527", exact, exact).inside is False
+
+
+def test_how_far_away_in_spreads() -> None:
+    assert finding("5.0", 1, 3).away == pytest.approx(3)
+    assert finding("2.0", 1, 3).away == 0
+    assert finding("5.0", 2, 2).away is None
+
+
+def test_without_a_figure_or_a_value_there_is_no_verdict() -> None:
+    assert finding(None, 1, 3).inside is None
+    assert finding("2.0", 1, None).inside is None
+    assert finding("2.0", 1, None).away is None
+
+
+def test_the_tables_of_the_paper_are_all_there() -> None:
+    artefacts = {artefact.name: artefact for artefact in paper_artefacts()}
+    assert list(artefacts) == [
+        "Table III", "Table IV", "Table S6", "Table S8", "Table S10", "Gain", "Contrast",
+    ]  # fmt: skip
+    assert [len(a.rows) for a in artefacts.values()] == [8, 6, 3, 6, 6, 7, 2]
+    known = set(Dynamics([0], attacker=1).metrics())
+    for row in (row for artefact in artefacts.values() for row in artefact.rows):
+        assert row.metrics.keys() <= known
+        assert row.spec.training.kind == "none"
+        assert row.spec.partition.clients == 30
+    figures = [f for a in artefacts.values() for r in a.rows for f in r.metrics.values()]
+    assert sum(figure is not None for figure in figures) == 67
+
+
+def test_each_gain_is_the_difference_of_two_figures_of_the_paper() -> None:
+    rows = {row.label: row for a in paper_artefacts() for row in a.rows}
+
+    def printed(label: str) -> np.ndarray[Any, Any]:
+        figure = rows[label].metrics["BufPres"]
+        assert figure is not None
+        return np.array(figure.values)
+
+    for gain, fedfa, fedraw in [
+        ("Table III, EMNIST", "EMNIST, FedFa", "EMNIST, FedRAW"),
+        ("Table III, HAM10000", "HAM10000, FedFa", "HAM10000, FedRAW"),
+        ("Table IV, 2x", "2x, FedFa", "2x, FedRAW"),
+        ("Table IV, 10x", "10x, FedFa", "10x, FedRAW"),
+        ("Table IV, 20x", "20x, FedFa", "20x, FedRAW"),
+        ("Table S6", "FedFa", "FedRAW"),
+    ]:
+        assert printed(gain) == pytest.approx(printed(fedraw) - printed(fedfa))
+        assert rows[gain].spec == rows[fedraw].spec
+        assert rows[gain].minus == rows[fedfa].spec
+
+
+def test_a_spec_in_several_tables_is_run_once() -> None:
+    artefacts = paper_artefacts()
+    cells = dynamics_cells(artefacts, seeds=2)
+    # III 8, IV 4 more, S6 3, S8 5 more, S10 5 more, fixed times 2.
+    assert len(cells) == 2 * 27
+    assert {cell.seed for cell in cells} == {1, 2}
+    assert all(cell.folder is None for cell in cells)
+    with pytest.raises(BadInput, match="--seeds 0"):
+        dynamics_cells(artefacts, seeds=0)
+
+
+def small(name: str) -> Spec:
+    return Spec.read(
+        {
+            "data": {"name": "cifar10-labels"},
+            "partition": {"rare_labels": ["cat", "dog"]},
+            "strategy": {"name": name},
+            "training": {"kind": "none"},
+            "run": {"events": 400},
+        }
+    )
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_findings_are_what_the_common_loop_measures(jobs: int) -> None:
+    fedfa, fedraw = small("fedfa"), small("fedraw")
+    table = Artefact(
+        "Toy",
+        "two rows",
+        "",
+        (
+            Row("FedRAW", fedraw, {"BufPres": Figure.of("56.7"), "Aggregations": None}),
+            Row("gain", fedraw, {"BufPres": None}, minus=fedfa),
+        ),
+    )
+    cells = dynamics_cells([table], seeds=2)
+    assert [cell.spec for cell in cells] == [fedraw, fedraw, fedfa, fedfa]
+    results = run_cells(cells, How(), jobs)
+    presence, aggregations, gain = findings([table], cells, results)
+    of_seed = [result.summary["metrics"]["BufPres"] for result in results]
+    assert presence.stat.values == tuple(of_seed[:2])
+    assert gain.stat.values == (of_seed[0] - of_seed[2], of_seed[1] - of_seed[3])
+    assert min(aggregations.known) > 380
+    assert all(step > 0 for step in gain.known)
+
+
+def test_differences_are_taken_seed_by_seed_and_undefined_stays_undefined() -> None:
+    table = Artefact("Toy", "", "", (Row("x", small("fedraw"), {"Rho": None}, small("fedfa")),))
+    cells = dynamics_cells([table], seeds=2)
+    values = [5.0, 7.0, 1.0, None]
+    results = [
+        Result("", cell.seed, {"metrics": {"Rho": value}}, np.zeros(0, np.float32))
+        for cell, value in zip(cells, values, strict=True)
+    ]
+    (difference,) = findings([table], cells, results)
+    assert difference.stat.values == (4.0, None)
+    assert (difference.stat.mean, difference.known) == (None, [4.0])
+
+
+def test_as_json() -> None:
+    document = as_json([finding("2.5 ± 0.1", 1, 3), finding(None, 2)], seeds=2)
+    assert (document["artefact"], document["seeds"]) == ("dynamics", 2)
+    first, second = document["rows"]
+    assert first == {
+        "artefact": "Table", "row": "row", "metric": "BufPres", "paper": 2.5,
+        "paper_printed": "2.5 ± 0.1", "mean": 2.0, "sd": 1.0, "min": 1.0, "max": 3.0,
+        "away": 0.5, "inside": True,
+    }  # fmt: skip
+    assert (second["paper"], second["inside"], second["mean"]) == (None, None, 2.0)
+
+
+def test_a_summary_names_every_metric_the_tables_ask_for() -> None:
+    asked = {metric for a in paper_artefacts() for row in a.rows for metric in row.metrics}
+    empty = Summary.of([{"kind": "joined", "client": 0, "counts": {"a": 1}}]).as_dict()
+    assert asked <= set(empty["metrics"])

@@ -1,0 +1,29 @@
+"""The studies build on the library: they train and draw through it, and ask nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.test_layers import ONLY_IN, imports
+
+import fedraw_studies
+
+FILES = sorted(Path(fedraw_studies.__file__).parent.rglob("*.py"))
+# Packages that the library confines to one layer, and the modules here that may import them.
+ALLOWED = {
+    "typer": {"cli", "cli_dynamics"},
+    "rich": {"progress"},
+    "matplotlib": {"courses", "dots", "figures", "panels"},
+}
+TERMINAL = {"cli", "cli_dynamics", "progress"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_only_these_modules_reach_around_the_library(file: Path) -> None:
+    for module in imports(file):
+        top = module.split(".")[0]
+        if top in ONLY_IN:
+            assert file.stem in ALLOWED.get(top, ()), f"{file.stem} imports {module}"
+        if module.startswith("fedraw.cli"):
+            assert file.stem in TERMINAL, f"{file.stem} imports {module}"

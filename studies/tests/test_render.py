@@ -1,0 +1,258 @@
+"""Verdicts and figures as files, from cells alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from fedraw.errors import BadInput
+from fedraw_studies.artefacts import NAMES, load_artefacts
+from fedraw_studies.cells import CellFiles, CellRecord
+from fedraw_studies.claims import Claim, Part
+from fedraw_studies.figures import paper_figures, write_figures
+from fedraw_studies.outcomes import outcomes
+from fedraw_studies.plan import key_of
+from fedraw_studies.render import (
+    BEGIN,
+    END,
+    fill_block,
+    read_dynamics,
+    tally,
+    verdicts_markdown,
+    write_block,
+    write_reproduction,
+)
+from fedraw_studies.rules import Verdict
+from fedraw_studies.scales import Scale
+from fedraw_studies.steady import steady_markdown
+from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, judge
+
+SMOKE = Scale.named("smoke")
+THREE = replace(SMOKE, seeds=(42, 123, 456))
+FIGURES = {
+    "fig1", "fig3-emnist", "fig3-cifar10", "fig3-ham10000", "fig3-isic2019", "table2", "s9", "s10",
+    "table4", "server-rate",
+}  # fmt: skip
+
+
+def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
+    """Every cell of a scale, with numbers that differ from row to row and seed to seed."""
+    cells = CellFiles(out)
+    for artefact in load_artefacts([name for name in NAMES if name not in skip], scale):
+        if artefact.arithmetic:
+            continue
+        for n, row in enumerate(artefact.rows):
+            for m, seed in enumerate(artefact.seeds):
+                level = 10.0 + 3 * n + m
+                rare = row.spec.tables()["partition"].get("rare_labels", [])
+                metrics: dict[str, float | None] = dict.fromkeys(artefact.columns, level)
+                metrics |= {"GlobalAcc": 70 + m / 10, "AvgRare": level, "Worst10": level}
+                metrics |= {"BufPres": level, "MacroF1": level, "RareF1": level, "RareF2": level}
+                metrics |= {"LocalRare": level, "LocalCommon": level, "MeanClient": level}
+                cells.write(
+                    CellRecord(
+                        key=key_of(row.spec), seed=seed, name=row.method, spec=row.spec.tables(),
+                        metrics=metrics, tail={"AvgRare": level / 2},
+                        recall={str(i): 9.0 * i for i in range(10)},
+                        confusion={str(label): [0] * 10 for label in rare},
+                        curve=[(30, 40.0, 1.0), (150, 70.0, level)], influence={},
+                        label_influence={}, events=150, rejected={}, notes=[], data={}, fedraw="0",
+                        seconds=1.0, date="", cores=1, machine="",
+                    )
+                )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything of the smallest scale, as if it had been run."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_cells(folder / "results" / "smoke", SMOKE)
+    dynamics = {"seeds": 30, "rows": [{"artefact": "Table S8", "inside": True}] * 2}
+    (folder / "results" / "smoke" / "dynamics.json").write_text(json.dumps(dynamics))
+    return folder
+
+
+def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
+    )
+
+
+def test_verdicts_figures_and_tables_without_data_or_training(whole: Path) -> None:
+    done = fedraw("reproduce", "--scale", "smoke", "--render", "--json", cwd=whole)
+    assert done.returncode == 0, done.stderr
+    out = whole / "results" / "smoke"
+    document = json.loads(done.stdout)
+    assert document == json.loads((out / "summary.json").read_text())
+    assert "claims; holds:" in done.stderr
+    text = (out / "verdicts.md").read_text()
+    assert all(own["verdict"] != "not run yet" for own in document["claims"])
+    for own in document["claims"]:
+        assert f"## {own['claim']}: {own['verdict']}" in text.replace("&gt;", ">")
+    assert "nothing about the paper" in text
+    assert {path.stem for path in (out / "figures").iterdir()} == FIGURES
+    assert not (whole / "runs").exists()
+
+
+def test_the_last_model_beside_the_mean_of_the_last_five(tmp_path: Path) -> None:
+    write_cells(tmp_path, THREE, skip=tuple(name for name in NAMES if name != "table2"))
+    table = next(own for own in outcomes(tmp_path, THREE) if own.artefact == "table2")
+    text = steady_markdown(table)
+    assert text is not None
+    # write_cells: a row's level is 10 + 3 · its place, and its tail half of that; on EMNIST FedFa
+    # stands a row above FedRAW, so the differences are 3 and 1.5 for every seed.
+    rows = [line for line in text.splitlines() if line.startswith("| EMNIST, FedFa | AvgRare")]
+    assert rows == [
+        "| EMNIST, FedFa | AvgRare | 3 | **+3.0 (+3.0 to +3.0)** | **+1.5 (+1.5 to +1.5)** |"
+    ]
+    assert "| EMNIST, FedFa | GlobalAcc | 3 | +0.0 (+0.0 to +0.0) | – |" in text
+
+
+def test_it_is_the_same_again(whole: Path, tmp_path: Path) -> None:
+    out = whole / "results" / "smoke"
+    every = outcomes(out, SMOKE)
+    first = write_figures(every, tmp_path / "a")
+    second = write_figures(outcomes(out, SMOKE), tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert verdicts_markdown(judge(every, None), every) == verdicts_markdown(
+        judge(every, None), every
+    )
+
+
+def test_figures_are_whole_and_say_what_they_show(whole: Path, tmp_path: Path) -> None:
+    paths = write_figures(outcomes(whole / "results" / "smoke", SMOKE), tmp_path)
+    assert {path.stem for path in paths} == FIGURES
+    for path in paths:
+        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        drawn = [node for node in root.iter() if node.tag.endswith(("path", "use"))]
+        assert len(drawn) > 20, path.name
+        assert "scale smoke" in (root.get("aria-label") or "")
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r'id="([^"]+)"', text))
+        assert set(re.findall(r"(?:xlink:href=\"#|url\(#)([^\")]+)", text)) <= named
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
+    assert "Recall of each rare label" in texts["fig1"]
+    assert all(f">Exp {n}<" in texts["fig1"] for n in (1, 2, 3))
+    assert all(name in texts["table2"] for name in ("EMNIST", "ISIC-2019", "q-FedAvg", "FedRAW"))
+    assert "K = 20" in texts["s9"]
+
+
+def test_figures_of_what_is_begun_and_no_others(tmp_path: Path) -> None:
+    assert paper_figures(outcomes(tmp_path, SMOKE)) == []
+    (artefact,) = load_artefacts(["s9"], SMOKE)
+    record = CellRecord(
+        key=key_of(artefact.rows[0].spec), seed=42, name="", spec=artefact.rows[0].spec.tables(),
+        metrics={"AvgRare": None, "GlobalAcc": 50.0}, tail={}, recall={}, confusion={}, curve=[],
+        influence={}, label_influence={}, events=1, rejected={}, notes=[], data={}, fedraw="",
+        seconds=1.0, date="", cores=1, machine="",
+    )  # fmt: skip
+    CellFiles(tmp_path).write(record)
+    (path,) = write_figures(outcomes(tmp_path, SMOKE), tmp_path / "figures")
+    assert path.name == "s9.svg"
+
+
+def test_partial_results_say_so(tmp_path: Path) -> None:
+    write_cells(tmp_path, THREE, skip=("table2", "fig3", "s11", "table3"))
+    every = outcomes(tmp_path, THREE)
+    text = verdicts_markdown(judge(every, None), every)
+    assert "These results are partial" in text.replace("\n", " ")
+    # On EMNIST other tables have both rows; of HAM10000 there is nothing but these.
+    assert re.search(r"\| HAM10000, AvgRare \| 43.2 .* \| – \| not run yet: 0 of 6 runs \|", text)
+    assert "not run yet: fedraw reproduce dynamics makes them" in text
+
+
+def test_verdicts_speak_of_the_papers_data_sets_only(tmp_path: Path) -> None:
+    every = outcomes(tmp_path, THREE, [*NAMES, "evidence-drift"])
+    assert "Digits" in every[-1].reductions
+    assert "Digits" not in verdicts_markdown(judge(every, None), every)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+
+
+def test_names_with_pipes_and_markup_stay_text(tmp_path: Path) -> None:
+    nasty = "a|b <script>alert(1)</script>\n| c"
+    part = Part(nasty, "none", why=nasty)
+    own = ClaimVerdict(
+        Claim("x", nasty, nasty, (part,), note=nasty, headline=True),
+        (PartVerdict(part, Verdict.NOT_COMPARABLE, nasty, nasty, nasty),),
+    )
+    every = outcomes(tmp_path, SMOKE)
+    text = verdicts_markdown([own], every)
+    assert "<script>" not in text
+    assert {len(row) for row in table_rows(text)} == {4}
+    assert "a\\|b &lt;script&gt;" in text
+
+
+def test_every_table_has_as_many_cells_as_its_head(whole: Path) -> None:
+    every = outcomes(whole / "results" / "smoke", SMOKE)
+    assert {len(row) for row in table_rows(verdicts_markdown(judge(every, None), every))} == {4}
+
+
+def test_a_document_keeps_all_but_the_block(whole: Path, tmp_path: Path) -> None:
+    docs = tmp_path / "story.md"
+    docs.write_text(f"before\n{BEGIN}\nformer text\n{END}\nafter\n", encoding="utf-8")
+    out = whole / "results" / "smoke"
+    write_block(docs, outcomes(out, SMOKE), out)
+    once = docs.read_text(encoding="utf-8")
+    assert once.startswith(f"before\n{BEGIN}\n")
+    assert once.endswith(f"{END}\nafter\n")
+    assert "former text" not in once
+    assert "### FedRAW has a higher AvgRare than FedFa" in once
+    write_block(docs, outcomes(out, SMOKE), out)
+    assert docs.read_text(encoding="utf-8") == once
+
+
+def test_a_document_without_markers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="put both markers"):
+        fill_block(f"only {BEGIN}", [], outcomes(tmp_path, SMOKE))
+    with pytest.raises(BadInput, match="cannot use"):
+        write_block(tmp_path / "absent.md", outcomes(tmp_path, SMOKE), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": 1, "seeds": 3}', '{"rows": [1], "seeds": 3}'])
+def test_a_damaged_document_of_dynamics_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dynamics.json").write_text(text)
+    assert read_dynamics(tmp_path) is None
+
+
+def test_without_a_run_there_are_no_verdicts(tmp_path: Path) -> None:
+    content = write_reproduction(outcomes(tmp_path, SMOKE), "smoke", tmp_path)
+    assert not (tmp_path / "verdicts.md").exists()
+    assert "not run yet" in tally(content["claims"])
+    done = fedraw("reproduce", "--scale", "smoke", "--render", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no finished runs in results/smoke/cells" in done.stderr
+
+
+@pytest.mark.parametrize("other", ["--dry-run", "--force"])
+def test_rendering_runs_nothing(tmp_path: Path, other: str) -> None:
+    done = fedraw("reproduce", "--render", other, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"--render and {other} exclude each other" in done.stderr
+
+
+def test_a_run_ends_with_verdicts_and_figures(tmp_path: Path) -> None:
+    command: tuple[Any, ...] = ("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, "--json")
+    done = fedraw(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    claims = {own["name"]: own for own in json.loads(done.stdout)["claims"]}
+    hidden = claims["hidden-loss"]
+    assert {part["seeds"] for part in hidden["parts"]} == {1}
+    assert hidden["verdict"] in ("partly", "does not hold")
+    assert claims["over-fedfa"]["verdict"] == "not run yet"
+    assert "Exp 3 below Exp 2" in (out / "verdicts.md").read_text()
+    assert (out / "figures" / "fig1.svg").exists()

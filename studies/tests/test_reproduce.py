@@ -1,0 +1,228 @@
+"""fedraw reproduce as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from tests.cli.command import fedraw
+
+from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES
+
+
+def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:
+    options = ("--seeds", 1, "--out", "again", "--json")
+    done = fedraw("reproduce", "dynamics", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "again" / "dynamics.json").read_text())
+    rows = {(row["artefact"], row["row"], row["metric"]): row for row in document["rows"]}
+    same = rows["Table III", "EMNIST, FedRAW", "BufPres"]
+    assert same["mean"] == rows["Table S10", "2", "BufPres"]["mean"]
+    assert (same["paper"], same["sd"]) == (72.7, 0.0)
+    largest = rows["Table S8", "attack, no defence", "AttackerWeightMax"]
+    assert round(largest["mean"], 3) == largest["paper"] == 0.526
+    text = (tmp_path / "again" / "dynamics.md").read_text()
+    assert "`fedraw reproduce dynamics --seeds 1`" in text
+    assert "## Table S8" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"again"}
+
+
+def test_an_unknown_artefact_is_bad_input(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "dynamic", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown artefact 'dynamic'; did you mean 'dynamics'?" in done.stderr
+
+
+def test_an_unknown_scale_and_seeds_of_what_has_its_own_are_bad_input(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "s9", "--scale", "smok", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown scale 'smok'; did you mean 'smoke'?" in done.stderr
+    done = fedraw("reproduce", "s9", "--seeds", 3, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--seeds 3 is for dynamics" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_data_it_says_what_to_fetch_and_what_can_be_run(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "table2", "--scale", "paper", "--data", "absent", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "72     72 not measured" in done.stderr
+    assert "the data root absent is not a folder" in done.stderr
+    assert "fedraw data fetch emnist cifar10 ham10000 resnet18 isic2019" in done.stderr
+    assert "'fedraw reproduce fig2 dynamics'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+    # What is already there needs no data.
+    assert fedraw("reproduce", "fig2", cwd=tmp_path).returncode == 0
+
+
+def test_a_dry_run_tells_the_budget(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "--scale", "cpu", "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    budget = json.loads(done.stdout)
+    assert [own["name"] for own in budget["artefacts"]][:2] == ["table2", "table3"]
+    assert budget["artefacts"][0]["runs"] == 24 * 5
+    assert budget["to_run"] == budget["runs"] == sum(a["runs"] for a in budget["artefacts"])
+    assert "in all" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) -> None:
+    command = ("reproduce", "table4", "fig2", "--scale", "smoke")
+    done = fedraw(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "table4         6      6" in done.stderr
+    assert "# Table IV: rare clients 2, 10 and 20 times as slow" in done.stdout
+    assert "| 20x, FedRAW | paper |" in done.stdout
+    assert "# Figure 2" in done.stdout
+    out = tmp_path / "results" / "smoke"
+    cells = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+    assert len(cells) == 6
+    assert not list((tmp_path / "runs").iterdir())
+    assert (out / "table4.md").read_text() in done.stdout
+    again = fedraw(*command, "--resume", "--json", cwd=tmp_path)
+    assert "table4         6      0" in again.stderr
+    assert "nothing: all are finished" in again.stderr
+    document = json.loads(again.stdout)
+    assert [own["name"] for own in document["artefacts"]] == ["fig2", "table4"]
+    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == cells
+    # Two of S9's twelve runs are Table IV's; a cell of settings that are gone is left alone.
+    (out / "cells" / "0123456789ab-42.json").write_text("{}")
+    dry = fedraw("reproduce", "s9", "--scale", "smoke", "--dry-run", cwd=tmp_path)
+    assert "s9            12     10" in dry.stderr
+    assert "1 cell file in results/smoke/cells of other settings" in dry.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which Figure 1 is finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    done = fedraw("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_damaged_cell_stops_the_plan_before_it_starts(finished: Path, tmp_path: Path) -> None:
+    copytree(finished, tmp_path, dirs_exist_ok=True)
+    command = ("reproduce", "fig1", "--scale", "smoke")
+    path = next((tmp_path / "results" / "smoke" / "cells").iterdir())
+    path.write_text(path.read_text()[:500])
+    done = fedraw(*command, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{path.name} cannot be used" in done.stderr
+    # Another artefact tells it and goes on.
+    other = fedraw("reproduce", "fig2", "--scale", "smoke", cwd=tmp_path)
+    assert other.returncode == 0
+    assert f"{path.name} cannot be used" in other.stderr
+    assert fedraw(*command, "--force", cwd=tmp_path).returncode == 0
+    assert cells_of(tmp_path) == cells_of(finished)
+
+
+def without_clock(cell: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in cell.items() if key not in ("seconds", "date")}
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """A plan whose runs write a checkpoint on every event, with --jobs 1: slow enough to kill."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "import fedraw.experiments.checkpoint as c; c.EVERY_SECONDS = 0\n"
+    code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
+    command = [sys.executable, "-c", code, "reproduce", "fig1", "--scale", "smoke", *options]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def cells_of(folder: Path) -> dict[str, dict[str, Any]]:
+    files = (folder / "results" / "smoke" / "cells").glob("*.json")
+    return {path.name: without_clock(json.loads(path.read_text())) for path in files}
+
+
+def is_in_its_second_run(folder: Path) -> bool:
+    """One cell is written, and the run after it has a checkpoint."""
+    under_way = folder / "runs" / "reproduce-smoke"
+    return len(cells_of(folder)) == 1 and any(under_way.glob("*/checkpoint/0*"))
+
+
+def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_cells(
+    finished: Path, tmp_path: Path
+) -> None:
+    process = start(tmp_path, "--jobs", "1")
+    wait_until(lambda: is_in_its_second_run(tmp_path), process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (first,) = (tmp_path / "results" / "smoke" / "cells").glob("*.json")
+    written = first.stat().st_mtime_ns
+    assert len(list((tmp_path / "runs" / "reproduce-smoke").iterdir())) == 1
+    process = start(tmp_path, "--jobs", "2")
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert first.stat().st_mtime_ns == written
+    assert not list((tmp_path / "runs").iterdir())
+    assert cells_of(tmp_path) == cells_of(finished)
+
+
+@pytest.mark.parametrize(("sent", "jobs"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
+def test_asked_to_stop_it_says_how_far_it_came(
+    sent: signal.Signals, jobs: str, finished: Path, tmp_path: Path
+) -> None:
+    process = start(tmp_path, "--jobs", jobs)
+    under_way = tmp_path / "runs" / "reproduce-smoke"
+    wait_until(lambda: any(p.stat().st_size for p in under_way.glob("*/events.jsonl")), process)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 130, errors
+    assert "of 3 runs are finished" in errors
+    assert "the same command goes on from here" in errors
+    assert "Traceback" not in errors
+    done = fedraw("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert cells_of(tmp_path) == cells_of(finished)
+
+
+@pytest.mark.slow
+def test_the_whole_paper_on_embedded_data(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    summary = json.loads((out / "summary.json").read_text())
+    assert [own["name"] for own in summary["artefacts"]] == list(NAMES)
+    assert all(own["complete"] for own in summary["artefacts"])
+    assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics", "verdicts"}
+
+
+def test_a_group_stands_for_its_tables_and_the_paper_s_are_not_begun_by_it(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "beyond-rates", "evidence-drift", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    assert {"beyond-rates", "evidence-drift"} <= {path.stem for path in out.glob("*.md")}
+    assert not (out / "beyond-headline.md").exists(), "it shares a run, and nobody asked for it"
+    known = fedraw("reproduce", "evidence", "--scale", "smoke", "--dry-run", cwd=tmp_path)
+    assert all(name in known.stderr for name in EVIDENCE)
+
+
+@pytest.mark.slow
+def test_everything_beyond_the_paper_on_embedded_data(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "beyond", "evidence", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "results" / "smoke"
+    summary = json.loads((out / "summary.json").read_text())
+    complete = {own["name"] for own in summary["artefacts"] if own["complete"]}
+    assert {*BEYOND, *EVIDENCE} <= complete

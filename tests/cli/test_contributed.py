@@ -1,0 +1,100 @@
+"""Commands of other packages: listed without an import, run when called, missed with a remedy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedraw
+
+ROOT = Path(fedraw.__file__).parents[2]
+DECLARED = tomllib.loads((ROOT / "studies/pyproject.toml").read_text(encoding="utf-8"))["project"]
+TWO_LINES = 2
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that is installed here but the studies, as links in one folder."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    for site in (Path(path) for path in sys.path if path.endswith("site-packages")):
+        for path in site.iterdir():
+            if "fedraw_studies" not in path.name:
+                (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture
+def studies(tmp_path: Path) -> Path:
+    """What pip writes for the studies: the metadata with their entry points."""
+    folder = tmp_path / f"fedraw_studies-{DECLARED['version']}.dist-info"
+    folder.mkdir()
+    names = f"Name: {DECLARED['name']}\nVersion: {DECLARED['version']}\n"
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\n{names}")
+    commands = DECLARED["entry-points"]["fedraw.commands"].items()
+    lines = [f"{name} = {target}\n" for name, target in commands]
+    (folder / "entry_points.txt").write_text("[fedraw.commands]\n" + "".join(lines))
+    return tmp_path
+
+
+def run(code: str, *paths: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with nothing on its path but the standard library and these."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT / "src")))}
+    command = [sys.executable, "-S", "-c", code]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+    )
+
+
+def fedraw_with(
+    *paths: Path, cwd: Path, words: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.argv = {['fedraw', *words]!r}; import fedraw.cli.main as m; m.main()"
+    return run(code, *paths, cwd=cwd)
+
+
+def test_a_command_that_is_not_installed_says_how_to_get_it(
+    installed: Path, tmp_path: Path
+) -> None:
+    for words in (("reproduce",), ("reproduce", "fig2", "--scale", "smoke")):
+        done = fedraw_with(installed, cwd=tmp_path, words=words)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert "not installed" in done.stderr
+        assert "pip install ./studies" in done.stderr
+        assert len(done.stderr.splitlines()) <= TWO_LINES
+    listed = fedraw_with(installed, cwd=tmp_path, words=("--help",))
+    assert "reproduce  Reproduce the paper and our own studies. Not installed." in listed.stdout
+
+
+def test_an_installed_command_runs(installed: Path, studies: Path) -> None:
+    paths = (studies, ROOT / "studies/src", installed)
+    done = fedraw_with(*paths, cwd=studies, words=("reproduce", "fig2", "--scale", "smoke"))
+    assert done.returncode == 0, done.stderr
+    assert "a buffer of five, one of them rare" in done.stdout
+    assert (studies / "results/smoke/fig2.md").exists()
+
+
+def test_a_command_is_listed_without_being_imported(installed: Path, studies: Path) -> None:
+    code = """
+import sys
+from typer.testing import CliRunner
+from fedraw.cli.app import app
+print(CliRunner().invoke(app, ["--help"]).output)
+print("imported:", "fedraw_studies" in sys.modules)
+"""
+    done = run(code, studies, ROOT / "studies/src", installed, cwd=studies)
+    assert "reproduce  Reproduce the paper and our own studies.\n" in done.stdout
+    assert "imported: False" in done.stdout
+
+
+def test_a_command_that_cannot_be_loaded_is_named(installed: Path, studies: Path) -> None:
+    """As after an update that left the metadata behind."""
+    done = fedraw_with(studies, installed, cwd=studies, words=("reproduce",))
+    assert done.returncode == 2
+    assert "cannot load 'reproduce'" in done.stderr
+    assert "install fedraw-studies again" in done.stderr

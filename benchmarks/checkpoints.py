@@ -18,8 +18,8 @@ from fedraw.core.randomness import Streams
 from fedraw.disk.event_log import Position
 from fedraw.experiments.checkpoint import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
 from fedraw.simulation.arrivals import poisson
-from fedraw.simulation.executor import Inline, Job, Trained
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.loop import Setup, Simulation
 from fedraw.strategies.fedraw import FedRAW
 
 CLIENTS = 30
@@ -33,7 +33,7 @@ def simulation(size: int) -> Simulation:
     def train(job: Job) -> Trained:
         return Trained(job.model + np.float32(0.01), 1)
 
-    running = Simulation(FedRAW(), np.zeros(size, np.float32), table, law, Inline(train))
+    running = Simulation(FedRAW(), Setup(np.zeros(size, np.float32), table), law, Inline(train))
     for _ in range(4 * CLIENTS):
         running.step()
     return running

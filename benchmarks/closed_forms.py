@@ -48,8 +48,8 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.simulation.arrivals import poisson
-from fedraw.simulation.executor import Inline, no_training
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.executors import Inline, no_training
+from fedraw.simulation.loop import Setup, Simulation
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
@@ -180,8 +180,10 @@ def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
     None: not everyone who is to be replayed was heard in as many arrivals as are measured.
     """
     law = poisson(case.seconds, Streams(seed))
-    executor = Inline(no_training(case.table.totals()))
-    simulation = Simulation(method.strategy, np.zeros(0, np.float32), case.table, law, executor)
+    executor = Inline(no_training([case.table.totals()]))
+    simulation = Simulation(
+        method.strategy, Setup(np.zeros(0, np.float32), case.table), law, executor
+    )
     while not simulation.step().aggregated:
         pass
     kept = replayed(case, method)

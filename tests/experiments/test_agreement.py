@@ -89,10 +89,9 @@ def test_a_label_moves_to_clients_that_had_none_of_it(seed: int) -> None:
         "drift": {"kind": "move", "label": 9},
     }
     clients = draw_clients(Spec.read(tables), Streams(seed))
-    assert clients.later is not None
     before, after = (
         {client for client, counts in table.counts().items() if counts.get("9")}
-        for table in (clients.table, clients.later.table)
+        for table in (epoch.table for epoch in clients.epochs)
     )
     assert len(before) == len(after) == 2
     assert not before & after

@@ -20,8 +20,8 @@ from fedraw.experiments.cells import Cell, run_cells
 from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, run, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.executor import Job, Train, Trained
-from fedraw.simulation.processes import Processes
+from fedraw.simulation.executors import Job, Train, Trained
+from fedraw.simulation.executors.processes import Processes
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
 

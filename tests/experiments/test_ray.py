@@ -22,8 +22,8 @@ from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
 from fedraw.experiments.crew import Crew
 from fedraw.experiments.run import How, run, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.simulation import ray_cluster, ray_workers
-from fedraw.simulation.ray_cluster import cluster, cpus_of_cluster
+from fedraw.simulation.executors import ray_cluster, ray_workers
+from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
 
 if TYPE_CHECKING:
     from fedraw.learning.models import ModelFactory

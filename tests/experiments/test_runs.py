@@ -225,7 +225,7 @@ def test_labels_mixed_up_are_trained_with_and_not_told() -> None:
     changed = [
         client
         for client in range(8)
-        if not np.array_equal(noisy.train_labels[client], plain.train_labels[client])
+        if not np.array_equal(noisy.epochs[0].labels[client], plain.epochs[0].labels[client])
     ]
     assert set(changed) == set(plain.rare)
     one, other = (run(small(**s))[0].model for s in ({}, {"label_noise": {"share": 1.0}}))
@@ -302,11 +302,11 @@ def test_several_may_lie_together(form: str) -> None:
     label = "unicorn" if form == "invented" else 9
     spec = small(misreport={"label": label, "form": form, "liars": 2})
     clients = draw_clients(spec, Streams(1))
-    assert len(clients.liars) == 2
+    assert len(clients.attackers) == 2
     scores = rarity_scores(clients.claimed)
     truth = rarity_scores(clients.table)
     raised = set(np.flatnonzero(scores > truth + 0.2).tolist())
-    assert raised == (set(clients.liars) if form == "invented" else set())
+    assert raised == (set(clients.attackers) if form == "invented" else set())
 
 
 def test_a_liar_may_make_its_updates_say_what_it_claims() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Vector
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, poisson
-from fedraw.simulation.executor import Inline, Job, Trained
-from fedraw.simulation.loop import Simulation, Step
+from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.loop import HandOut, Setup, Simulation, Step
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.strategy import Strategy
 
@@ -34,9 +35,11 @@ def simulation(
     law: ArrivalLaw,
     train: Callable[[Job], Trained] = add_one,
     model: Vector = START,
-    **options: Any,
+    layout: Layout | None = None,
+    **hand_out: Any,
 ) -> Simulation:
-    return Simulation(strategy, model, clients, law, Inline(train), **options)
+    setup = Setup(model, clients, layout)
+    return Simulation(strategy, setup, law, Inline(train), HandOut(**hand_out))
 
 
 def timed(strategy: Strategy[Any], durations: Mapping[Any, Sequence[float]]) -> Simulation:

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.scenes import correlated, steps, with_rare
 
 from fedraw.core.randomness import Streams
-from fedraw.simulation.misreport import misreport
+from fedraw.simulation.perturbations.attacks import misreport
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.fedraw import FedRAW
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedraw.core.types import ClientId
-from fedraw.simulation.batched import AHEAD, Batched
-from fedraw.simulation.executor import Job, Trained
+from fedraw.simulation.executors import Job, Trained
+from fedraw.simulation.executors.inline import AHEAD, Batched
 
 MODEL = np.zeros(1, np.float32)
 

@@ -27,7 +27,7 @@ def bounded(strategy: Strategy[Any], clients: int, concurrency: int, seed: int =
         flat(clients),
         poisson(np.ones(clients), streams),
         concurrency=concurrency,
-        receivers=streams.generator("receivers"),
+        rng=streams.generator("receivers"),
     )
 
 
@@ -105,7 +105,7 @@ def test_those_who_go_first_are_handed_the_model_before_all_others() -> None:
         flat(10),
         poisson(np.ones(10), streams),
         concurrency=3,
-        receivers=streams.generator("receivers"),
+        rng=streams.generator("receivers"),
         first=[8, 9],
     )
     senders = [step.client for step in steps(run, 600)]

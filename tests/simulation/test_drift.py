@@ -18,8 +18,8 @@ from fedraw.experiments.crew import executor_of
 from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.drift import moved, without
-from fedraw.simulation.executor import Job
+from fedraw.simulation.executors import Job
+from fedraw.simulation.perturbations.drift import moved, without
 
 PARTITION = {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5}
 
@@ -54,17 +54,15 @@ def holders(table: object, label: str) -> set[int]:
 
 def test_a_label_moves_to_clients_without_rare_ones() -> None:
     clients = draw_clients(spec(kind="move"), Streams(1))
-    assert clients.later is not None
-    before, after = holders(clients.table, "9"), holders(clients.later.table, "9")
+    before, after = (holders(epoch.table, "9") for epoch in clients.epochs)
     assert before == set(clients.rare) and len(after) == len(before)
     assert not before & after
 
 
 def test_a_new_label_is_nobodys_at_first() -> None:
     clients = draw_clients(spec(kind="new"), Streams(1))
-    assert clients.later is not None
-    assert holders(clients.table, "9") == set()
-    assert holders(clients.later.table, "9") == set(clients.rare)
+    before, after = (holders(epoch.table, "9") for epoch in clients.epochs)
+    assert before == set() and after == set(clients.rare)
 
 
 def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
@@ -116,14 +114,12 @@ def training_free(declared: str = "again") -> Spec:
 
 def test_without_training_everyone_reports_the_samples_it_has_after_the_drift() -> None:
     scenario = Scenario.of(training_free(), 1)
-    clients = scenario.clients
-    assert clients.later is not None
-    before, after = clients.table.totals(), clients.later.table.totals()
-    assert (before != after).any()
+    totals = [epoch.table.totals() for epoch in scenario.clients.epochs]
+    assert (totals[0] != totals[1]).any()
     with executor_of(scenario) as executor:
-        for client in range(len(before)):
-            for position, samples in ((client, before), (client + len(before), after)):
-                executor.submit(Job(client, position, 0, scenario.initial, due=0.0))
+        for client in range(len(totals[0])):
+            for epoch, samples in enumerate(totals):
+                executor.submit(Job(client, client, 0, scenario.initial, due=0.0, epoch=epoch))
                 assert executor.collect(client).examples == samples[client]
 
 

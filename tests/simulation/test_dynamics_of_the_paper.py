@@ -16,7 +16,7 @@ from tests.simulation.scenes import correlated, steps, with_rare
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats
-from fedraw.simulation.executor import Job, Trained
+from fedraw.simulation.executors import Job, Trained
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedavg import FedAvg

@@ -12,15 +12,15 @@ from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Vector
 from fedraw.simulation.arrivals import Fixed, poisson
-from fedraw.simulation.executor import Inline, Job, Trained, no_training
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.executors import Inline, Job, Trained, no_training
+from fedraw.simulation.loop import Scheduled, Setup, Simulation
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.strategy import Declared, Strategy
 
 ASYNCHRONOUS: list[Strategy[Any]] = [FedFa(), FedBuff(), CA2FL(), FedAsync(), FedRAW(dedup=False)]
 
@@ -159,18 +159,19 @@ def test_a_run_goes_on_without_what_was_refused(
 
 
 def test_training_free_clients_hand_back_what_they_got() -> None:
-    train = no_training(np.array([3, 5]))
+    train = no_training([np.array([3, 5]), np.array([4, 4])])
     model = np.ones(2, np.float32)
     assert train(Job("b", 1, 0, model, due=2.0)) == (model, 5, 1.0)
     executor = Inline(train)
     executor.submit(Job("a", 0, 0, model, due=1.0))
     assert executor.collect("a").examples == 3
+    executor.submit(Job("a", 0, 0, model, due=1.0, epoch=1))
+    assert executor.collect("a").examples == 4
 
 
 def test_only_a_method_of_rounds_is_ever_mid_round() -> None:
     waiting, at_once = (
-        Simulation(s, np.zeros(1, np.float32), flat(3), Fixed(np.array([1.0, 2, 3])), Inline(keep))
-        for s in (FedAvg(), FedFa(2))
+        simulation(s, flat(3), Fixed(np.array([1.0, 2, 3])), keep) for s in (FedAvg(), FedFa(2))
     )
     assert [(waiting.mid_round, waiting.step().event)[0] for _ in range(7)] == [
         *(False, True, True),
@@ -182,3 +183,22 @@ def test_only_a_method_of_rounds_is_ever_mid_round() -> None:
 
 def keep(job: Job) -> Trained:
     return Trained(job.model, 1)
+
+
+def test_clients_train_in_the_next_epoch_once_they_are_handed_the_model_after_the_change() -> None:
+    seen: list[tuple[Any, int]] = []
+
+    def train(job: Job) -> Trained:
+        seen.append((job.client, job.epoch))
+        return Trained(job.model, 1)
+
+    law = Fixed(np.array([1.0, 2.5]))
+    setup = Setup(np.zeros(1, np.float32), flat(2))
+    changes = [Scheduled(2, [Declared(0, {"y": 3})]), Scheduled(4)]
+    run = Simulation(FedFa(1), setup, law, Inline(train), scheduled=changes)
+    steps(run, 2)
+    assert run.state.federation.score(0) == 0.5
+    steps(run, 5)
+    assert run.state.federation.score(0) == 1.0
+    # 0 arrives at 1, 2, 3, 4, 5 and 1 at 2.5 and 5.
+    assert seen == [(0, 0), (0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 2)]

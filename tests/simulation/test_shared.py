@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedraw.simulation.shared import SharedArray
-from fedraw.simulation.workers import CONTEXT
+from fedraw.simulation.executors.workers import CONTEXT, SharedArray
 
 
 def double(shared: SharedArray) -> None:

@@ -18,7 +18,8 @@ from fedraw.errors import BadInput
 from fedraw.server.opening import open_federation
 from fedraw.server.settings import Settings
 from fedraw.simulation.arrivals import Fixed
-from fedraw.simulation.executor import Inline, Job, Trained
+from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.loop import Setup
 from fedraw.strategies.strategy import Contents, Event, Receivers, change_members, check
 
 
@@ -143,7 +144,7 @@ def test_no_driver_takes_a_strategy_that_does_not_know_of_the_statistics(
     executor = Inline(lambda job: Trained(job.model, 1))
     told = r"asks clients for differences.*2 batch-norm statistics"
     with pytest.raises(BadInput, match=told):
-        fedraw.Simulation(strategy, MODEL, table, Fixed(np.ones(6)), executor, layout=NORMED)
+        fedraw.Simulation(strategy, Setup(MODEL, table, NORMED), Fixed(np.ones(6)), executor)
     settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
     with pytest.raises(BadInput, match=told):
         open_federation(strategy, lambda: MODEL, settings, NORMED)
@@ -157,9 +158,8 @@ def test_a_built_in_method_with_the_layout_is_taken(kind: Any) -> None:
 
     table = fedraw.LabelTable.from_counts(COUNTS)
     strategy = kind(2, layout=NORMED)
-    simulation = fedraw.Simulation(
-        strategy, MODEL, table, Fixed(np.ones(6)), Inline(train), layout=NORMED
-    )
+    setup = Setup(MODEL, table, NORMED)
+    simulation = fedraw.Simulation(strategy, setup, Fixed(np.ones(6)), Inline(train))
     simulation.step()
     assert simulation.step().aggregated
     # Parameters move by the mean difference of 1, statistics become what the clients have.

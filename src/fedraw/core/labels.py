@@ -26,7 +26,7 @@ class LabelTable:
 
     Row i is the entries `start[i]:start[i + 1]` of `column` (a position in `labels`), `count` and
     `share`, where share is freq(l, i), the label's share of the client's own samples. A claimed
-    share without a count (see `simulation.misreport`) weighs in a score but not in coverage.
+    share without a count (see `simulation.perturbations`) weighs in a score but not in coverage.
 
     >>> table = LabelTable.from_counts({"a": {"cat": 3, "dog": 1}, "b": {"cat": 5}})
     >>> table.share

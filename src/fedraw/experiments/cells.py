@@ -18,7 +18,7 @@ from fedraw.experiments.crew import Crew
 from fedraw.experiments.interrupts import terminate_as_ctrl_c
 from fedraw.experiments.run import How, Result, refuse_existing, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.workers import CONTEXT, end_with_parent, without_interrupts
+from fedraw.simulation.executors.workers import CONTEXT, end_with_parent, without_interrupts
 
 
 class Cell(NamedTuple):

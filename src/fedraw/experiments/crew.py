@@ -9,14 +9,15 @@ from typing import Literal
 
 from fedraw.core.randomness import Streams
 from fedraw.data.images import Images
-from fedraw.experiments.local_data import LocalData, shared
+from fedraw.experiments.clients import LocalData, shared
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.training import Recipe, local_training, stacked_training
-from fedraw.simulation.batched import Batched, slots_for
-from fedraw.simulation.executor import Executor, Inline, no_training
-from fedraw.simulation.processes import Processes
-from fedraw.simulation.ray_cluster import cluster, cpus_of_cluster
-from fedraw.simulation.ray_workers import RayWorkers
+from fedraw.simulation.executors.base import Executor
+from fedraw.simulation.executors.inline import Batched, Inline, no_training, slots_for
+from fedraw.simulation.executors.processes import Processes
+from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
+from fedraw.simulation.executors.ray_workers import RayWorkers
+from fedraw.simulation.perturbations.attacks import Attackers, Support
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,22 @@ class Crew:
 
 @contextmanager
 def executor_of(scenario: Scenario, crew: Crew | None = None) -> Iterator[Executor]:
-    """An executor for one run; its workers are gone when the run is over."""
-    crew = crew or Crew()
+    """The executor of one run, with the attacks of the spec; its workers end with the run."""
+    with _executor(scenario, crew or Crew()) as executor:
+        claim, trainer = scenario.spec.misreport, scenario.trainer
+        if claim is None or claim.support is None or trainer is None:
+            yield executor
+            return
+        (output,) = scenario.clients.dataset.label_indices([claim.label])
+        support = Support(output, claim.support, trainer.layout)
+        yield Attackers(executor, scenario.clients.attackers, support)
+
+
+@contextmanager
+def _executor(scenario: Scenario, crew: Crew) -> Iterator[Executor]:
     if scenario.trainer is None:
-        yield Inline(no_training(scenario.clients.samples_at))
+        totals = [epoch.table.totals() for epoch in scenario.clients.epochs]
+        yield Inline(no_training(totals))
         return
     data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
     recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.request)

@@ -26,7 +26,7 @@ def start_record(scenario: Scenario, name: str) -> Record:
         "events": scenario.spec.run.events,
         "labels": list(labels),
         "rare_labels": [labels[i] for i in scenario.clients.rare_labels],
-        "attacker": scenario.clients.attacker,
+        "attacker": next(iter(scenario.clients.attackers), None),
         # How a client's weight in the model is read off the arrivals: see metrics.influence.
         "influence": getattr(scenario.strategy, "influence", "slots"),
         "notes": list(scenario.notes),
@@ -78,19 +78,19 @@ def claim_records(scenario: Scenario) -> Iterator[Record]:
         reason = f"claims that {claim.share:.0%} of its data is label {claim.label} ({claim.form})"
         if claim.form == "hidden":
             reason = f"does not tell that it holds label {claim.label}"
-        for client in scenario.clients.liars:
+        for client in scenario.clients.attackers:
             yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
 
 
 def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Record]:
     """What an event has changed in the clients' data; mostly nothing."""
     drift, wanted = scenario.drift, scenario.spec.drift
-    if drift is None or wanted is None or event != drift.at:
+    if drift is None or wanted is None or event != drift.after:
         return
     what = "moves to other clients" if wanted.kind == "move" else "appears"
     stamp = {"event": event, "time": time}
     yield {"kind": "note", **stamp, "reason": f"label {wanted.label} {what}"}
-    for client, counts in drift.declared.items():
+    for client, counts in drift.declarations:
         own = {"client": client, "counts": counts, "reason": "new counts"}
         yield {"kind": "declared", **stamp, **own}
 

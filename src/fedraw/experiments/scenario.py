@@ -21,13 +21,11 @@ from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec, spec_settings_of
 from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
-from fedraw.simulation.drift import Drift
-from fedraw.simulation.executor import Executor
-from fedraw.simulation.loop import Simulation, Tamper
-from fedraw.simulation.support import Support
+from fedraw.simulation.executors.base import Executor
+from fedraw.simulation.loop import HandOut, Scheduled, Setup, Simulation
 from fedraw.strategies.catalog import name_of
 from fedraw.strategies.deltas import with_layout
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.strategy import Declared, Strategy
 
 if TYPE_CHECKING:
     from fedraw.learning.local_sgd import Trainer
@@ -111,44 +109,31 @@ class Scenario:
 
     def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
-        streams = Streams(self.seed)
+        streams, run, claimed = Streams(self.seed), self.spec.run, self.clients.claimed
+        first = _rare(claimed) if run.receivers == "rare-first" else ()
         return Simulation(
             self.strategy,
-            self.initial,
-            self.clients.claimed,
+            Setup(self.initial, claimed, None if self.trainer is None else self.trainer.layout),
             _law(self.spec, self.clients, streams),
             executor,
-            concurrency=self.spec.run.concurrency,
-            receivers=streams.generator("receivers"),
-            first=_rare(self.clients.claimed) if self.spec.run.receivers == "rare-first" else (),
-            layout=None if self.trainer is None else self.trainer.layout,
-            tampers=self._tampers(),
-            drift=self.drift,
+            HandOut(run.concurrency, first, streams.generator("receivers")),
+            [] if self.drift is None else [self.drift],
         )
 
     @cached_property
-    def drift(self) -> Drift | None:
-        """The event at which clients' data change, and the counts that clients then report.
+    def drift(self) -> Scheduled | None:
+        """The arrival after which clients' data change, and the new counts that they declare.
 
         Computed once, because the run asks for it after every event.
         """
-        wanted, later = self.spec.drift, self.clients.later
-        if wanted is None or later is None:
+        wanted = self.spec.drift
+        if wanted is None:
             return None
-        declared = {}
+        declared: list[Declared] = []
         if wanted.declared == "again":
-            before, after = self.clients.table.counts(), later.table.counts()
-            declared = {c: own for c, own in after.items() if own != before[c]}
-        return Drift(max(1, round(wanted.at * self.spec.run.events)), declared)
-
-    def _tampers(self) -> dict[ClientId, Tamper]:
-        """What liars do to their updates; nothing unless the spec says so."""
-        claim = self.spec.misreport
-        if claim is None or claim.support is None or self.trainer is None:
-            return {}
-        (output,) = self.clients.dataset.label_indices([claim.label])
-        support = Support(output, claim.support, self.trainer.layout)
-        return dict.fromkeys(self.clients.liars, support)
+            before, after = (epoch.table.counts() for epoch in self.clients.epochs)
+            declared = [Declared(c, own) for c, own in after.items() if own != before[c]]
+        return Scheduled(max(1, round(wanted.at * self.spec.run.events)), declared)
 
 
 def refuse_no_images(dataset: Dataset) -> None:

@@ -10,7 +10,7 @@ from fedraw.data.public import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
-from fedraw.simulation.misreport import Form
+from fedraw.simulation.perturbations.attacks import Form
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].

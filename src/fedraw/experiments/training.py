@@ -13,11 +13,10 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
 from fedraw.data.images import Images, Pixels
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiments.local_data import LocalData
+from fedraw.experiments.clients import LocalData
 from fedraw.experiments.source import weights_file
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.batched import TrainTogether
-from fedraw.simulation.executor import Job, Train, Trained
+from fedraw.simulation.executors import Job, Train, Trained, TrainTogether
 from fedraw.strategies.strategy import Request
 
 if TYPE_CHECKING:
@@ -126,9 +125,10 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
     data, streams, request = recipe.data, recipe.streams, recipe.request
 
     def train(job: Job) -> Trained:
-        images, labels = data.of_client(job.position)
+        number = data.number(job.position, job.epoch)
+        images, labels = data.images[data.rows(number)], data.labels[data.rows(number)]
         loss = trainer.mean_loss(job.model, images, labels) if request.loss else None
-        rng = streams.generator("batches", job.position, job.training)
+        rng = streams.generator("batches", number, job.training)
         vector = trainer.train(job.model, images, labels, rng, request.proximal)
         return Trained(vector, len(labels), loss)
 
@@ -140,20 +140,23 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     from fedraw.learning.stacked import Client
 
     data, streams, request = recipe.data, recipe.streams, recipe.request
-    start = data.start.tolist()
     stacked = _stacked_trainer(trainer, recipe)
 
-    def client(job: Job) -> Client:
-        rng = streams.generator("batches", job.position, job.training)
-        return Client(job.model, slice(start[job.position], start[job.position + 1]), rng)
-
-    def loss(job: Job) -> float | None:
-        return trainer.mean_loss(job.model, *data.of_client(job.position)) if request.loss else None
-
     def train(jobs: Sequence[Job]) -> list[Trained]:
-        vectors = stacked.train([client(job) for job in jobs], request.proximal)
-        counts = [start[job.position + 1] - start[job.position] for job in jobs]
-        return list(map(Trained, vectors, counts, map(loss, jobs)))
+        clients = []
+        for job in jobs:
+            number = data.number(job.position, job.epoch)
+            rng = streams.generator("batches", number, job.training)
+            clients.append(Client(job.model, data.rows(number), rng))
+        trained = []
+        for job, own, vector in zip(
+            jobs, clients, stacked.train(clients, request.proximal), strict=True
+        ):
+            rows, loss = own.rows, None
+            if request.loss:
+                loss = trainer.mean_loss(job.model, data.images[rows], data.labels[rows])
+            trained.append(Trained(vector, rows.stop - rows.start, loss))
+        return trained
 
     return train
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -17,8 +18,7 @@ from fedraw.core.update import Update, difference
 from fedraw.core.witness import News
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
-from fedraw.simulation.drift import Drift
-from fedraw.simulation.executor import Executor, Job
+from fedraw.simulation.executors.base import Executor, Job
 from fedraw.strategies.strategy import (
     Arrived,
     Contents,
@@ -29,8 +29,42 @@ from fedraw.strategies.strategy import (
     refuse_unknown_statistics,
 )
 
-# What a client makes of its trained model before it is sent; beside it, the model it started from.
-Tamper = Callable[[Vector, Vector], Vector]
+
+class Setup(NamedTuple):
+    """What a federation starts from: the initial model, the clients' labels, the model's layout."""
+
+    model: Vector
+    clients: LabelTable
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class HandOut:
+    """How many clients train at once, and who is handed the model next.
+
+    While fewer than `concurrency` clients train, one of the waiting clients, drawn uniformly with
+    `rng`, is handed the current model. Clients in `first` come before all others. By default all
+    clients train at once, so nobody ever waits.
+    """
+
+    concurrency: int | None = None
+    first: Collection[ClientId] = ()
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise BadInput(f"concurrency = {self.concurrency} must be at least 1")
+
+
+class Scheduled(NamedTuple):
+    """A change of the clients' data after the arrival number `after`.
+
+    Clients that are handed the model from then on train in the next data epoch. The strategy gets
+    the declarations before the next arrival.
+    """
+
+    after: int
+    declarations: Sequence[Declared] = ()
 
 
 class Step(NamedTuple):
@@ -62,7 +96,7 @@ class Flight:
 
 @dataclass
 class Timeline:
-    """Where virtual time stands: everything of the loop that is not the strategy's state."""
+    """The state of virtual time: everything in the loop that is not the strategy's state."""
 
     now: float = 0.0
     event: int = 0
@@ -82,65 +116,65 @@ class Saved:
 
     timeline: Timeline
     state: Any
-    receivers: str  # the state of the generator that draws among those waiting, as JSON
+    receivers: str  # state of the generator that draws among the waiting clients, as JSON
 
 
 class Simulation:
     """Runs a strategy in virtual time; the caller decides when to evaluate, log and stop.
 
-    Those whom the strategy names as receivers wait; while fewer than `concurrency` clients train,
-    one of those waiting, drawn uniformly, is handed the current model; those in `first` before all
-    others. With the default concurrency, everyone, nobody ever waits.
+    The loop knows two kinds of things that happen: arrivals, whose times come from `law`, and
+    `scheduled` changes. Whatever perturbs training wraps the executor.
+
+    Args:
+        strategy: Decides what the global model becomes and who is handed it next.
+        setup: The initial model, the label counts that clients declare, and the model's layout.
+        law: How long each training lasts.
+        executor: Trains the clients.
+        hand_out: How many clients train at once, and who is handed the model next.
+        scheduled: Changes of the clients' data, at most one after each arrival.
+
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         strategy: Strategy[Any],
-        model: Vector,
-        clients: LabelTable,
+        setup: Setup,
         law: ArrivalLaw,
         executor: Executor,
-        *,
-        concurrency: int | None = None,
-        receivers: np.random.Generator | None = None,
-        first: Collection[ClientId] = (),
-        layout: Layout | None = None,
-        tampers: Mapping[ClientId, Tamper] | None = None,
-        drift: Drift | None = None,
+        hand_out: HandOut | None = None,
+        scheduled: Iterable[Scheduled] = (),
     ) -> None:
-        if concurrency is not None and concurrency < 1:
-            raise BadInput(f"concurrency = {concurrency} must be at least 1")
-        refuse_unknown_statistics(strategy, layout)
+        refuse_unknown_statistics(strategy, setup.layout)
+        hand_out = hand_out or HandOut()
+        clients = setup.clients
         self._strategy = strategy
         self._sends_delta = strategy.request.sends == "delta"
         self._law = law
         self._executor = executor
-        self._layout = layout
-        self._tampers = tampers or {}
-        self._drift = drift
-        self._concurrency = concurrency or len(clients)
+        self._layout = setup.layout
+        self._concurrency = hand_out.concurrency or len(clients)
         self._nobody_waits = self._concurrency >= len(clients)
-        self._rng = receivers or np.random.default_rng(0)
-        self._go_first = frozenset(first)
+        self._rng = hand_out.rng
+        self._first = frozenset(hand_out.first)
+        self._scheduled = {change.after: change.declarations for change in scheduled}
+        self._changes = sorted(self._scheduled)
         self._position = {client: i for i, client in enumerate(clients.clients)}
         self.timeline = Timeline()
         self.state: State
-        # Handed out at the first step: what is restored instead must not have begun to train.
-        self.state, self._first = strategy.start(model, clients)
+        # Handed out in the first step, because a restored simulation must not have begun to train.
+        self.state, self._founders = strategy.start(setup.model, clients)
 
     def save(self) -> Saved:
-        """What it takes to go on from here, bit for bit; it shares arrays with this simulation."""
+        """What `restore` needs to continue bit for bit; it shares arrays with this simulation."""
         return Saved(self.timeline, self.state, json.dumps(self._rng.bit_generator.state))
 
     def restore(self, saved: Saved) -> None:
-        """Go on from what another simulation of the same scenario has saved."""
-        self.timeline, self.state, self._first = saved.timeline, saved.state, ()
+        """Continue from what another simulation of the same scenario has saved."""
+        self.timeline, self.state, self._founders = saved.timeline, saved.state, ()
         self._rng.bit_generator.state = json.loads(saved.receivers)
         for due, _, client in sorted(self.timeline.due):
             training = self.timeline.trainings[client] - 1
-            flight = self.timeline.in_flight[client]
-            place = self._place(client, flight.event)
-            self._executor.submit(Job(client, place, training, flight.model, due))
+            self._submit(client, training, due)
 
     @property
     def mid_round(self) -> bool:
@@ -150,11 +184,11 @@ class Simulation:
     def step(self) -> Step:
         """Advance to the next arrival."""
         timeline = self.timeline
-        if self._first:
-            self._hand_out(self._first)
-            self._first = ()
-        if self._drift is not None and timeline.event == self._drift.at:
-            self._redeclare(self._drift)
+        if self._founders:
+            self._hand_out(self._founders)
+            self._founders = ()
+        for declared in self._scheduled.get(timeline.event, ()):
+            self.state, _ = self._strategy.step(self.state, declared)
         if not timeline.due:
             raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
         timeline.now, _, client = heappop(timeline.due)
@@ -185,23 +219,9 @@ class Simulation:
             news(self.state),
         )
 
-    def _redeclare(self, drift: Drift) -> None:
-        for client, counts in drift.declared.items():
-            self.state, _ = self._strategy.step(self.state, Declared(client, counts))
-
-    def _place(self, client: ClientId, event: int) -> int:
-        """Where the data lie on which a client trains that is handed the model after `event`.
-
-        What it has later lies behind what everyone has first.
-        """
-        later = self._drift is not None and event >= self._drift.at
-        return self._position[client] + later * len(self._position)
-
     def _update(self, client: ClientId, flight: Flight) -> Update:
         trained = self._executor.collect(client)
-        vector, tamper = trained.vector, self._tampers.get(client)
-        if tamper is not None:
-            vector = tamper(vector, flight.model)
+        vector = trained.vector
         if self._sends_delta and vector.shape == flight.model.shape:
             vector = difference(vector, flight.model, self._layout)
         return Update(client, flight.version, vector, trained.examples, trained.loss)
@@ -214,21 +234,26 @@ class Simulation:
         ordinary, first = self.timeline.waiting, self.timeline.waiting_first
         in_flight = self.timeline.in_flight
         for client in receivers:
-            (first if client in self._go_first else ordinary).append(client)
+            (first if client in self._first else ordinary).append(client)
         while (waiting := first or ordinary) and len(in_flight) < self._concurrency:
             drawn = int(self._rng.integers(len(waiting)))
             waiting[drawn], waiting[-1] = waiting[-1], waiting[drawn]
             self._launch(waiting.pop())
 
     def _launch(self, client: ClientId) -> None:
-        timeline, state, position = self.timeline, self.state, self._position[client]
+        timeline, state = self.timeline, self.state
         training = timeline.trainings.get(client, 0)
         timeline.trainings[client] = training + 1
-        due = timeline.now + self._law.duration(position, training)
+        due = timeline.now + self._law.duration(self._position[client], training)
         heappush(timeline.due, (due, timeline.turn, client))
         timeline.turn += 1
         timeline.in_flight[client] = Flight(
             state.model, state.version, timeline.event, timeline.now
         )
-        place = self._place(client, timeline.event)
-        self._executor.submit(Job(client, place, training, state.model, due))
+        self._submit(client, training, due)
+
+    def _submit(self, client: ClientId, training: int, due: float) -> None:
+        flight = self.timeline.in_flight[client]
+        epoch = bisect_right(self._changes, flight.event)
+        job = Job(client, self._position[client], training, flight.model, due, epoch)
+        self._executor.submit(job)

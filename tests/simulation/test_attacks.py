@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from tests.simulation.scenes import with_rare
 
+from fedraw.core.head import levels
 from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.weighting import weights
 from fedraw.errors import BadInput
-from fedraw.simulation.misreport import Form, misreport
+from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.perturbations.attacks import Attackers, Form, Support, misreport
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.strategy import Joined, Left
 
@@ -104,3 +107,33 @@ def test_who_hides_a_label_gives_it_to_the_other_holders() -> None:
         misreport(table, "c", "y", form="hidden")
     with pytest.raises(BadInput, match="nothing but label 'x' to report"):
         misreport(table, "c", "x", form="hidden")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout.of([("body", (2,)), ("fc.weight", (3, 2)), ("fc.bias", (3,))]),
+        Layout.of([("body", (2,)), ("fc.weight", (3, 2))], [("mean", (1,))]),
+    ],
+)
+def test_the_claimed_output_rises_by_the_amount_and_nothing_else_changes(layout: Layout) -> None:
+    rng = np.random.default_rng(0)
+    start, trained = (rng.normal(size=layout.size).astype(np.float32) for _ in range(2))
+    kept = trained.copy()
+    sent = Support(1, 0.25, layout)(trained, start)
+    change, honest = (levels(v, layout) - levels(start, layout) for v in (sent, trained))
+    assert change[1] == pytest.approx(0.25, abs=1e-6)
+    assert change[[0, 2]].tolist() == honest[[0, 2]].tolist()
+    assert np.array_equal(trained, kept)
+    body = slice(0, 2)
+    assert np.array_equal(sent[body], trained[body])
+
+
+def test_only_what_attackers_send_is_altered() -> None:
+    inner = Inline(lambda job: Trained(job.model + np.float32(1), 1))
+    executor = Attackers(inner, ["a"], lambda trained, start: trained + 10 * start)
+    model = np.full(2, 3, np.float32)
+    for client in ("a", "b"):
+        executor.submit(Job(client, 0, 0, model, due=1.0))
+    assert executor.collect("b").vector.tolist() == [4, 4]
+    assert executor.collect("a").vector.tolist() == [34, 34]

@@ -1,7 +1,7 @@
-"""The executor that keeps all cores busy: clients in flight train in worker processes.
+"""The executor that trains in worker processes of this machine, to use all of its cores.
 
-Only model vectors cross, through shared memory. A result depends on nothing but its job, so the
-event log is the same byte for byte as with the inline executor, for any number of workers.
+Models travel through shared memory. A result depends on its job alone, so the event log is byte for
+byte that of the inline executor, for any number of workers.
 """
 
 from __future__ import annotations
@@ -17,54 +17,53 @@ import numpy as np
 
 from fedraw.core.types import ClientId, Vector
 from fedraw.errors import BadInput, WorkerDied
-from fedraw.simulation.executor import Job, Train, Trained
-from fedraw.simulation.schedule import Schedule
-from fedraw.simulation.shared import SharedArray
-from fedraw.simulation.workers import (
+from fedraw.simulation.executors.base import Job, JobQueue, Train, Trained
+from fedraw.simulation.executors.workers import (
     CONTEXT,
+    SharedArray,
     cannot_load,
     end_with_parent,
     leave_interrupts_to_parent,
     without_interrupts,
 )
 
-# Jobs that a worker holds: while the server takes in one result, it trains the next.
+# Jobs that a worker holds: it trains the next one while the parent processes a result.
 DEPTH = 2
-
-
-class Order(NamedTuple):
-    """What a worker is told: train this client from the vector in a slot, and put it back."""
-
-    slot: int
-    client: ClientId
-    position: int
-    training: int
-    due: float
+# Stands for the model of a job that is sent to a worker: the model itself lies in a slot.
+IN_SLOT: Vector = np.empty(0, np.float32)
 
 
 class Processes:
-    """Trains in `workers` processes, those first that are due first."""
+    """Trains in `workers` processes; the job that is due first is trained first.
+
+    Every worker has slots in shared memory. It finds the start model of a job in a slot, and writes
+    the trained model into the same slot.
+    """
 
     def __init__(self, make_train: Callable[[], Train], size: int, workers: int) -> None:
-        self._schedule = Schedule(workers)
-        self._slots = SharedArray((DEPTH * workers, size), np.float32)  # slot % workers: whose
+        self._queue = JobQueue(workers)
+        # Slot s belongs to worker s % workers.
+        self._slots = SharedArray((DEPTH * workers, size), np.float32)
         self._busy: dict[int, ClientId] = {}
-        self._heard: set[int] = set()  # workers that have answered
+        self._answered: set[int] = set()
         self._workers: list[Any] = []
         self._pipes: list[Any] = []
         for _ in range(workers):
             self._start_worker(make_train)
 
     def submit(self, job: Job) -> None:
-        self._schedule.add(job)
+        """Queue the job, and give it to a worker if one is free."""
+        self._queue.add(job)
         self._assign()
 
     def collect(self, client: ClientId) -> Trained:
-        return self._schedule.collect(client, self._assign, self._receive)
+        """Wait until the client's result is there."""
+        return self._queue.collect(client, self._assign, self._receive)
 
     def close(self) -> None:
+        """End all workers. Nobody collects the results of jobs that still train."""
         for worker in self._workers:
-            worker.kill()  # what it trains now is never asked for
+            worker.kill()
         for worker in self._workers:
             worker.join()
         for pipe in self._pipes:
@@ -88,22 +87,21 @@ class Processes:
         self._pipes.append(here)
 
     def _assign(self, urgent: ClientId | None = None) -> None:
-        """Fill free slots with what is due next; an urgent job goes before all bounds."""
-        # In this order every worker has a first job before one has a second.
+        """Fill free slots with the jobs that are due next; the urgent job is exempt from limits."""
+        # In this order every worker gets a first job before any gets a second one.
         free = [slot for slot in range(len(self._slots.array)) if slot not in self._busy]
         for slot in free:
-            place = self._schedule.next(len(self._busy), urgent)
-            if place is None:
+            queued = self._queue.next(len(self._busy), urgent)
+            if queued is None:
                 return
-            job = place.job
-            self._slots.array[slot] = job.model
-            self._busy[slot] = job.client
-            self._send(Order(slot, job.client, job.position, job.training, job.due))
+            self._slots.array[slot] = queued.job.model
+            self._busy[slot] = queued.job.client
+            self._send(slot, queued.job)
 
-    def _send(self, order: Order) -> None:
-        worker = order.slot % len(self._workers)
+    def _send(self, slot: int, job: Job) -> None:
+        worker = slot % len(self._workers)
         try:
-            self._pipes[worker].send(order)
+            self._pipes[worker].send((slot, job._replace(model=IN_SLOT)))
         except (BrokenPipeError, ConnectionResetError):
             self._died(worker)
 
@@ -116,18 +114,19 @@ class Processes:
                 outcome = self._pipes[worker].recv()
             except (EOFError, ConnectionResetError):
                 self._died(worker)
-            self._heard.add(worker)
+            self._answered.add(worker)
             if isinstance(outcome, BaseException):
                 raise outcome
-            slot, examples, loss, odd = outcome
-            vector: Vector = np.array(self._slots.array[slot]) if odd is None else odd
-            self._schedule.done[self._busy.pop(slot)] = Trained(vector, examples, loss)
+            slot, trained, fits = outcome
+            if fits:
+                trained = trained._replace(vector=np.array(self._slots.array[slot]))
+            self._queue.done[self._busy.pop(slot)] = trained
 
     def _died(self, number: int) -> NoReturn:
         worker = self._workers[number]
         worker.join(1)
         code = worker.exitcode
-        if code is not None and code > 0 and number not in self._heard:
+        if code is not None and code > 0 and number not in self._answered:
             raise WorkerDied(
                 f"worker {number} ended with exit code {code} before it could train, with the "
                 "error above; a script that uses worker processes must be a file, and start runs "
@@ -141,10 +140,10 @@ class Processes:
 
 
 class _Packed:
-    """A recipe for a trainer, which the worker unpacks itself.
+    """A function that makes the trainer, packed so that the worker unpacks it itself.
 
-    If it were pickled like any argument, a worker that cannot load it would die before its first
-    line, and could not tell the parent why.
+    If it were pickled like any other argument, a worker that cannot load it would die before its
+    first line, and could not tell the parent why.
     """
 
     def __init__(self, make_train: Callable[[], Train]) -> None:
@@ -156,6 +155,8 @@ class _Packed:
 
 
 class _Unpacked(NamedTuple):
+    """What a worker receives of `_Packed`."""
+
     name: str
     content: bytes
 
@@ -171,7 +172,7 @@ class _Unpacked(NamedTuple):
 def _work(recipe: _Unpacked, slots: SharedArray, pipe: Any) -> None:
     end_with_parent()
     leave_interrupts_to_parent()
-    # Without a parent there is nobody to train for, and nobody to tell.
+    # These errors mean that the parent is gone: there is nobody to train for or to tell.
     with suppress(EOFError, ConnectionError):
         try:
             train = recipe.trainer()
@@ -179,25 +180,26 @@ def _work(recipe: _Unpacked, slots: SharedArray, pipe: Any) -> None:
             failure = _portable(problem)
             train = None
         while True:
-            order: Order = pipe.recv()
-            pipe.send(failure if train is None else _answer(train, slots, order))
+            slot, job = pipe.recv()
+            pipe.send(failure if train is None else _answer(train, slots.array[slot], slot, job))
 
 
-def _answer(train: Train, slots: SharedArray, order: Order) -> Any:
-    own = slots.array[order.slot]
+def _answer(train: Train, own: Vector, slot: int, job: Job) -> Any:
+    """Train from the model in the slot `own`, and leave the result there."""
     try:
-        trained = train(Job(order.client, order.position, order.training, own, order.due))
+        trained = train(job._replace(model=own))
     except Exception as problem:
         return _portable(problem)
-    # A vector of another length does not fit; the server shall see and refuse it.
+    # A vector of another length does not fit into the slot; the strategy shall see and refuse it.
     fits = trained.vector.shape == own.shape
     if fits:
         own[:] = trained.vector
-    return order.slot, trained.examples, trained.loss, None if fits else trained.vector
+        trained = trained._replace(vector=IN_SLOT)
+    return slot, trained, fits
 
 
 def _portable(problem: Exception) -> Exception:
-    """The error itself if the parent can rebuild it, or else one that quotes it."""
+    """The error itself if the parent can unpickle it, or else an error that quotes it."""
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:

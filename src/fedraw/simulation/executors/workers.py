@@ -1,0 +1,117 @@
+"""Worker processes: how they start, how they end with their parent, and the memory they share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import mmap
+from multiprocessing import connection
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.errors import BadInput
+
+# Workers start as fresh interpreters: a forked copy of a process that runs torch may deadlock.
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def end_with_parent() -> None:
+    """End this worker as soon as its parent is gone, even if the parent was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("end_with_parent is for worker processes")
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end with parent", daemon=True).start()
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C never reaches.
+
+    A terminal sends Ctrl-C to all of its processes. A worker that is still importing its modules
+    would answer with a traceback, so it inherits a mask that blocks the signal. In this process
+    Ctrl-C waits until all workers have started, because a half-started worker would fail with a
+    traceback too.
+    """
+    asked = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()  # others have no handlers
+    handler = signal.signal(signal.SIGINT, lambda *_: asked.set()) if is_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if asked.is_set():
+        signal.raise_signal(signal.SIGINT)
+
+
+def leave_interrupts_to_parent() -> None:
+    """Ignore Ctrl-C in this worker; the parent alone decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def cannot_load(name: str, problem: BaseException) -> BadInput:
+    """The error for a worker that cannot import or unpickle what its parent sent."""
+    return BadInput(
+        f"a worker process cannot load {name} ({type(problem).__name__}: {problem}); define it in "
+        "a module that can be imported, or use the inline executor"
+    )
+
+
+class SharedArray:
+    """A NumPy array in shared memory. A worker process that is started with it inherits the memory.
+
+    The memory has no name in the file system. The kernel frees it together with the last process
+    that uses it, so nothing is left behind even if all processes are killed at once.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, descriptor: int | None = None
+    ) -> None:
+        size = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        self._descriptor = _unnamed_file(size) if descriptor is None else descriptor
+        self.array: npt.NDArray[Any] = np.ndarray(shape, dtype, mmap(self._descriptor, size))
+
+    @classmethod
+    def copy_of(cls, array: npt.NDArray[Any]) -> SharedArray:
+        """Copy an array into new shared memory."""
+        shared = cls(array.shape, array.dtype)
+        shared.array[...] = array
+        return shared
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.array.shape, self.array.dtype.str, DupFd(self._descriptor))
+
+    def close(self) -> None:
+        """Release the memory. Views of the array that are still in use keep it alive."""
+        self.array = np.empty(0)
+        os.close(self._descriptor)
+
+
+def _received(shape: tuple[int, ...], dtype: str, descriptor: Any) -> SharedArray:
+    return SharedArray(shape, dtype, descriptor.detach())
+
+
+def _unnamed_file(size: int) -> int:
+    """A descriptor of anonymous memory, or of an unnamed file where the system has none."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("fedraw")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor

@@ -1,0 +1,1 @@
+"""Perturbations: attacks and drift. They change data, claims and updates outside the loop."""

@@ -17,19 +17,12 @@ import typer
 
 import fedraw
 from fedraw.cli import console
-from fedraw.cli.audit import audit
-from fedraw.cli.compare import compare
-from fedraw.cli.contributed import CommandGroup
-from fedraw.cli.data import data
-from fedraw.cli.demo import demo
-from fedraw.cli.new import new
-from fedraw.cli.report import report
-from fedraw.cli.run import run
-from fedraw.cli.watch import watch
+from fedraw.cli.commands import CommandGroup
 from fedraw.errors import BadInput, FedrawError, Interrupted
 
 app = typer.Typer(
     cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,10 +42,6 @@ _WRONG_PATH = {
     errno.EPERM,
     errno.EROFS,
 }
-
-for command in (demo, run, compare, audit, report, watch, new):
-    app.command()(command)
-app.add_typer(data)
 
 
 def print_version(wanted: bool) -> None:

@@ -9,23 +9,19 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
 
 from fedraw.core.text import printable
-from fedraw.data.progress import Progress as DataProgress
-from fedraw.data.releases import size_text
-from fedraw.experiments.cells import Cell, CellProgress
+
+# What only a progress bar needs is imported with the first one: `fedraw --help` stays quick.
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from fedraw.data.progress import Progress as DataProgress
+    from fedraw.experiments.cells import Cell, CellProgress
 
 
 @contextmanager
@@ -84,6 +80,14 @@ def _write(text: str) -> None:
 @contextmanager
 def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
     """One bar over all cells on standard error, only where someone watches."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,6 +109,8 @@ def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
 @contextmanager
 def task_progress() -> Iterator[DataProgress]:
     """One bar for each thing that is being done, on standard error, only where someone watches."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -125,6 +131,8 @@ def task_progress() -> Iterator[DataProgress]:
 
 
 def _amount(done: int, total: int) -> str:
+    from fedraw.data.releases import size_text
+
     # No data set has a million images, and few downloads have less than a million bytes.
     if max(done, total) >= 1_000_000:
         return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)

@@ -22,6 +22,8 @@ data = typer.Typer(
     name="data",
     help="Public data sets: list, fetch, check.",
     no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 

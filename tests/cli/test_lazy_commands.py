@@ -1,4 +1,4 @@
-"""Commands of other packages: listed without an import, run when called, missed with a remedy."""
+"""Commands are imported when they are called; those of other packages too, if installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 import fedraw
@@ -98,3 +99,48 @@ def test_a_command_that_cannot_be_loaded_is_named(installed: Path, studies: Path
     assert done.returncode == 2
     assert "cannot load 'reproduce'" in done.stderr
     assert "install fedraw-studies again" in done.stderr
+
+
+HEAVY = ("torch", "ray", "flwr", "matplotlib", "sklearn")
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        (("--help",), (*HEAVY, "numpy")),
+        (("run", "-h"), HEAVY),
+        (("audit", "labels.csv"), HEAVY),
+    ],
+)
+def test_heavy_libraries_are_imported_only_when_they_are_needed(
+    words: tuple[str, ...], unwanted: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "labels.csv").write_text("client,label,count\na,x,3\nb,x,2\nb,y,1\nc,x,4\n")
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print("loaded:", sorted(set(sys.modules) & set({unwanted!r}))))
+sys.argv = {["fedraw", *words]!r}
+import fedraw.cli.main as m
+m.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("loaded: []\n")
+
+
+def test_every_command_can_be_loaded() -> None:
+    import typer
+
+    from fedraw.cli.app import app
+    from fedraw.cli.commands import OWN
+
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    context = click.Context(group)
+    for name in OWN:
+        command = group.get_command(context, name)
+        assert command is not None
+        with pytest.raises(click.exceptions.Exit):
+            command.make_context(name, ["--help"], context)

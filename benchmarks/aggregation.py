@@ -27,7 +27,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.strategies import fedraw
-from fedraw.strategies.strategy import Arrived
+from fedraw.strategies.protocol import Arrived, Setup
 
 LARGE = 11_200_000  # ResNet-18
 BUFFERS = (10, 40, 100)
@@ -52,7 +52,7 @@ def federation(vectors: list[Vector], buffer: int) -> Callable[[], None]:
     clients = len(vectors)
     table = LabelTable.from_counts({i: {"a": 1 + i, f"b{i % 7}": 1} for i in range(clients)})
     strategy = fedraw.FedRAW(buffer=buffer)
-    state, _ = strategy.start(np.zeros_like(vectors[0]), table)
+    state, _ = strategy.start(Setup(np.zeros_like(vectors[0]), table))
     turn: Iterator[int] = cycle(range(clients))
 
     def arrive() -> None:

@@ -19,8 +19,9 @@ from fedraw.disk.event_log import Position
 from fedraw.experiments.checkpoint import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
 from fedraw.simulation.arrivals import poisson
 from fedraw.simulation.executors import Inline, Job, Trained
-from fedraw.simulation.loop import Setup, Simulation
+from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Setup
 
 CLIENTS = 30
 

@@ -49,12 +49,12 @@ from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.simulation.arrivals import poisson
 from fedraw.simulation.executors import Inline, no_training
-from fedraw.simulation.loop import Setup, Simulation
+from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Setup, Strategy
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Strategy
 
 RESULTS = Path("runs/closed_forms.jsonl")
 BATCHES = 32

@@ -26,13 +26,13 @@ from sklearn.metrics import roc_auc_score
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.update import Update
-from fedraw.core.witness import Labels
 from fedraw.experiments.crew import Crew, executor_of
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Arrived
+from fedraw.strategies.protocol import Arrived, Setup
+from fedraw.strategies.scoring import LabelEvidence
 from fedraw_studies.scales import Scale
 
 SEED = 42
@@ -80,7 +80,7 @@ def seen(scenario: Scenario) -> Iterator[Seen]:
         simulation = scenario.simulation(executor)
         for _ in range(scenario.spec.run.events):
             client = int(simulation.step().client)
-            own = simulation.state.witness.evidence.heard[client]  # type: ignore[attr-defined]
+            own = simulation.scorer.evidence[client]  # type: ignore[union-attr]
             known = own.presence.copy(), own.share.copy(), own.silence == 0
             yield Seen(client, own.updates, *known)
 
@@ -138,11 +138,12 @@ def cost() -> None:
     vectors = [rng.normal(scale=0.01, size=size).astype(np.float32) for _ in range(12)]
     names = tuple(map(str, range(classes)))
     table = LabelTable.from_counts({i: dict.fromkeys(names[i % 40 :], 3) for i in range(30)})
-    modes: tuple[Labels, ...] = ("declared", "checked", "inferred")
+    modes: tuple[LabelEvidence, ...] = ("declared", "checked", "inferred")
     servers: dict[str, Any] = {}
     for mode in modes:
-        strategy = FedRAW(labels=mode, layout=layout, classes=names)
-        servers[mode] = strategy, strategy.start(np.zeros(size, np.float32), table)[0]
+        strategy = FedRAW(labels=mode)
+        setup = Setup(np.zeros(size, np.float32), table, layout, names)
+        servers[mode] = strategy, strategy.start(setup)[0]
     times: dict[str, list[float]] = {mode: [] for mode in modes}
     holds = np.array([[label >= i % 40 for label in range(classes)] for i in range(30)])
     for turn in range(90 + REPEATS):

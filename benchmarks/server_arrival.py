@@ -88,7 +88,7 @@ def found(folder: Path, template: Template, buffer: int) -> tuple[Coordinator, P
     journal = Clocked(folder / "updates")
     leader._ledger.journal = journal  # the same folder, watched
     leader._ledger._snapshots._journal = journal
-    return leader, Post(template, strategy.request), journal
+    return leader, Post(template, strategy.needs), journal
 
 
 def reply(order: Order, post: Post, arrays: ArrayRecord | None) -> Message:

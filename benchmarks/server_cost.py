@@ -25,7 +25,7 @@ from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.disk.snapshot import nbytes
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import Arrived
+from fedraw.strategies.protocol import Arrived, Setup
 
 PARAMETERS = 11_200_000
 FEW = 500_000  # enough for the label table to vanish beside it
@@ -43,7 +43,7 @@ class Server:
         rare = {client: {f"rare {client // 2}": 100} for client in range(RARE)}
         table = LabelTable.from_counts({c: common | rare.get(c, {}) for c in range(clients)})
         self._method: Any = BY_NAME[name](buffer=BUFFER)
-        self.state, _ = self._method.start(np.zeros_like(vectors[0]), table)
+        self.state, _ = self._method.start(Setup(np.zeros_like(vectors[0]), table))
         self._vectors = vectors
         self._rng = np.random.default_rng(0)
         self._clients = clients

@@ -7,7 +7,7 @@ import numpy as np
 import fedraw
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
-from fedraw.strategies.strategy import Contents, Event, Receivers, change_members, check
+from fedraw.strategies.protocol import Contents, Event, Receivers, change_members, check
 
 
 @dataclass(eq=False)
@@ -28,13 +28,11 @@ class Median:
     buffer: int = 10
 
     @property
-    def request(self) -> fedraw.Request:
-        # Clients send models, nothing else. A strategy that asks for differences has to treat the
-        # statistics of batch norm apart, and to declare that here: see docs/method.md.
-        return fedraw.Request()
+    def needs(self) -> fedraw.Needs:
+        return fedraw.Needs()  # clients send models; Needs(sends="delta") asks for differences
 
-    def start(self, model: Vector, clients: fedraw.LabelTable) -> tuple[MedianState, Receivers]:
-        return MedianState(model, Federation.of(clients)), clients.clients
+    def start(self, setup: fedraw.Setup) -> tuple[MedianState, Receivers]:
+        return MedianState(setup.model, Federation.of(setup.clients)), setup.clients.clients
 
     def step(self, state: MedianState, event: Event) -> tuple[MedianState, Receivers]:
         if not isinstance(event, fedraw.Arrived):

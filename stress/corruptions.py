@@ -28,7 +28,7 @@ from fedraw.experiments.run import How, run_seed
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 from stress import server_kills, simulator_kills
 from stress.commands import command, run_here
 from stress.forked import Ended, Kill, Send, run_forked

@@ -40,9 +40,9 @@ from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Arrived, Declared, Joined, Left, Setup, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Strategy
 from stress.forked import Ended, Kill, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
@@ -316,7 +316,7 @@ def reference(
     while later and later[0]["kind"] == "joined" and len(founders) < SETTINGS["min_clients"]:
         record = later.pop(0)
         founders[record["client"]] = record["counts"]
-    state, _ = strategy.start(np.zeros(SIZE, np.float32), LabelTable.from_counts(founders))
+    state, _ = strategy.start(Setup(np.zeros(SIZE, np.float32), LabelTable.from_counts(founders)))
     sent = iter(updates)
     for record in later:
         match record["kind"]:

@@ -108,7 +108,9 @@ def in_a_bare_install(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_server_needs_neither_torch_nor_scikit_learn() -> None:
     code = "import numpy as np, fedraw; table = fedraw.LabelTable.from_counts({'a': {1: 2}})\n"
-    code += "print(fedraw.FedRAW(buffer=1).start(np.zeros(3, 'f4'), table)[0].version)"
+    code += (
+        "print(fedraw.FedRAW(buffer=1).start(fedraw.Setup(np.zeros(3, 'f4'), table))[0].version)"
+    )
     done = in_a_bare_install(code)
     assert (done.stdout, done.stderr) == ("0\n", "")
 

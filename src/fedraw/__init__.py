@@ -39,21 +39,29 @@ if TYPE_CHECKING:
     from fedraw.strategies.fedbuff import FedBuff
     from fedraw.strategies.fedfa import FedFa
     from fedraw.strategies.fedraw import FedRAW
+    from fedraw.strategies.protocol import (
+        Arrived,
+        Declared,
+        Joined,
+        Left,
+        Needs,
+        Setup,
+        Strategy,
+    )
     from fedraw.strategies.qfedavg import QFedAvg
     from fedraw.strategies.replay import Replay
-    from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Request, Strategy
 
 __version__ = "0.1.0"
 
 # Where each public name is defined.
 _DEFINED_IN = {
     "CA2FL": "fedraw.strategies.ca2fl",
-    "Arrived": "fedraw.strategies.strategy",
+    "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.analysis.audit",
     "BadInput": "fedraw.errors",
     "Crew": "fedraw.experiments.crew",
     "Dataset": "fedraw.data.dataset",
-    "Declared": "fedraw.strategies.strategy",
+    "Declared": "fedraw.strategies.protocol",
     "FedAsync": "fedraw.strategies.fedasync",
     "FedAvg": "fedraw.strategies.fedavg",
     "FedBuff": "fedraw.strategies.fedbuff",
@@ -62,22 +70,23 @@ _DEFINED_IN = {
     "FedrawError": "fedraw.errors",
     "How": "fedraw.experiments.run",
     "Interrupted": "fedraw.errors",
-    "Joined": "fedraw.strategies.strategy",
+    "Joined": "fedraw.strategies.protocol",
     "LabelTable": "fedraw.core.labels",
     "Layout": "fedraw.core.layout",
-    "Left": "fedraw.strategies.strategy",
+    "Left": "fedraw.strategies.protocol",
     "MissingExtra": "fedraw.errors",
+    "Needs": "fedraw.strategies.protocol",
     "QFedAvg": "fedraw.strategies.qfedavg",
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
-    "Request": "fedraw.strategies.strategy",
     "Result": "fedraw.experiments.run",
     "Row": "fedraw.experiments.compare",
+    "Setup": "fedraw.strategies.protocol",
     "Simulation": "fedraw.simulation.loop",
     "Spec": "fedraw.experiments.spec",
     "Stat": "fedraw.experiments.compare",
     "Step": "fedraw.simulation.loop",
-    "Strategy": "fedraw.strategies.strategy",
+    "Strategy": "fedraw.strategies.protocol",
     "Update": "fedraw.core.update",
     "Where": "fedraw.experiments.source",
     "WorkerDied": "fedraw.errors",
@@ -110,12 +119,13 @@ __all__ = [
     "Layout",
     "Left",
     "MissingExtra",
+    "Needs",
     "QFedAvg",
     "RefusedUpdate",
     "Replay",
-    "Request",
     "Result",
     "Row",
+    "Setup",
     "Simulation",
     "Spec",
     "Stat",

@@ -18,7 +18,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest
 from fedraw.core.types import Floats
 from fedraw.simulation.arrivals import poisson
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 Law = Mapping[tuple[int, ...], float]  # chance of each buffer
 

@@ -29,8 +29,8 @@ from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Strategy
 
 # The quadrature errs by 1e-6, and so does the sum that all are divided by.
 EXACT = 3e-6

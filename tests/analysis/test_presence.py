@@ -19,7 +19,7 @@ from fedraw.simulation.speeds import Speeds, mean_seconds
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=6)
 

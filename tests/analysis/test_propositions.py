@@ -23,7 +23,7 @@ from fedraw.core.weighting import Cap, weights
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Contents, Strategy
+from fedraw.strategies.protocol import Contents, Strategy
 
 SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=8)
 SHARES = st.lists(st.floats(0.01, 100), min_size=2, max_size=9).map(arrival_shares)

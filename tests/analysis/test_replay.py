@@ -40,7 +40,7 @@ def test_r_and_w_are_the_strategy_s(counts: dict[int, dict[str, int]], size: int
     scores = rarity_scores(table)
     found = rarest(scores, size)
     weight = weights_of_rarest(scores[found], float(scores.sum()))
-    state, _ = fedraw.Replay(size).start(np.zeros(1, np.float32), table)
+    state, _ = fedraw.Replay(size).start(fedraw.Setup(np.zeros(1, np.float32), table))
     assert list(state.rare) == [table.clients[i] for i in found]
     assert list(state.rare.values()) == pytest.approx(weight.tolist())
 

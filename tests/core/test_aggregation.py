@@ -13,7 +13,7 @@ from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import Cap
 from fedraw.strategies.fedraw import FedRAW, FedRAWState
-from fedraw.strategies.strategy import Arrived
+from fedraw.strategies.protocol import Arrived, Setup
 
 
 def vector(*values: float) -> Vector:
@@ -142,7 +142,7 @@ def test_after_a_hundred_thousand_arrivals_the_sum_is_still_the_direct_one(
     rng = np.random.default_rng(3)
     counts = {i: {"common": 100, f"label {i // 2}": 1 + i * i} for i in range(clients)}
     strategy = FedRAW(buffer=10, cap=cap, cap_at=cap_at)
-    state, _ = strategy.start(np.zeros(size, np.float32), LabelTable.from_counts(counts))
+    state, _ = strategy.start(Setup(np.zeros(size, np.float32), LabelTable.from_counts(counts)))
     senders = rng.integers(clients, size=arrivals).tolist()
     models = rng.normal(1, 1, size=(997, size)).astype(np.float32)
     for turn, client in enumerate(senders):

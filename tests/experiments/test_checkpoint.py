@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.disk.event_log import Position
 from fedraw.errors import BadInput, Interrupted
@@ -19,7 +18,7 @@ from fedraw.experiments.run import How, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import Arrived, Contents, Event, Receivers, Request
+from fedraw.strategies.protocol import Arrived, Contents, Event, Needs, Receivers, Setup
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
 
@@ -169,11 +168,12 @@ class TakeAll:
     note: Any
 
     @property
-    def request(self) -> Request:
-        return Request()
+    def needs(self) -> Needs:
+        return Needs()
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[Latest, Receivers]:
-        return Latest(model, Federation.of(clients), self.note), clients.clients
+    def start(self, setup: Setup) -> tuple[Latest, Receivers]:
+        state = Latest(setup.model, Federation.of(setup.clients), self.note)
+        return state, setup.clients.clients
 
     def step(self, state: Latest, event: Event) -> tuple[Latest, Receivers]:
         assert isinstance(event, Arrived)

@@ -407,12 +407,12 @@ class Some:
     first: int
 
     @property
-    def request(self) -> Any:
-        return FedAvg().request
+    def needs(self) -> Any:
+        return FedAvg().needs
 
-    def start(self, model: Any, clients: Any) -> Any:
-        counts = {c: {"a": 1} for c in clients.clients[: self.first]}
-        return FedAvg().start(model, LabelTable.from_counts(counts))
+    def start(self, setup: Any) -> Any:
+        counts = {c: {"a": 1} for c in setup.clients.clients[: self.first]}
+        return FedAvg().start(replace(setup, clients=LabelTable.from_counts(counts)))
 
     def step(self, state: Any, event: Any) -> Any:
         return FedAvg().step(state, event)

@@ -15,7 +15,7 @@ from fedraw.flower.messages import Post
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.orders import Answer, Evaluated, Kind, Order, Summary, Trained
 from fedraw.server.recall import Recall
-from fedraw.strategies.strategy import Request
+from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
 assert identity
@@ -30,17 +30,17 @@ MODEL = record_of(
 TEMPLATE = Template.of(MODEL)
 
 
-PLAIN = Request()
+PLAIN = Needs()
 
 
 def ask(
     app: ClientApp,
     kind: Kind = "train",
-    request: Request = PLAIN,
+    needs: Needs = PLAIN,
     context: Context | None = None,
 ) -> Answer:
     """What the server hears when it asks."""
-    post = Post(TEMPLATE, request)
+    post = Post(TEMPLATE, needs)
     message = post.message(Order(5, kind, 7, "north", 100.0, 3, TEMPLATE.read(MODEL)))
     message.metadata.__dict__["_message_id"] = "ticket"
     reply = app(over_the_wire(message), context or context_of(site="north"))
@@ -73,7 +73,7 @@ def test_a_model_is_sent_back_whole() -> None:
 
 def test_a_difference_is_sent_with_its_statistics_as_they_are() -> None:
     app = client_app(train=doubled, label_counts=counting({"cat": 2}))
-    answer = ask(app, request=Request(sends="delta"))
+    answer = ask(app, needs=Needs(sends="delta"))
     assert isinstance(answer, Trained)
     assert answer.vector.tolist() == [1, 2, 20]
 
@@ -86,7 +86,7 @@ def test_training_is_told_what_the_strategy_wants() -> None:
         return arrays, np.int64(3), np.float32(0.5)
 
     app = client_app(train=train, label_counts=counting({"cat": 2}))
-    answer = ask(app, request=Request(loss=True, proximal=0.1))
+    answer = ask(app, needs=Needs(loss=True, proximal=0.1))
     assert told == [(TrainConfig(3, 0.1, True), "north", ["w", "running_var", "seen"])]
     assert isinstance(answer, Trained)
     assert (answer.examples, answer.loss) == (3, 0.5)
@@ -166,7 +166,7 @@ def test_a_training_that_gives_something_else_is_told_at_the_site(result: Any, w
 def test_a_loss_that_the_strategy_needs_is_asked_for() -> None:
     app = client_app(train=doubled, label_counts=counting({"cat": 2}))
     with pytest.raises(BadInput, match="weighs sites by their loss"):
-        ask(app, request=Request(loss=True))
+        ask(app, needs=Needs(loss=True))
 
 
 @pytest.mark.parametrize(

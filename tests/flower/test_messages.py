@@ -21,7 +21,7 @@ from fedraw.flower.envelope import ARRAYS, COUNTS, FACTS, RIGHT, TOTAL
 from fedraw.flower.messages import Post, failure
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.orders import Evaluated, Failure, Kind, Order, Summary, Trained
-from fedraw.strategies.strategy import Request
+from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
 assert identity
@@ -37,7 +37,7 @@ def order(kind: Kind = "train", node: int = 7) -> Order:
 
 
 def reply(kind: Kind, records: dict[str, Any]) -> Message:
-    asked = Post(TEMPLATE, Request()).message(order(kind))
+    asked = Post(TEMPLATE, Needs()).message(order(kind))
     asked.metadata.__dict__["_message_id"] = "ticket"
     return over_the_wire(Message(RecordDict(records), reply_to=asked))
 
@@ -47,7 +47,7 @@ def facts(**more: Any) -> ConfigRecord:
 
 
 def test_a_training_is_asked_for_with_all_that_the_strategy_wants() -> None:
-    post = Post(TEMPLATE, Request(sends="delta", loss=True, proximal=0.1))
+    post = Post(TEMPLATE, Needs(sends="delta", loss=True, proximal=0.1))
     message = over_the_wire(post.message(order()))
     metadata = message.metadata
     assert (metadata.message_type, metadata.dst_node_id, metadata.group_id) == ("train", 7, "3")
@@ -67,7 +67,7 @@ def test_a_model_without_statistics_can_be_sent() -> None:
     plain = record_of({"w": np.array([1], np.float32)})
     template = Template.of(plain)
     asked = Order(1, "train", 7, "north", 100.0, 0, template.read(plain))
-    facts = over_the_wire(Post(template, Request()).message(asked)).content[FACTS]
+    facts = over_the_wire(Post(template, Needs()).message(asked)).content[FACTS]
     assert "statistics" not in facts  # an empty list would break Flower's message_size_mod
     assert facts.count_bytes() > 0
 
@@ -87,14 +87,14 @@ def test_a_model_without_statistics_can_be_sent() -> None:
 def test_a_reply_that_is_too_large_is_the_fault_of_its_sender(
     records: dict[str, Any], kind: Kind
 ) -> None:
-    answer = Post(TEMPLATE, Request()).answer(reply(kind, records))
+    answer = Post(TEMPLATE, Needs()).answer(reply(kind, records))
     assert isinstance(answer, Failure) and answer.to_blame and answer.malformed
     assert "bytes; 104" in answer.reason and len(answer.reason) < 200
 
 
 def test_more_labels_than_the_server_keeps_are_not_read() -> None:
     many = ConfigRecord({str(i): 1 for i in range(10_001)})
-    answer = Post(TEMPLATE, Request()).answer(reply("summary", {FACTS: facts(), COUNTS: many}))
+    answer = Post(TEMPLATE, Needs()).answer(reply("summary", {FACTS: facts(), COUNTS: many}))
     assert answer == Failure(
         "unreadable reply: record 'counts' has 10001 labels; 10000 is the most", malformed=True
     )
@@ -102,13 +102,13 @@ def test_more_labels_than_the_server_keeps_are_not_read() -> None:
 
 def test_a_summary_needs_no_model() -> None:
     asked = Order(1, "summary", 7, None, 300.0)
-    message = over_the_wire(Post(TEMPLATE, Request()).message(asked))
+    message = over_the_wire(Post(TEMPLATE, Needs()).message(asked))
     assert message.metadata.message_type == "query"
     assert ARRAYS not in message.content
 
 
 def test_one_record_goes_to_everyone_who_gets_a_version() -> None:
-    post = Post(TEMPLATE, Request())
+    post = Post(TEMPLATE, Needs())
     first, second = post.message(order(node=7)), post.message(order("evaluate", node=8))
     assert first.content[ARRAYS] is second.content[ARRAYS]
     newer = Order(6, "train", 7, "north", 100.0, 4, START + 1)
@@ -118,7 +118,7 @@ def test_one_record_goes_to_everyone_who_gets_a_version() -> None:
 def test_a_trained_model_is_read() -> None:
     counts = ConfigRecord({"cat": 3})
     records = {FACTS: facts(examples=9, loss=0.5), ARRAYS: MODEL, COUNTS: counts}
-    answer = Post(TEMPLATE, Request()).answer(reply("train", records))
+    answer = Post(TEMPLATE, Needs()).answer(reply("train", records))
     assert isinstance(answer, Trained)
     assert (answer.site, answer.order, answer.version) == ("north", 5, 3)
     assert (answer.examples, answer.loss, answer.counts) == (9, 0.5, {"cat": 3})
@@ -126,7 +126,7 @@ def test_a_trained_model_is_read() -> None:
 
 
 def test_loss_and_counts_may_be_absent() -> None:
-    answer = Post(TEMPLATE, Request()).answer(
+    answer = Post(TEMPLATE, Needs()).answer(
         reply("train", {FACTS: facts(examples=9), ARRAYS: MODEL})
     )
     assert isinstance(answer, Trained)
@@ -134,7 +134,7 @@ def test_loss_and_counts_may_be_absent() -> None:
 
 
 def test_summaries_and_evaluations_are_read() -> None:
-    post = Post(TEMPLATE, Request())
+    post = Post(TEMPLATE, Needs())
     counts = ConfigRecord({"cat": 3, "owl": -1})  # whether that can be is for the server to say
     summary = post.answer(reply("summary", {FACTS: facts(), COUNTS: counts}))
     assert isinstance(summary, Summary)
@@ -167,7 +167,7 @@ BAD: list[tuple[Kind, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("kind", "records", "words"), BAD)
 def test_an_unreadable_reply_is_a_failure(kind: Kind, records: dict[str, Any], words: str) -> None:
-    answer = Post(TEMPLATE, Request()).answer(reply(kind, records))
+    answer = Post(TEMPLATE, Needs()).answer(reply(kind, records))
     assert isinstance(answer, Failure)
     assert answer.reason.startswith(f"unreadable reply: {words}")
     assert answer.to_blame
@@ -175,7 +175,7 @@ def test_an_unreadable_reply_is_a_failure(kind: Kind, records: dict[str, Any], w
 
 def test_nan_is_read_for_the_server_to_refuse() -> None:
     sent = TEMPLATE.write(np.array([NAN, 1, 2], np.float32))
-    answer = Post(TEMPLATE, Request()).answer(
+    answer = Post(TEMPLATE, Needs()).answer(
         reply("train", {FACTS: facts(examples=2), ARRAYS: sent})
     )
     assert isinstance(answer, Trained)
@@ -210,7 +210,7 @@ RECORDS = st.one_of(
 )
 def test_whatever_a_site_sends_nothing_is_raised(kind: Any, records: dict[str, Any]) -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type=_TYPES[kind])
-    answer = Post(TEMPLATE, Request()).answer(Message(RecordDict(records), reply_to=asked))
+    answer = Post(TEMPLATE, Needs()).answer(Message(RecordDict(records), reply_to=asked))
     assert isinstance(answer, Failure | Summary | Trained | Evaluated)
 
 
@@ -241,6 +241,6 @@ def test_errors_are_told_by_their_code(
 
 def test_an_error_reply_is_a_failure_and_a_long_reason_is_cut() -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
-    answer = Post(TEMPLATE, Request()).answer(Message(Error(2, "x" * 9999), reply_to=asked))
+    answer = Post(TEMPLATE, Needs()).answer(Message(Error(2, "x" * 9999), reply_to=asked))
     assert isinstance(answer, Failure)
     assert len(answer.reason) < 400

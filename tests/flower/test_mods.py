@@ -27,7 +27,7 @@ from fedraw.flower.messages import Post
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
 from fedraw.server.recall import Recall
-from fedraw.strategies.strategy import Request
+from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
 assert identity
@@ -39,7 +39,7 @@ MODEL = record_of(
         "seen": np.array([4]),
     }
 )
-PLAIN, DELTA = Request(), Request(sends="delta")
+PLAIN, DELTA = Needs(), Needs(sends="delta")
 
 
 def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
@@ -62,12 +62,12 @@ def an_app(*mods: Any) -> ClientApp:
 def ask(
     app: ClientApp,
     kind: Kind = "train",
-    request: Request = PLAIN,
+    needs: Needs = PLAIN,
     model: ArrayRecord = MODEL,
     **run_config: Any,
 ) -> Answer:
     template = Template.of(model)
-    post, start = Post(template, request), template.read(model)
+    post, start = Post(template, needs), template.read(model)
     context = context_of(site="north")
     context.run_config.update(run_config)
     message = post.message(Order(5, kind, 7, "north", 100.0, 3, start))
@@ -99,25 +99,25 @@ def test_a_difference_is_clipped_as_the_model_is() -> None:
     """To norm 5, which is half: (3, 4) of (6, 8)."""
     app = an_app(fixedclipping_mod)
     assert vector(ask(app, clipping_norm=5.0)) == [6, 8, 10]
-    assert vector(ask(app, request=DELTA, clipping_norm=5.0)) == [3, 4, 10]
+    assert vector(ask(app, needs=DELTA, clipping_norm=5.0)) == [3, 4, 10]
 
 
 def test_local_privacy_clips_and_adds_noise_before_the_difference_is_formed() -> None:
     silent = an_app(LocalDpMod(clipping_norm=5.0, sensitivity=0.0, epsilon=1.0, delta=0.1))
     assert vector(ask(silent)) == [6, 8, 10]
-    assert vector(ask(silent, request=DELTA)) == [3, 4, 10]
+    assert vector(ask(silent, needs=DELTA)) == [3, 4, 10]
     noisy = an_app(LocalDpMod(clipping_norm=5.0, sensitivity=0.5, epsilon=1.0, delta=0.1))
     np.random.seed(1)  # noqa: NPY002 (the mod's own generator)
     model = vector(ask(noisy))
     np.random.seed(1)  # noqa: NPY002
-    changed = vector(ask(noisy, request=DELTA))
+    changed = vector(ask(noisy, needs=DELTA))
     assert np.subtract(model, [3, 4, 0]) == pytest.approx(changed, abs=1e-6)
     assert changed != pytest.approx([3, 4, 10], abs=1e-3)
 
 
-@pytest.mark.parametrize("request_", [PLAIN, DELTA], ids=["model", "delta"])
+@pytest.mark.parametrize("needs", [PLAIN, DELTA], ids=["model", "delta"])
 def test_sizes_are_told_of_a_model_without_statistics(
-    request_: Request, caplog: pytest.LogCaptureFixture
+    needs: Needs, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = record_of({"w": np.array([3, 4], np.float32)})
 
@@ -126,8 +126,8 @@ def test_sizes_are_told_of_a_model_without_statistics(
 
     app = client_app(train=add, mods=[message_size_mod, arrays_size_mod])
     with caplog.at_level("INFO", "flwr"):
-        answer = ask(app, request=request_, model=plain)
-    assert vector(answer) == ([1, 1] if request_.sends == "delta" else [4, 5])
+        answer = ask(app, needs=needs, model=plain)
+    assert vector(answer) == ([1, 1] if needs.sends == "delta" else [4, 5])
 
 
 def test_mods_see_training_only_and_in_their_order() -> None:
@@ -156,7 +156,7 @@ def test_a_mod_that_changes_what_arrives_trains_on_that() -> None:
         reply: Message = call(message, context)
         return reply
 
-    assert vector(ask(an_app(doubled), request=DELTA)) == [9, 12, 10]
+    assert vector(ask(an_app(doubled), needs=DELTA)) == [9, 12, 10]
 
 
 def test_a_norm_that_is_not_set_is_told() -> None:

@@ -109,7 +109,6 @@ def test_every_strategy_can_be_named(name: str) -> None:
         ({"bufer": 3}, "fedraw.strategy.bufer is no setting; did you mean 'buffer'?"),
         ({"buffer": "3"}, "fedraw.strategy.buffer = '3' must be a whole number"),
         ({"weighting": "rare"}, "fedraw.strategy.weighting = 'rare' must be 'rarity' or 'uniform'"),
-        ({"name": "qfedavg"}, "fedraw.strategy.lr is missing; strategy 'qfedavg' needs it"),
         ({"name": "fedbuff", "layout": "x"}, "fedraw.strategy.layout is no setting"),
         ({"name": 3}, "fedraw.strategy.name = 3 is unknown"),
     ],

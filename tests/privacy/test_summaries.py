@@ -12,6 +12,7 @@ from fedraw.privacy.budget import Privacy
 from fedraw.privacy.scores import score_from_coverage
 from fedraw.privacy.summaries import private_table, published_coverage
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Setup
 
 NOISY = Privacy("randomised-response", epsilon=1, unit="label")
 COUNTS = {f"site {i}": {"flu": 8, "cold": 2} for i in range(20)} | {"site r": {"flu": 3, "gout": 1}}
@@ -74,7 +75,7 @@ def test_no_label_of_the_clients_is_left_in_the_table() -> None:
 
 def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> None:
     seen = private_table(LabelTable.from_counts(COUNTS), NOISY, np.random.default_rng(1))
-    state, receivers = FedRAW(buffer=2).start(np.zeros(3, np.float32), seen)
+    state, receivers = FedRAW(buffer=2).start(Setup(np.zeros(3, np.float32), seen))
     assert (state.version, len(receivers)) == (0, 21)
     members = Federation.of(seen)
     members.leave("site 0")

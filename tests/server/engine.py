@@ -18,7 +18,7 @@ from fedraw.server.orders import Answer, Evaluated, Failure, Order, Summary, Tra
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.strategies.fedfa import FedFa
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 SIZE = 4
 LAYOUT = Layout.of([("head.weight", (2, 1)), ("head.bias", (2,))])
@@ -53,6 +53,7 @@ class Engine:
         sites: Mapping[str, Mapping[str, Any]] = COUNTS,
         evaluate: Callable[[Vector], Recall] | None = None,
         model: Vector | None = None,
+        layout: Layout = LAYOUT,
         only: tuple[str, ...] = (),
         pace: float = 1.0,
         **settings: Any,
@@ -63,7 +64,8 @@ class Engine:
         defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
         self.settings = Settings(folder=folder, **{**defaults, **settings})
         self.evaluate = evaluate
-        self.model = np.zeros(SIZE, np.float32) if model is None else model
+        self.layout = layout
+        self.model = np.zeros(layout.size, np.float32) if model is None else model
         self.sites = {
             name: Site(100 + i, pace * (1.0 + i), counts)
             for i, (name, counts) in enumerate(sites.items())
@@ -78,7 +80,7 @@ class Engine:
             self.strategy,
             lambda: self.model,
             self.settings,
-            LAYOUT,
+            self.layout,
             evaluate=self.evaluate,
             engine="test",
             now=self.now,
@@ -161,8 +163,8 @@ class Engine:
     def _train(self, name: str, order: Order) -> Trained:
         assert order.model is not None
         site = self.sites[name]
-        drawn = np.random.default_rng([site.node, site.trained]).normal(size=SIZE)
-        sends = self.coordinator.request.sends
+        drawn = np.random.default_rng([site.node, site.trained]).normal(size=self.layout.size)
+        sends = self.coordinator.needs.sends
         vector = np.asarray(drawn + (order.model if sends == "model" else 0), np.float32)
         return Trained(name, order.number, order.version, vector, 10, 0.5)
 

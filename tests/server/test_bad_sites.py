@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.server.conftest import Found
-from tests.server.engine import LAYOUT, SIZE, failing
+from tests.server.engine import SIZE, failing
 
 from fedraw.errors import BadInput
 from fedraw.server.admission import check_counts
@@ -223,9 +223,7 @@ def test_why_nobody_can_join_is_said_before_there_is_a_log(
 
 
 def test_a_server_that_infers_labels_asks_for_none(found: Found) -> None:
-    engine = found(
-        FedRAW(buffer=2, labels="inferred", layout=LAYOUT), sites={"north": {}, "south": {}}
-    )
+    engine = found(FedRAW(buffer=2, labels="inferred"), sites={"north": {}, "south": {}})
     engine.accept(6)
     assert set(engine.coordinator.members) == {"north", "south"}
 
@@ -249,7 +247,7 @@ def test_who_is_waited_for_is_said(found: Found, caplog: pytest.LogCaptureFixtur
 
 
 def test_rare_labels_of_a_server_that_infers_are_outputs_of_the_model(found: Found) -> None:
-    strategy = FedRAW(buffer=2, labels="inferred", layout=LAYOUT, classes=("cat", "owl"))
+    strategy = FedRAW(buffer=2, labels="inferred", classes=("cat", "owl"))
     untold: dict[str, dict[str, int]] = {"north": {}, "south": {}}
     engine = found(strategy, sites=untold, rare_labels=("owl",))
     engine.accept(2)

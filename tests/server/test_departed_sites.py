@@ -48,7 +48,7 @@ def towards(optimum: float, sends_models: bool) -> Callable[[Order, Trained], An
 def without_west(found: Found, strategy: Any) -> Engine:
     """A federation that west has left after its first update."""
     engine = found(strategy, absence=10)
-    sends_models = strategy.request.sends == "model"
+    sends_models = strategy.needs.sends == "model"
     for name, site in engine.sites.items():
         site.answer = towards(RARE if name == "west" else COMMON, sends_models)
     engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))

@@ -22,8 +22,8 @@ from fedraw.server.orders import Answer, Order, Trained
 from fedraw.server.records import arrival_record
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.protocol import Contents, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
-from fedraw.strategies.strategy import Contents, Strategy
 
 Lie = Callable[[Order, Trained], Answer]
 

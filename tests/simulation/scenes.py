@@ -13,9 +13,9 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Vector
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, poisson
 from fedraw.simulation.executors import Inline, Job, Trained
-from fedraw.simulation.loop import HandOut, Setup, Simulation, Step
+from fedraw.simulation.loop import HandOut, Simulation, Step
 from fedraw.simulation.speeds import mean_seconds
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Setup, Strategy
 
 START = np.zeros(1, np.float32)
 

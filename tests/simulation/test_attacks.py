@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.simulation.scenes import with_rare
 
-from fedraw.core.head import levels
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.rarity import rarity_scores
@@ -15,7 +14,8 @@ from fedraw.errors import BadInput
 from fedraw.simulation.executors import Inline, Job, Trained
 from fedraw.simulation.perturbations.attacks import Attackers, Form, Support, misreport
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Joined, Left
+from fedraw.strategies.protocol import Joined, Left, Setup
+from fedraw.strategies.scoring.output_layer import OutputLayer
 
 LIAR = 29
 
@@ -65,7 +65,7 @@ def test_a_claim_may_exaggerate_a_label_that_is_held() -> None:
 @pytest.mark.parametrize("form", ["paper", "renormalised", "recounted"])
 def test_a_strategy_sees_what_was_claimed_also_as_members_change(form: Form) -> None:
     claimed = misreport(with_rare(30, 6), LIAR, "rare 0", 0.9, form)
-    state, _ = FedRAW().start(np.zeros(1, np.float32), claimed)
+    state, _ = FedRAW().start(Setup(np.zeros(1, np.float32), claimed))
     scores = [state.federation.score(client) for client in claimed.clients]
     assert scores == rarity_scores(claimed).tolist()
     coverage = state.federation.coverage.copy()
@@ -120,8 +120,9 @@ def test_the_claimed_output_rises_by_the_amount_and_nothing_else_changes(layout:
     rng = np.random.default_rng(0)
     start, trained = (rng.normal(size=layout.size).astype(np.float32) for _ in range(2))
     kept = trained.copy()
+    levels = OutputLayer.of(layout).levels
     sent = Support(1, 0.25, layout)(trained, start)
-    change, honest = (levels(v, layout) - levels(start, layout) for v in (sent, trained))
+    change, honest = (levels(v) - levels(start) for v in (sent, trained))
     assert change[1] == pytest.approx(0.25, abs=1e-6)
     assert change[[0, 2]].tolist() == honest[[0, 2]].tolist()
     assert np.array_equal(trained, kept)

@@ -17,7 +17,7 @@ from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 
 def bounded(strategy: Strategy[Any], clients: int, concurrency: int, seed: int = 0) -> Simulation:

@@ -23,7 +23,7 @@ from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 EVENTS = 5000
 WEIGHT_ONLY, DEDUP_ONLY = FedRAW(dedup=False), FedRAW(weighting="uniform")

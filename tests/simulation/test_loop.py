@@ -13,14 +13,14 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Vector
 from fedraw.simulation.arrivals import Fixed, poisson
 from fedraw.simulation.executors import Inline, Job, Trained, no_training
-from fedraw.simulation.loop import Scheduled, Setup, Simulation
+from fedraw.simulation.loop import Scheduled, Simulation
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Declared, Strategy
+from fedraw.strategies.protocol import Declared, Setup, Strategy
 
 ASYNCHRONOUS: list[Strategy[Any]] = [FedFa(), FedBuff(), CA2FL(), FedAsync(), FedRAW(dedup=False)]
 
@@ -125,7 +125,7 @@ def test_a_strategy_of_differences_is_sent_differences() -> None:
         return Trained(np.array([job.model[0] + 3, 7], np.float32), 1)
 
     start = np.array([10, 1], np.float32)
-    strategy = FedBuff(1, layout=layout)
+    strategy = FedBuff(1)
     run = simulation(strategy, flat(1), Fixed(np.ones(1)), train, start, layout=layout)
     steps(run, 2)
     assert run.state.model.tolist() == [16, 7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,37 @@ from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Arrived, Event, Needs, Receivers, Setup, State, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Arrived, Event, Receivers, State, Strategy
+from fedraw.strategies.statistics import with_statistics
 
 # Three parameters and two batch-norm statistics.
 NORMED = Layout.of([("w", (3,))], [("mean", (1,)), ("var", (1,))])
 MODEL = np.array([1, -1, 0.5, 0, 1], np.float32)
 # An output for each label, and a statistic.
-HEADED: dict[str, Any] = {
-    "layout": Layout.of([("head", (4, 1))], [("var", (1,))]),
-    "classes": ("x", "y", "z", "rare"),
-}
+HEADED = Layout.of([("head", (4, 1))], [("var", (1,))])
+CLASSES = ("x", "y", "z", "rare")
+
+
+@dataclass(frozen=True)
+class On:
+    """A strategy as a driver runs it on a model with this layout."""
+
+    layout: Layout
+    strategy: Strategy[Any]
+
+    @property
+    def needs(self) -> Needs:
+        return self.strategy.needs
+
+    def start(self, setup: Setup) -> tuple[Any, Receivers]:
+        setup = replace(setup, layout=self.layout, classes=CLASSES)
+        return with_statistics(self.strategy, self.layout).start(setup)
+
+    def step(self, state: Any, event: Event) -> tuple[Any, Receivers]:
+        return with_statistics(self.strategy, self.layout).step(state, event)
+
 
 # Six clients of unequal rarity; a buffer of four.
 COUNTS: dict[ClientId, LabelCounts] = {
@@ -48,29 +68,29 @@ METHODS: dict[str, Strategy[Any]] = {
     "fedraw weight-only": FedRAW(4, dedup=False),
     "fedraw naive cap": FedRAW(4, cap="naive", cap_at=0.3),
     "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
-    "fedraw checked": FedRAW(4, labels="checked", **HEADED),
-    "fedraw inferred": FedRAW(4, labels="inferred", **HEADED),
+    "fedraw checked": On(HEADED, FedRAW(4, labels="checked")),
+    "fedraw inferred": On(HEADED, FedRAW(4, labels="inferred")),
     "fedfa": FedFa(4),
     "fedbuff": FedBuff(4),
     "fedbuff polynomial": FedBuff(4, staleness="polynomial", server_lr=0.7),
-    "fedbuff unique": FedBuff(4, unique=True, layout=NORMED),
-    "fedbuff statistics": FedBuff(4, layout=NORMED),
+    "fedbuff unique": On(NORMED, FedBuff(4, unique=True)),
+    "fedbuff statistics": On(NORMED, FedBuff(4)),
     "ca2fl": CA2FL(4),
     "ca2fl arrival": CA2FL(4, refresh="arrival"),
-    "ca2fl statistics": CA2FL(4, layout=NORMED),
+    "ca2fl statistics": On(NORMED, CA2FL(4)),
     "replay": Replay(4),
     "replay for few": Replay(2, threshold=1),
     "replay with a floor": Replay(4, floor=0.5),
-    "replay statistics": Replay(4, layout=NORMED),
-    "replay checked": Replay(4, labels="checked", **HEADED),
-    "replay inferred": Replay(4, threshold=1.2, labels="inferred", **HEADED),
+    "replay statistics": On(NORMED, Replay(4)),
+    "replay checked": On(HEADED, Replay(4, labels="checked")),
+    "replay inferred": On(HEADED, Replay(4, threshold=1.2, labels="inferred")),
     "fedasync": FedAsync(),
     "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
     "fedavg": FedAvg(),
     "fedavg uniform": FedAvg(weighting="uniform"),
     "qfedavg q=0": QFedAvg(lr=0.1, q=0),
     "qfedavg q=5": QFedAvg(lr=0.1, q=5),
-    "qfedavg statistics": QFedAvg(lr=0.1, q=1, p="samples", layout=NORMED),
+    "qfedavg statistics": On(NORMED, QFedAvg(lr=0.1, q=1, p="samples")),
 }
 
 
@@ -90,7 +110,7 @@ def sent(
 
 def begun(strategy: Strategy[Any], counts: Mapping[Any, LabelCounts], *model: float) -> Any:
     """The state before the first event."""
-    return strategy.start(vector(*model), LabelTable.from_counts(counts))[0]
+    return strategy.start(Setup(vector(*model), LabelTable.from_counts(counts)))[0]
 
 
 def fed(strategy: Strategy[Any], state: Any, events: Iterable[Event]) -> Any:
@@ -123,7 +143,7 @@ class Server:
         self.in_flight: dict[ClientId, tuple[int, Vector]] = {}
         self.state: State
         self._keep(model)
-        self.state, receivers = strategy.start(model, LabelTable.from_counts(counts))
+        self.state, receivers = strategy.start(Setup(model, LabelTable.from_counts(counts)))
         self._hand_out(receivers)
 
     def happen(self, event: Event) -> Receivers:
@@ -135,8 +155,9 @@ class Server:
         """The client's training in flight ends; what it learned is drawn at random."""
         version, start = self.in_flight.pop(client)
         trained: Vector = (start + self.rng.normal(size=start.size)).astype(np.float32)
-        if self.strategy.request.sends == "delta":
-            trained = difference(trained, start, getattr(self.strategy, "layout", None))
+        if self.strategy.needs.sends == "delta":
+            layout = self.strategy.layout if isinstance(self.strategy, On) else None
+            trained = difference(trained, start, layout)
         examples, loss = int(self.rng.integers(1, 50)), float(self.rng.exponential())
         update = Update(client, version, trained, examples, loss)
         self._keep(trained)

@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from tests.strategies.server import Server, begun, fed, sent
+from tests.strategies.server import On, Server, begun, fed, sent
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedbuff import FedBuff
-from fedraw.strategies.strategy import Event, Joined, Left
+from fedraw.strategies.protocol import Event, Joined, Left
 
 FOUR = {client: {"x": 1} for client in "abcd"}
 TWO = {client: {"x": 1} for client in "ab"}
@@ -126,7 +126,7 @@ def test_a_rejoin_within_a_buffer_starts_anew_too(
 
 def test_statistics_are_the_plain_mean_and_not_cached() -> None:
     layout = Layout.of([("w", (1,))], [("mean", (1,))])
-    strategy = CA2FL(2, server_lr=0.5, layout=layout)
+    strategy = On(layout, CA2FL(2, server_lr=0.5))
     state = fed(strategy, begun(strategy, TWO, 0, 9), [sent("a", 2, 2), sent("b", 4, 4)])
     assert state.model.tolist() == [1.5, 3]
     state = fed(strategy, state, [sent("a", 2, 10), sent("a", 2, 20)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.server import COUNTS, METHODS, MODEL, NORMED, Server, bits, vector
+from tests.strategies.server import COUNTS, METHODS, MODEL, NORMED, On, Server, bits, vector
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
@@ -17,13 +17,14 @@ from fedraw.core.update import Update
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import Arrived, Strategy
+from fedraw.strategies.protocol import Arrived, Setup, Strategy
 
 every_method = pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
 
 
 def test_every_method_of_the_catalog_is_under_test() -> None:
-    assert {type(strategy) for strategy in METHODS.values()} == set(BY_NAME.values())
+    plain = (s.strategy if isinstance(s, On) else s for s in METHODS.values())
+    assert {type(strategy) for strategy in plain} == set(BY_NAME.values())
 
 
 @every_method
@@ -127,15 +128,15 @@ averaging = {
     name: strategy
     for name, strategy in METHODS.items()
     if "async" not in name
-    and not getattr(strategy, "q", 0)
-    and getattr(strategy, "labels", "declared") == "declared"
+    and name not in ("qfedavg q=5", "qfedavg statistics")
+    and strategy.needs.label_evidence == "declared"
 }
 
 
 @pytest.mark.parametrize("strategy", averaging.values(), ids=averaging.keys())
 def test_clients_that_differ_in_nothing_give_the_plain_mean(strategy: Strategy[Any]) -> None:
-    state, _ = strategy.start(MODEL, LabelTable.from_counts(FLAT))
-    layout = getattr(strategy, "layout", None) or Layout.of([("w", (5,))])
+    state, _ = strategy.start(Setup(MODEL, LabelTable.from_counts(FLAT)))
+    layout = strategy.layout if isinstance(strategy, On) else Layout.of([("w", (5,))])
     sent = []
     for client in range(6):
         sent.append(np.arange(5, dtype=np.float32) * client + 1)
@@ -144,7 +145,7 @@ def test_clients_that_differ_in_nothing_give_the_plain_mean(strategy: Strategy[A
         if state.version:
             break
     mean = np.mean(sent, axis=0)
-    if strategy.request.sends == "delta":
+    if strategy.needs.sends == "delta":
         mean[layout.parameters] *= getattr(strategy, "server_lr", 1.0)
         mean[layout.parameters] += MODEL[layout.parameters]
     assert state.version == 1
@@ -171,13 +172,9 @@ def test_an_initial_model_that_is_none_is_refused(
     strategy: Strategy[Any], model: Any, words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
-        strategy.start(model, LabelTable.from_counts(COUNTS))
+        strategy.start(Setup(model, LabelTable.from_counts(COUNTS)))
 
 
-with_layout = {name: s for name, s in METHODS.items() if getattr(s, "layout", None) is NORMED}
-
-
-@pytest.mark.parametrize("strategy", with_layout.values(), ids=with_layout.keys())
-def test_a_layout_of_another_model_is_refused(strategy: Strategy[Any]) -> None:
+def test_a_layout_of_another_model_is_refused() -> None:
     with pytest.raises(BadInput, match="layout has 5 numbers, the model 6"):
-        strategy.start(vector(*range(6)), LabelTable.from_counts(COUNTS))
+        Setup(vector(*range(6)), LabelTable.from_counts(COUNTS), NORMED)

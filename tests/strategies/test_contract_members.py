@@ -16,8 +16,9 @@ from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.strategies.protocol import Arrived, Declared, Joined, Left, Strategy
 from fedraw.strategies.rounds import Round
-from fedraw.strategies.strategy import Arrived, Declared, Joined, Left, Strategy
+from fedraw.strategies.statistics import AverageStatisticsState
 
 every_method = pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
 in_rounds = {"fedavg", "fedavg uniform", "qfedavg q=0", "qfedavg q=5", "qfedavg statistics"}
@@ -111,7 +112,10 @@ class Crowd(Server):
         assert np.isfinite(self.state.model).all()
         weights = self.state.contents.weights
         assert sum(weights) == pytest.approx(1 if len(weights) else 0)
-        awaited: Any = getattr(self.state, "round", None)
+        own: Any = self.state
+        if isinstance(own, AverageStatisticsState):
+            own = own.inner
+        awaited = getattr(own, "round", None)
         members = set(self.state.federation)
         if isinstance(awaited, Round):  # whoever is waited for is training
             assert set(awaited.awaited) == set(self.in_flight) <= members
@@ -240,7 +244,8 @@ def test_so_it_does_if_they_leave_before_the_first_aggregation(
 sends_models = {
     name: s
     for name, s in METHODS.items()
-    if s.request.sends == "model" and not getattr(s, "q", 0)  # q above 0 shortens the step
+    if s.needs.sends == "model"
+    and name not in ("qfedavg q=5", "qfedavg statistics")  # q above 0 shortens the step
 }
 
 
@@ -257,7 +262,7 @@ def test_a_method_that_averages_models_forgets_who_left(
     assert set(server.state.contents.clients) <= set(server.state.federation)
 
 
-sends_differences = {n: s for n, s in METHODS.items() if s.request.sends == "delta"}
+sends_differences = {n: s for n, s in METHODS.items() if s.needs.sends == "delta"}
 
 
 @pytest.mark.parametrize("strategy", sends_differences.values(), ids=sends_differences.keys())

@@ -11,7 +11,7 @@ from tests.strategies.server import METHODS, Server, bits, vector
 
 from fedraw.core.update import Update
 from fedraw.errors import RefusedUpdate
-from fedraw.strategies.strategy import Arrived, Strategy
+from fedraw.strategies.protocol import Arrived, Strategy
 
 ROUGH = vector(0, np.nan, 0, np.inf, 0)
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -35,7 +35,7 @@ BAD_LOSS: list[tuple[dict[str, Any], str]] = [
 CASES = [
     pytest.param(strategy, change, words, id=f"{name}, {words.format(c='c')}")
     for name, strategy in METHODS.items()
-    for change, words in BAD + (BAD_LOSS if strategy.request.loss else [])
+    for change, words in BAD + (BAD_LOSS if strategy.needs.loss else [])
 ]
 
 

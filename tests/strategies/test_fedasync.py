@@ -32,8 +32,8 @@ def test_a_hinge_leaves_the_fresh_alone(version: int, model: float) -> None:
 
 
 def test_clients_are_asked_for_the_proximal_term() -> None:
-    assert FedAsync(proximal=0.005).request.proximal == 0.005
-    assert FedAsync().request.sends == "model"
+    assert FedAsync(proximal=0.005).needs.proximal == 0.005
+    assert FedAsync().needs.sends == "model"
 
 
 @pytest.mark.parametrize(

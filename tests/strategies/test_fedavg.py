@@ -5,7 +5,7 @@ from tests.strategies.server import begun, fed, sent
 
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.fedavg import FedAvg
-from fedraw.strategies.strategy import Event, Joined, Left
+from fedraw.strategies.protocol import Event, Joined, Left
 
 TWO = {client: {"x": 1} for client in "ab"}
 THREE = {client: {"x": 1} for client in "abc"}

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.server import COUNTS, begun, fed, sent
+from tests.strategies.server import COUNTS, On, begun, fed, sent
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput
 from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.protocol import Setup
 
 NORMED = Layout.of([("w", (1,))], [("mean", (1,))])
 
@@ -76,7 +77,7 @@ def test_staleness_is_measured_on_arrival_not_on_aggregation() -> None:
 
 
 def test_unique_keeps_a_clients_latest_difference() -> None:
-    strategy = FedBuff(2, unique=True, layout=NORMED)
+    strategy = On(NORMED, FedBuff(2, unique=True))
     events = [sent(0, 2, 1), sent(0, 6, 3), sent(0, 8, 5)]
     state = fed(strategy, begun(strategy, COUNTS, 10, 0), events)
     assert (state.version, state.contents.clients) == (0, [0])
@@ -99,13 +100,15 @@ def test_unique_replaces_the_discount_too() -> None:
 
 def test_unique_needs_as_many_clients_as_places() -> None:
     with pytest.raises(BadInput, match=r"buffer = 7 never fills.*6 clients; use at most 6, or uni"):
-        FedBuff(7, unique=True).start(np.zeros(1, np.float32), LabelTable.from_counts(COUNTS))
+        FedBuff(7, unique=True).start(
+            Setup(np.zeros(1, np.float32), LabelTable.from_counts(COUNTS))
+        )
     assert begun(FedBuff(7), COUNTS, 0).version == 0
     assert begun(FedBuff(6, unique=True), COUNTS, 0).version == 0
 
 
 def test_statistics_are_the_plain_mean_without_rate_or_discount() -> None:
-    strategy = FedBuff(2, server_lr=0.5, staleness="polynomial", layout=NORMED)
+    strategy = On(NORMED, FedBuff(2, server_lr=0.5, staleness="polynomial"))
     state = begun(strategy, COUNTS, 0, 50)
     state = fed(strategy, state, [sent(0, 0, 0, version=v // 2) for v in range(6)])
     state = fed(strategy, state, [sent(1, 8, 2, version=3), sent(2, 8, 4, version=0)])

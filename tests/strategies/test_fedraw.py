@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.server import COUNTS, Server, begun, fed, sent
+from tests.strategies.server import COUNTS, On, Server, begun, fed, sent
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
@@ -12,7 +12,7 @@ from fedraw.core.types import ClientId, LabelCounts
 from fedraw.errors import BadInput
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Declared, Event, Joined, Left
+from fedraw.strategies.protocol import Declared, Event, Joined, Left, Setup
 
 # x is held by two and y by one: the scores are 1/2, 1/2 and 1.
 TWO_AND_ONE: dict[ClientId, LabelCounts] = {"a": {"x": 1}, "b": {"x": 1}, "c": {"y": 1}}
@@ -139,7 +139,7 @@ def test_a_client_that_comes_back_takes_its_old_slot() -> None:
 
 def test_inferred_labels_are_read_against_the_version_that_an_update_started_from() -> None:
     layout = Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))])
-    strategy = FedRAW(2, labels="inferred", layout=layout, classes=("x", "y"))
+    strategy = On(layout, FedRAW(2, labels="inferred", classes=("x", "y")))
     state = begun(strategy, TWO_AND_ONE, 0, 0, 0, 0)
     state = fed(strategy, state, [sent("a", 0, 0, 4, -4), sent("c", 0, 0, -4, 4)])
     assert (state.version, state.model.tolist()) == (1, [0, 0, 0, 0])
@@ -147,7 +147,7 @@ def test_inferred_labels_are_read_against_the_version_that_an_update_started_fro
     assert (state.version, state.model.tolist()) == (2, [0, 0, 0, 0])
     # Version 2 is known as well: c raises x, by a little, from there.
     state = fed(strategy, state, [sent("c", 0, 0, 1, -4, version=2)])
-    heard = state.witness.evidence.heard
+    heard = state.scorer.evidence
     assert {client: own.updates for client, own in heard.items()} == {"a": 2, "c": 2}
     assert heard["c"].risen.tolist() == [1, 1]
 
@@ -235,7 +235,7 @@ def test_weights_follow_scores_through_a_random_run() -> None:
 
 def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
     with pytest.raises(BadInput, match=r"buffer = 7 never fills.*6 clients; use at most 6, or ded"):
-        FedRAW(7).start(np.zeros(1, np.float32), LabelTable.from_counts(COUNTS))
+        FedRAW(7).start(Setup(np.zeros(1, np.float32), LabelTable.from_counts(COUNTS)))
     assert begun(FedRAW(7, dedup=False), COUNTS, 0).version == 0
 
 

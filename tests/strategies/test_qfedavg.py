@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.server import Server, begun, bits, fed, sent
+from tests.strategies.server import On, Server, begun, bits, fed, sent, vector
 
+from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.protocol import Setup
 from fedraw.strategies.qfedavg import QFedAvg
 
 TWO = {client: {"x": 1} for client in "ab"}
@@ -85,14 +88,14 @@ def test_the_second_round_starts_from_the_first() -> None:
 
 
 def test_statistics_are_averaged_as_in_fedavg() -> None:
-    strategy = QFedAvg(lr=0.5, q=1, layout=Layout.of([("w", (1,))], [("mean", (1,))]))
+    strategy = On(Layout.of([("w", (1,))], [("mean", (1,))]), QFedAvg(lr=0.5, q=1))
     events = [sent("a", 1, 8, loss=1.0, examples=1), sent("b", 2, 4, loss=4.0, examples=3)]
     state = fed(strategy, begun(strategy, TWO, 0, 0), events)
     assert state.model.tolist() == pytest.approx([18 / 30, 5])
 
 
 def test_clients_are_asked_for_their_loss() -> None:
-    assert QFedAvg(lr=0.1).request.loss
+    assert QFedAvg(lr=0.1).needs.loss
 
 
 @pytest.mark.parametrize(
@@ -106,3 +109,11 @@ def test_clients_are_asked_for_their_loss() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         QFedAvg(**settings)
+
+
+def test_the_local_learning_rate_is_its_own_or_the_drivers() -> None:
+    setup = Setup(vector(0), LabelTable.from_counts(TWO), local_lr=0.2)
+    assert QFedAvg().start(setup)[0].lr == 0.2
+    assert QFedAvg(lr=0.1).start(setup)[0].lr == 0.1
+    with pytest.raises(BadInput, match=r"strategy\.lr is missing"):
+        QFedAvg().start(replace(setup, local_lr=None))

@@ -14,7 +14,7 @@ from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.strategy import Arrived, Strategy
+from fedraw.strategies.protocol import Arrived, Strategy
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies.server import COUNTS, METHODS, Server, begun, bits, fed, sent
+from tests.strategies.server import COUNTS, METHODS, On, Server, begun, bits, fed, sent
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
-from fedraw.core.witness import Labels
 from fedraw.errors import BadInput
 from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.protocol import Arrived, Declared, Joined, Left
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Arrived, Declared, Joined, Left
+from fedraw.strategies.scoring import LabelEvidence
 
 # S: c0 to c3 hold x with three others, so 1/4 each; r holds y alone, so 1. The median is 1/4.
 FIVE = {"c0": {"x": 1}, "c1": {"x": 1}, "c2": {"x": 1}, "c3": {"x": 1}, "r": {"y": 1}}
@@ -69,8 +67,8 @@ def test_nobody_rare_is_fedbuff_to_the_bit(rate: float) -> None:
     model = np.array([0.1, -0.7, 3.0], np.float32)
     layout = Layout.of([("w", (2,))], [("mean", (1,))])
     one, other = (
-        Server(Replay(4, server_lr=rate, layout=layout), even, model=model),
-        Server(FedBuff(4, server_lr=rate, layout=layout), even, model=model),
+        Server(On(layout, Replay(4, server_lr=rate)), even, model=model),
+        Server(On(layout, FedBuff(4, server_lr=rate)), even, model=model),
     )
     for ours, theirs in zip(one.run(60), other.run(60), strict=True):
         assert ours.tobytes() == theirs.tobytes()
@@ -148,10 +146,7 @@ def test_a_client_that_is_no_longer_rare_is_no_longer_replayed() -> None:
 
 
 # The bias of each output is its level; two labels, x and y.
-TWO_OUTPUTS: dict[str, Any] = {
-    "layout": Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))]),
-    "classes": ("x", "y"),
-}
+TWO_OUTPUTS = Layout.of([("fc.weight", (2, 1)), ("fc.bias", (2,))])
 # The model is far from zero: a difference must not be read as a model.
 LEVELS = (0.0, 0.0, 5.0, 5.0)
 
@@ -162,13 +157,13 @@ def showing(client: str, x: float, y: float, version: int = 0) -> Arrived:
 
 
 @pytest.mark.parametrize("labels", ["inferred", "checked"])
-def test_labels_are_read_off_the_differences_themselves(labels: Labels) -> None:
-    strategy = Replay(5, labels=labels, **TWO_OUTPUTS)
+def test_labels_are_read_off_the_differences_themselves(labels: LabelEvidence) -> None:
+    strategy = On(TWO_OUTPUTS, Replay(5, labels=labels, classes=("x", "y")))
     state = begun(strategy, FIVE, *LEVELS)
     for version in range(2):
         common = [showing(f"c{i}", 0.5, -0.5, version) for i in range(4)]
         state = fed(strategy, state, [*common, showing("r", -0.5, 0.5, version)])
-    assert {c: heard.risen.tolist() for c, heard in state.witness.evidence.heard.items()} == {
+    assert {c: heard.risen.tolist() for c, heard in state.scorer.evidence.items()} == {
         **{f"c{i}": [1, 0] for i in range(4)},
         "r": [0, 1],
     }
@@ -181,7 +176,7 @@ def test_labels_are_read_off_the_differences_themselves(labels: Labels) -> None:
 
 def test_whoever_shows_a_rare_label_is_rare_from_that_update_on() -> None:
     """Also in the middle of a round, and although nobody has declared anything."""
-    strategy = Replay(4, labels="inferred", **TWO_OUTPUTS)
+    strategy = On(TWO_OUTPUTS, Replay(4, labels="inferred", classes=("x", "y")))
     state = begun(strategy, FIVE, *LEVELS)
     state = fed(strategy, state, [showing(f"c{i % 4}", 0.5, -0.5) for i in range(5)])
     assert (state.rare, state.common) == ({}, ["c0"])
@@ -192,7 +187,7 @@ def test_whoever_shows_a_rare_label_is_rare_from_that_update_on() -> None:
 
 def test_what_the_rare_weigh_is_found_anew_when_a_round_begins() -> None:
     """Inferred: a newcomer has the mean score, and less than that once it has shown x."""
-    strategy = Replay(2, mass=0.9, labels="inferred", **TWO_OUTPUTS)
+    strategy = On(TWO_OUTPUTS, Replay(2, mass=0.9, labels="inferred", classes=("x", "y")))
     many: dict[ClientId, LabelCounts] = {f"c{i}": {"x": 1} for i in range(8)}
     state = begun(strategy, {**many, "r": {"y": 1}}, *LEVELS)
     state = fed(strategy, state, [showing(f"c{i}", 0.5, -0.5) for i in range(8)])

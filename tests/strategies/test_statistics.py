@@ -1,4 +1,4 @@
-"""A strategy that takes differences for plain vectors never meets a model with batch norm."""
+"""Batch-norm statistics are never taken for differences, whoever wrote the strategy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.server import COUNTS, MODEL, NORMED
+from tests.server.engine import Engine
+from tests.strategies.server import COUNTS, MODEL, NORMED, On, begun, fed, sent
 from torch import nn
 
 import fedraw
@@ -19,148 +20,181 @@ from fedraw.server.opening import open_federation
 from fedraw.server.settings import Settings
 from fedraw.simulation.arrivals import Fixed
 from fedraw.simulation.executors import Inline, Job, Trained
-from fedraw.simulation.loop import Setup
-from fedraw.strategies.strategy import Contents, Event, Receivers, change_members, check
+from fedraw.strategies.protocol import Contents, Event, Receivers, change_members, check
 
 
 @dataclass(eq=False)
-class MomentumState:
+class OwnState:
     model: Vector
     federation: Federation
-    velocity: Vector
     version: int = 0
     buffer: list[fedraw.Update] = field(default_factory=list)
     contents: Contents = field(default_factory=Contents, init=False)
 
 
 @dataclass(frozen=True)
-class RareMomentum:
-    """FedBuff with rarity weights and server momentum, as a user writes it."""
+class OwnFedBuff:
+    """FedBuff as a user writes it who has never heard of batch-norm statistics."""
 
     buffer: int = 3
-    momentum: float = 0.5
 
     @property
-    def request(self) -> fedraw.Request:
-        return fedraw.Request(sends="delta")
+    def needs(self) -> fedraw.Needs:
+        return fedraw.Needs(sends="delta")
 
-    def start(self, model: Vector, clients: fedraw.LabelTable) -> tuple[MomentumState, Receivers]:
-        first = np.array(model, np.float32)
-        return MomentumState(first, Federation.of(clients), np.zeros_like(first)), clients.clients
+    def start(self, setup: fedraw.Setup) -> tuple[OwnState, Receivers]:
+        return OwnState(setup.model, Federation.of(setup.clients)), setup.clients.clients
 
-    def step(self, state: MomentumState, event: Event) -> tuple[MomentumState, Receivers]:
+    def step(self, state: OwnState, event: Event) -> tuple[OwnState, Receivers]:
         if not isinstance(event, fedraw.Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)
         state.buffer = [*state.buffer, event.update]
         if len(state.buffer) == self.buffer:
-            scores = state.federation.scores([update.client for update in state.buffer])
-            vectors = [update.vector for update in state.buffer]
-            mean = np.average(vectors, axis=0, weights=scores).astype(np.float32)
-            state.velocity = self.momentum * state.velocity + mean
-            state.model = (state.model + state.velocity).astype(np.float32)
+            step = np.mean([self.sent(update) for update in state.buffer], axis=0, dtype=float)
+            state.model = state.model + step.astype(np.float32)
             state.version, state.buffer = state.version + 1, []
         return state, [event.update.client]
 
-
-@dataclass(frozen=True)
-class WithStatistics(RareMomentum):
-    """The same with statistics handled: averaged, without momentum."""
-
-    layout: fedraw.Layout | None = None
-
-    @property
-    def request(self) -> fedraw.Request:
-        return fedraw.Request(sends="delta", separates_statistics=self.layout is not None)
-
-    def step(self, state: MomentumState, event: Event) -> tuple[MomentumState, Receivers]:
-        heard = [*state.buffer, event.update] if isinstance(event, fedraw.Arrived) else []
-        state, receivers = super().step(state, event)
-        if self.layout is not None and len(heard) == self.buffer:
-            statistics = self.layout.statistics
-            state.model[statistics] = np.mean([u.vector[statistics] for u in heard], axis=0)
-            state.velocity[statistics] = 0
-        return state, receivers
+    def sent(self, update: fedraw.Update) -> Vector:
+        return update.parameters
 
 
-def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
-    flat = int(np.prod(shape))
-    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(flat), nn.Linear(flat, classes))
+class OwnFedBuffOfVectors(OwnFedBuff):
+    """The same, with the other name under which an update gives its numbers."""
+
+    def sent(self, update: fedraw.Update) -> Vector:
+        return update.vector
+
+
+def conv_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A convolution with batch norm, for the 8 x 8 images of the digits."""
+    layers: list[nn.Module] = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
 
 
 SPEC: dict[str, Any] = {
     "partition": {"clients": 6, "clients_per_common_label": 4, "rare_labels": [9]},
-    "run": {"events": 12, "seeds": [1]},
+    "run": {"events": 60, "seeds": [1], "evaluate_every": 60},
 }
-TOLD = (
-    r"asks clients for differences.*128 batch-norm statistics.*"
-    r"Request\(sends='delta', separates_statistics=True\)"
-)
 
 
-def test_a_run_with_batch_norm_is_refused_before_it_begins(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"RareMomentum {TOLD}"):
-        spec = fedraw.Spec.read(SPEC)
-        fedraw.run(spec, out=tmp_path / "run", model=normed, strategy=RareMomentum())
-    assert not (tmp_path / "run").exists()
-
-
-class Misspelt(RareMomentum):
-    @property
-    def request(self) -> fedraw.Request:
-        return fedraw.Request(sends="difference")  # type: ignore[arg-type]
-
-
-def test_a_request_that_nobody_understands_is_refused(tmp_path: Path) -> None:
-    told = "Misspelt: Request.sends = 'difference' is unknown; known: model, delta"
-    with pytest.raises(BadInput, match=told):
-        fedraw.run(fedraw.Spec.read(SPEC), strategy=Misspelt())
-    settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
-    with pytest.raises(BadInput, match=told):
-        open_federation(Misspelt(), lambda: MODEL, settings, NORMED)
-
-
-def test_the_same_strategy_runs_where_there_are_no_statistics() -> None:
-    (result,) = fedraw.run(fedraw.Spec.read(SPEC), strategy=RareMomentum())
-    assert (result.summary["events"], result.summary["rejected"]) == (12, {})
-
-
-def test_a_strategy_that_separates_statistics_runs_with_batch_norm() -> None:
+@pytest.mark.parametrize("own", [OwnFedBuff(), OwnFedBuffOfVectors()])
+def test_a_users_fedbuff_on_a_batch_norm_net_is_the_built_in_one(own: Any) -> None:
     spec = fedraw.Spec.read(SPEC)
-    (result,) = fedraw.run(spec, model=normed, strategy=WithStatistics())
-    variances = result.model[-64:]
-    assert (result.summary["events"], result.summary["rejected"]) == (12, {})
+    (ours,) = fedraw.run(spec, model=conv_net, strategy=fedraw.FedBuff(3))
+    (theirs,) = fedraw.run(spec, model=conv_net, strategy=own)
+    assert theirs.model == pytest.approx(ours.model, rel=1e-5, abs=1e-6)
+    assert theirs.summary["metrics"]["GlobalAcc"] == pytest.approx(
+        ours.summary["metrics"]["GlobalAcc"], abs=1
+    )
+    assert ours.summary["metrics"]["GlobalAcc"] > 30
+    variances = theirs.model[-4:]
     assert np.all(variances > 0) and np.all(variances < 30)
 
 
-@pytest.mark.parametrize(
-    "strategy", [RareMomentum(), fedraw.FedBuff(3), fedraw.CA2FL(3), fedraw.Replay(3)]
-)
-def test_no_driver_takes_a_strategy_that_does_not_know_of_the_statistics(
-    strategy: Any, tmp_path: Path
-) -> None:
-    """The built-in ones do, once they have the layout; both drivers are given the model's."""
-    table = fedraw.LabelTable.from_counts(COUNTS)
-    executor = Inline(lambda job: Trained(job.model, 1))
-    told = r"asks clients for differences.*2 batch-norm statistics"
+def test_a_server_averages_statistics_too_and_so_it_does_after_a_restart(tmp_path: Path) -> None:
+    models = []
+    for name, strategy in (("ours", fedraw.FedBuff(3)), ("theirs", OwnFedBuff())):
+        engine = Engine(tmp_path / name, strategy, layout=NORMED)
+        engine.accept(7)
+        engine.restart()
+        engine.accept(4)
+        models.append(engine.coordinator._ledger.state.model)
+        engine.coordinator._ledger.log.close()
+    assert models[1] == pytest.approx(models[0])
+    assert models[0].size == NORMED.size and models[0][3:].any()
+
+
+def test_the_statistics_of_a_version_are_the_mean_of_those_since_the_last_one() -> None:
+    strategy = On(NORMED, OwnFedBuff(2))
+    state = begun(strategy, COUNTS, *MODEL)
+    state = fed(strategy, state, [sent(0, 1, 0, 0, 5, 7), sent(0, 1, 2, 0, 7, 8)])
+    assert state.model == pytest.approx([2, 0, 0.5, 6, 7.5])
+    state = fed(strategy, state, [sent(1, 0, 0, 0, 1, 1), sent(2, 0, 0, 0, 1, 2)])
+    assert state.model[3:] == pytest.approx([1, 1.5])
+
+
+def test_a_round_that_a_leaver_closes_has_statistics_too() -> None:
+    strategy = On(NORMED, fedraw.QFedAvg(lr=0.1, q=0))
+    counts = {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1}}
+    state = begun(strategy, counts, *MODEL)
+    events: list[Event] = [
+        sent("a", 0, 0, 0, 4, 8, examples=1, loss=1.0),
+        sent("b", 0, 0, 0, 8, 4, examples=3, loss=1.0),
+        fedraw.Left("c"),
+    ]
+    state = fed(strategy, state, events)
+    assert (state.version, state.model[3:].tolist()) == (1, [7, 5])
+
+
+def test_differences_with_statistics_as_a_part_of_the_model_are_refused() -> None:
+    with pytest.raises(BadInput, match="statistics as they are, never as differences"):
+        fedraw.Needs(sends="delta", statistics="model")
+
+
+class Misspelt(OwnFedBuff):
+    @property
+    def needs(self) -> fedraw.Needs:
+        return fedraw.Needs(sends="difference")  # type: ignore[arg-type]
+
+
+def test_needs_that_nobody_understands_are_refused(tmp_path: Path) -> None:
+    told = "Needs.sends = 'difference' is unknown; known: model, delta"
     with pytest.raises(BadInput, match=told):
-        fedraw.Simulation(strategy, Setup(MODEL, table, NORMED), Fixed(np.ones(6)), executor)
+        fedraw.run(fedraw.Spec.read(SPEC), out=tmp_path / "run", strategy=Misspelt())
+    assert not (tmp_path / "run").exists()
     settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
     with pytest.raises(BadInput, match=told):
-        open_federation(strategy, lambda: MODEL, settings, NORMED)
+        open_federation(Misspelt(), lambda: MODEL, settings, NORMED)
     assert not settings.folder.exists()
 
 
-@pytest.mark.parametrize("kind", [fedraw.FedBuff, fedraw.CA2FL, fedraw.Replay])
-def test_a_built_in_method_with_the_layout_is_taken(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [fedraw.FedBuff, fedraw.CA2FL, fedraw.Replay, OwnFedBuff])
+def test_parameters_move_by_differences_and_statistics_are_replaced(kind: Any) -> None:
     def train(job: Job) -> Trained:
         return Trained(job.model + np.float32(1), 1)
 
     table = fedraw.LabelTable.from_counts(COUNTS)
-    strategy = kind(2, layout=NORMED)
-    setup = Setup(MODEL, table, NORMED)
-    simulation = fedraw.Simulation(strategy, setup, Fixed(np.ones(6)), Inline(train))
+    setup = fedraw.Setup(MODEL, table, NORMED)
+    simulation = fedraw.Simulation(kind(2), setup, Fixed(np.ones(6)), Inline(train))
     simulation.step()
     assert simulation.step().aggregated
-    # Parameters move by the mean difference of 1, statistics become what the clients have.
     assert simulation.state.model == pytest.approx(MODEL + 1)
+
+
+def test_an_update_gives_parameters_and_statistics_apart() -> None:
+    update = fedraw.Update("a", 0, np.arange(5, dtype=np.float32), 1, statistics_size=2)
+    assert update.parameters.tolist() == [0, 1, 2]
+    assert update.statistics.tolist() == [3, 4]
+    without = fedraw.Update("a", 0, update.vector, 1)
+    assert without.parameters is without.vector
+    assert without.statistics.size == 0
+
+
+@dataclass(frozen=True)
+class LastParameters:
+    """A user's strategy: the parameters of the last model; its statistics are left alone."""
+
+    @property
+    def needs(self) -> fedraw.Needs:
+        return fedraw.Needs()
+
+    def start(self, setup: fedraw.Setup) -> tuple[OwnState, Receivers]:
+        return OwnState(setup.model, Federation.of(setup.clients)), setup.clients.clients
+
+    def step(self, state: OwnState, event: Event) -> tuple[OwnState, Receivers]:
+        assert isinstance(event, fedraw.Arrived)
+        statistics = state.model[-event.update.statistics.size :]
+        state.model = np.concatenate([event.update.parameters, statistics])
+        state.version += 1
+        return state, [event.update.client]
+
+
+def test_a_strategy_that_averages_models_sees_their_statistics() -> None:
+    table = fedraw.LabelTable.from_counts(COUNTS)
+    train = Inline(lambda job: Trained(job.model + np.float32(1), 1))
+    setup = fedraw.Setup(MODEL, table, NORMED)
+    simulation = fedraw.Simulation(LastParameters(), setup, Fixed(np.ones(6)), train)
+    simulation.step()
+    assert simulation.state.model == pytest.approx([2, 0, 1.5, 0, 1])

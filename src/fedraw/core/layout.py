@@ -73,6 +73,16 @@ class Layout:
         return sum(segment.size for segment in self.segments)
 
     @property
+    def statistics_count(self) -> int:
+        """How many numbers of a vector are statistics."""
+        return self.size - self.parameter_count
+
+    def without_statistics(self) -> Layout:
+        """The layout of the parameters alone."""
+        kept = tuple(s for s in self.segments if s.start < self.parameter_count)
+        return Layout(kept, self.parameter_count, self.head_weight, self.head_bias)
+
+    @property
     def parameters(self) -> slice:
         return slice(0, self.parameter_count)
 

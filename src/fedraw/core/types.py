@@ -1,9 +1,9 @@
-"""The words of the library, as types."""
+"""The basic types of the library, and the findings that scorers report about clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,3 +26,34 @@ Ints = npt.NDArray[np.int64]
 
 # Times, in whatever unit, with which sums, squares and rates can be computed.
 SHORTEST_TIME, LONGEST_TIME = 1e-100, 1e100
+
+
+class Doubt(NamedTuple):
+    """A finding: a client's updates contradict its label counts, or show an undeclared label."""
+
+    client: ClientId
+    label: Label
+    claimed: float  # the label's share of the client's data, as declared; 0 if it is not declared
+    presence: float  # the probability that the client holds the label, according to its updates
+
+
+class Cleared(NamedTuple):
+    """A finding: an earlier doubt no longer holds."""
+
+    client: ClientId
+    label: Label
+    presence: float
+
+
+Finding = Doubt | Cleared
+
+
+class InferredLabels(NamedTuple):
+    """What the updates show about labels that no client declares.
+
+    `coverage` is the expected number of clients that hold each label. `holders` names the clients
+    for labels that few clients hold, the rarest label first.
+    """
+
+    coverage: dict[str, float]
+    holders: dict[str, list[ClientId]]

@@ -1,4 +1,4 @@
-"""What a client sends, and how a difference of two models is written."""
+"""What a client sends: a trained model or a difference, and its batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from fedraw.core.types import ClientId, Vector
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """One client's answer to a model it was handed.
+    """One client's reply to a model it was handed.
 
     `vector` is what the strategy asked for: the model after local training, or its difference to
-    the model the client started from. `loss` is the mean loss at that start model.
+    the model that the client started from. The last `statistics_size` numbers of the vector are
+    batch-norm statistics, which are never differences. `parameters` and `statistics` are views of
+    the two parts. `loss` is the client's mean training loss at the start model.
     """
 
     client: ClientId
@@ -21,10 +23,21 @@ class Update:
     vector: Vector
     examples: int
     loss: float | None = None
+    statistics_size: int = 0
+
+    @property
+    def parameters(self) -> Vector:
+        """The trainable parameters, or their difference to the start model."""
+        return self.vector[: -self.statistics_size] if self.statistics_size else self.vector
+
+    @property
+    def statistics(self) -> Vector:
+        """The batch-norm statistics after local training; empty for a model without any."""
+        return self.vector[self.vector.size - self.statistics_size :]
 
 
 def difference(trained: Vector, start: Vector, layout: Layout | None = None) -> Vector:
-    """What training changed; statistics go as they are, since a server averages them plainly."""
+    """Subtract the start model from the trained one, except for batch-norm statistics."""
     delta = trained - start
     if layout is not None:
         delta[layout.statistics] = trained[layout.statistics]

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fedraw.core.witness import Doubt, Inferred, News
+from fedraw.core.types import Doubt, Finding, InferredLabels
 from fedraw.errors import BadInput, nearest
 
 FORMAT = 2
@@ -55,12 +55,12 @@ _FIELD = b',"digest":"'
 _SUFFIX = len(_FIELD) + 16 + len(b'"}\n')
 
 
-def inferred_record(inferred: Inferred | None) -> Record:
+def inferred_record(inferred: InferredLabels | None) -> Record:
     """A part of an evaluation, where labels are inferred."""
     return {} if inferred is None else {"inferred": inferred._asdict()}
 
 
-def doubt_record(news: News, event: int, time: float) -> Record:
+def doubt_record(news: Finding, event: int, time: float) -> Record:
     """A claim is doubted, or no longer."""
     kind = "doubted" if isinstance(news, Doubt) else "cleared"
     return {"kind": kind, "event": event, "time": time, **news._asdict()}

@@ -61,7 +61,7 @@ def _executor(scenario: Scenario, crew: Crew) -> Iterator[Executor]:
         yield Inline(no_training(totals))
         return
     data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
-    recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.request)
+    recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.needs)
     if crew.kind == "inline":
         yield Inline(local_training(scenario.trainer, recipe))
     elif crew.kind == "batched":

@@ -28,7 +28,7 @@ def start_record(scenario: Scenario, name: str) -> Record:
         "rare_labels": [labels[i] for i in scenario.clients.rare_labels],
         "attacker": next(iter(scenario.clients.attackers), None),
         # How a client's weight in the model is read off the arrivals: see metrics.influence.
-        "influence": getattr(scenario.strategy, "influence", "slots"),
+        "influence": scenario.strategy.needs.influence,
         "notes": list(scenario.notes),
         "data": {
             "train": len(dataset.labels),

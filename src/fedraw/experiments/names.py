@@ -8,7 +8,7 @@ from typing import Any
 from fedraw.experiments.sections import StrategySpec
 from fedraw.experiments.toml import flat
 from fedraw.strategies.catalog import method_name, name_of, settings_of
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:

@@ -35,7 +35,7 @@ from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
 from fedraw.simulation.loop import Simulation
-from fedraw.strategies.strategy import Strategy, inferred
+from fedraw.strategies.protocol import Strategy
 
 if TYPE_CHECKING:
     from fedraw.learning.models import ModelFactory
@@ -282,7 +282,8 @@ def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Rec
         stamp = {"kind": "evaluation", "event": event, "version": version}
         # In copies of the model: what this method costs a server beside the model itself.
         memory = round(nbytes(simulation.state) / model.nbytes, 2)
-        known = inferred_record(inferred(simulation.state))
+        scorer = simulation.scorer
+        known = inferred_record(None if scorer is None else scorer.inferred_labels())
         return [{**stamp, **evaluator(model, final), "server_models": memory, **known}]
 
     return evaluate

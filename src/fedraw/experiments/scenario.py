@@ -22,10 +22,9 @@ from fedraw.experiments.spec import Spec, spec_settings_of
 from fedraw.experiments.training import Network, make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executors.base import Executor
-from fedraw.simulation.loop import HandOut, Scheduled, Setup, Simulation
+from fedraw.simulation.loop import HandOut, Scheduled, Simulation
 from fedraw.strategies.catalog import name_of
-from fedraw.strategies.deltas import with_layout
-from fedraw.strategies.strategy import Declared, Strategy
+from fedraw.strategies.protocol import Declared, Setup, Strategy
 
 if TYPE_CHECKING:
     from fedraw.learning.local_sgd import Trainer
@@ -69,9 +68,7 @@ class Scenario:
             refuse_no_images(clients.dataset)
             shape, classes = clients.dataset.input_shape, clients.dataset.classes
             network = make_network(spec, parts.model, shape, classes, streams, where.root)
-        layout = None if network is None else network.trainer.layout
-        names = clients.dataset.label_names
-        strategy = with_layout(parts.strategy or spec.make_strategy(layout), layout, names)
+        strategy = parts.strategy or spec.make_strategy()
         return cls(spec, seed, clients, strategy, network, parts)
 
     @property
@@ -111,9 +108,11 @@ class Scenario:
         """The federation at time zero."""
         streams, run, claimed = Streams(self.seed), self.spec.run, self.clients.claimed
         first = _rare(claimed) if run.receivers == "rare-first" else ()
+        layout = None if self.trainer is None else self.trainer.layout
+        classes, local_lr = self.clients.dataset.label_names, self.spec.training.lr
         return Simulation(
             self.strategy,
-            Setup(self.initial, claimed, None if self.trainer is None else self.trainer.layout),
+            Setup(self.initial, claimed, layout, classes, local_lr),
             _law(self.spec, self.clients, streams),
             executor,
             HandOut(run.concurrency, first, streams.generator("receivers")),

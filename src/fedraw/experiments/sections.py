@@ -14,7 +14,7 @@ from fedraw.simulation.perturbations.attacks import Form
 from fedraw.strategies.catalog import BY_NAME
 
 # Fields of a strategy that come from the model and its training, not from [strategy].
-NOT_SETTINGS = ("layout", "classes", "lr")
+NOT_SETTINGS = ("classes", "lr")
 
 # Weights by this name are the published ones in the data root; others are files.
 IMAGENET = "imagenet"

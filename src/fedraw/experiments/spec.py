@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.experiments.agreement import refuse_contradictions
 from fedraw.experiments.sections import (
@@ -31,7 +30,7 @@ from fedraw.experiments.sections import (
 )
 from fedraw.experiments.settings import read_settings, shown, type_hints
 from fedraw.strategies.catalog import BY_NAME, settings_of
-from fedraw.strategies.strategy import Strategy
+from fedraw.strategies.protocol import Strategy
 
 VERSION = 1
 # Keys that hold the path of a file.
@@ -44,7 +43,7 @@ class Spec:
 
     >>> spec = Spec.read({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
     >>> spec.make_strategy()
-    FedBuff(buffer=10, server_lr=0.5, staleness='none', exponent=0.5, unique=False, layout=None)
+    FedBuff(buffer=10, server_lr=0.5, staleness='none', exponent=0.5, unique=False)
     """
 
     data: DataSpec = field(default_factory=DataSpec)
@@ -110,11 +109,9 @@ class Spec:
             _change(tables, changes or {})
             return cls.read(tables)._with_paths_from(path.parent.absolute())
 
-    def make_strategy(self, layout: Layout | None = None) -> Strategy[Any]:
-        kind = BY_NAME[self.strategy.name]
-        given: dict[str, Any] = {"layout": layout, "lr": self.training.lr}
-        taken = {f.name: given[f.name] for f in fields(kind) if f.name in given}
-        strategy: Strategy[Any] = kind(**{**taken, **self.strategy.settings})
+    def make_strategy(self) -> Strategy[Any]:
+        """The strategy that the spec names, with its settings."""
+        strategy: Strategy[Any] = BY_NAME[self.strategy.name](**self.strategy.settings)
         return strategy
 
     def tables(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fedraw.experiments.clients import LocalData
 from fedraw.experiments.source import weights_file
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.executors import Job, Train, Trained, TrainTogether
-from fedraw.strategies.strategy import Request
+from fedraw.strategies.protocol import Needs
 
 if TYPE_CHECKING:
     from fedraw.learning.inputs import Scale
@@ -96,7 +96,7 @@ class Recipe:
     model: ModelFactory | None
     data: LocalData
     streams: Streams
-    request: Request
+    needs: Needs
 
     def __str__(self) -> str:
         """The model: all else that a worker may fail to load is fedraw's own."""
@@ -122,14 +122,14 @@ def local_training(trainer: Trainer, recipe: Recipe) -> Train:
 
 
 def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
-    data, streams, request = recipe.data, recipe.streams, recipe.request
+    data, streams, needs = recipe.data, recipe.streams, recipe.needs
 
     def train(job: Job) -> Trained:
         number = data.number(job.position, job.epoch)
         images, labels = data.images[data.rows(number)], data.labels[data.rows(number)]
-        loss = trainer.mean_loss(job.model, images, labels) if request.loss else None
+        loss = trainer.mean_loss(job.model, images, labels) if needs.loss else None
         rng = streams.generator("batches", number, job.training)
-        vector = trainer.train(job.model, images, labels, rng, request.proximal)
+        vector = trainer.train(job.model, images, labels, rng, needs.proximal)
         return Trained(vector, len(labels), loss)
 
     return train
@@ -139,7 +139,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     """The same for many clients in one call, with the same bits, for networks of linear layers."""
     from fedraw.learning.stacked import Client
 
-    data, streams, request = recipe.data, recipe.streams, recipe.request
+    data, streams, needs = recipe.data, recipe.streams, recipe.needs
     stacked = _stacked_trainer(trainer, recipe)
 
     def train(jobs: Sequence[Job]) -> list[Trained]:
@@ -150,10 +150,10 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
             clients.append(Client(job.model, data.rows(number), rng))
         trained = []
         for job, own, vector in zip(
-            jobs, clients, stacked.train(clients, request.proximal), strict=True
+            jobs, clients, stacked.train(clients, needs.proximal), strict=True
         ):
             rows, loss = own.rows, None
-            if request.loss:
+            if needs.loss:
                 loss = trainer.mean_loss(job.model, data.images[rows], data.labels[rows])
             trained.append(Trained(vector, rows.stop - rows.start, loss))
         return trained

@@ -22,7 +22,7 @@ from fedraw.flower.envelope import (
 from fedraw.flower.tensors import Template
 from fedraw.server.dispatches import WELCOME
 from fedraw.server.orders import Answer, Evaluated, Failure, Order, Summary, Trained
-from fedraw.strategies.strategy import Request
+from fedraw.strategies.protocol import Needs
 
 TYPES = {
     "summary": MessageType.QUERY,
@@ -53,14 +53,14 @@ LONGEST_REASON = 300
 
 @dataclass
 class Post:
-    """Writes messages and reads replies for one model and one strategy's request.
+    """Writes messages and reads replies for one model and one strategy's needs.
 
     All who are handed a version get the same ArrayRecord, so it is written once; Flower then
     computes its hashes once, too.
     """
 
     template: Template
-    request: Request
+    needs: Needs
     _model: Vector | None = field(default=None, init=False, repr=False)
     _record: ArrayRecord = field(default_factory=ArrayRecord, init=False, repr=False)
 
@@ -76,9 +76,9 @@ class Post:
         if order.model is not None:
             content[ARRAYS] = self.record(order.model)
         if order.kind == "train":
-            facts["sends"] = self.request.sends
-            facts["loss"] = self.request.loss
-            facts["proximal"] = float(self.request.proximal)
+            facts["sends"] = self.needs.sends
+            facts["loss"] = self.needs.loss
+            facts["proximal"] = float(self.needs.proximal)
             if statistics := self.template.statistics:  # Flower cannot tell an empty list's size
                 facts["statistics"] = statistics
         return Message(

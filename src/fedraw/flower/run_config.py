@@ -20,9 +20,6 @@ PREFIX = "fedraw."
 STRATEGY = "strategy."
 DEFAULT_STRATEGY = "fedraw"
 
-# A strategy learns these from the model, not from a config.
-NOT_SETTINGS = ("layout",)
-
 
 def read_settings(
     run_config: Mapping[str, Any], given: Settings | Mapping[str, Any] | None = None
@@ -51,13 +48,7 @@ def read_strategy(run_config: Mapping[str, Any]) -> Any:
     if name not in BY_NAME:
         raise BadInput(f"{PREFIX}{STRATEGY}name = {name!r} is unknown; {nearest(name, BY_NAME)}")
     kind = BY_NAME[name]
-    values = _checked(kind, table, PREFIX + STRATEGY, NOT_SETTINGS)
-    try:
-        return kind(**values)
-    except TypeError:  # a field without a default: q-FedAvg's lr
-        known = (f"{PREFIX}{STRATEGY}{field.name}" for field in fields(kind))
-        missing = next(key for key in known if key.rsplit(".", 1)[-1] not in values)
-        raise BadInput(f"{missing} is missing; strategy {name!r} needs it") from None
+    return kind(**_checked(kind, table, PREFIX + STRATEGY))
 
 
 def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,12 +66,10 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 
-def _checked(
-    kind: type[Any], table: Mapping[str, Any], prefix: str, hidden: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def _checked(kind: type[Any], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The values in the types of the dataclass's fields."""
     hints = get_type_hints(kind)
-    known = [field.name for field in fields(kind) if field.name not in hidden]
+    known = [field.name for field in fields(kind)]
     for key in table:
         if key not in known:
             raise BadInput(f"{prefix}{key} is no setting; {nearest(key, known)}")

@@ -19,7 +19,6 @@ from fedraw.flower.tensors import Template, record_of
 from fedraw.server.opening import open_federation
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
-from fedraw.strategies.deltas import with_layout
 
 
 def server_app(
@@ -43,8 +42,8 @@ def server_app(
         chosen = read_settings(context.run_config, settings)
         record = record_of(initial_model())
         template = Template.of(record, statistics)
-        method = with_layout(_choose(strategy, context.run_config), template.layout)
-        post = Post(template, method.request)
+        method = _choose(strategy, context.run_config)
+        post = Post(template, method.needs)
 
         def tested(model: Vector) -> Recall:
             assert evaluate is not None

@@ -36,7 +36,7 @@ from fedraw.server.membership import Membership
 from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
-from fedraw.strategies.strategy import Request, Strategy, check, check_form, is_finite
+from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -65,9 +65,14 @@ class Coordinator:
         self._layout = layout
         self._dispatches = Dispatches()
         self._training: dict[str, Dispatch] = {}  # the order that a site is busy with
-        slots = getattr(strategy, "buffer", 0) if getattr(strategy, "dedup", False) else 0
-        needs_counts = getattr(strategy, "labels", "declared") != "inferred"
-        self._membership = Membership(ledger, settings, slots, self._release, needs_counts)
+        self._needs = strategy.needs
+        self._membership = Membership(
+            ledger,
+            settings,
+            self._needs.min_clients,
+            self._release,
+            needs_counts=self._needs.label_evidence != "inferred",
+        )
         self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
         self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
@@ -76,8 +81,9 @@ class Coordinator:
         self._finished = ledger.book.ended
 
     @property
-    def request(self) -> Request:
-        return self._strategy.request
+    def needs(self) -> Needs:
+        """What the strategy asks of sites."""
+        return self._needs
 
     @property
     def tickets(self) -> list[str]:
@@ -258,18 +264,20 @@ class Coordinator:
         site, vector = order.site or "", np.ascontiguousarray(answer.vector)
         if answer.counts is not None:
             self._refuse_floods(site, answer.counts)
-        update = Update(site, order.version, vector, answer.examples, self._loss(answer))
-        check_form(self._ledger.state, update, self.request.loss)
-        start = order.model if self.request.sends == "model" else None
+        statistics_size = self._layout.statistics_count
+        loss = self._loss(answer)
+        update = Update(site, order.version, vector, answer.examples, loss, statistics_size)
+        check_form(self._ledger.state, update, self._needs.loss)
+        start = order.model if self._needs.sends == "model" else None
         norm = distance(update.vector, start, self._layout)
         # A finite norm has looked at every parameter already.
         if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
-            check(self._ledger.state, update, self.request.loss)
+            check(self._ledger.state, update, self._needs.loss)
         return update, norm
 
     def _loss(self, answer: Trained) -> float | None:
         """The loss; one that the strategy does not use is left out unless it is a number."""
-        used = self.request.loss or (answer.loss is not None and isfinite(answer.loss))
+        used = self._needs.loss or (answer.loss is not None and isfinite(answer.loss))
         return answer.loss if used else None
 
     def _refuse_floods(self, site: str, counts: Mapping[str, int]) -> None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from fedraw.core.types import Vector
-from fedraw.core.witness import Inferred
+from fedraw.core.types import InferredLabels, Vector
 from fedraw.disk.event_log import Record, inferred_record
 from fedraw.disk.snapshot import nbytes
 from fedraw.errors import BadInput
@@ -24,7 +23,6 @@ from fedraw.server.ledger import Ledger
 from fedraw.server.membership import NOT_TOLD
 from fedraw.server.orders import Evaluated, Order
 from fedraw.server.recall import Recall
-from fedraw.strategies.strategy import inferred
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -58,7 +56,7 @@ class Evaluation:
     due: float
     federated: bool
     server_models: float = 0.0  # what the strategy's state takes, in copies of the model
-    inferred: Inferred | None = None
+    inferred: InferredLabels | None = None
     central: Recall | None = None
     to_ask: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -127,8 +125,10 @@ class Evaluations:
             return
         state, event = self._ledger.state, self._ledger.book.event
         memory = round(nbytes(state) / state.model.nbytes, 2)
+        scorer = self._ledger.scorer
+        inferred = None if scorer is None else scorer.inferred_labels()
         self.current = Evaluation(
-            event, state.version, state.model, due, self._federated, memory, inferred(state)
+            event, state.version, state.model, due, self._federated, memory, inferred
         )
         self.current.central = self._central(state.model, now)
         self.current.to_ask = list(sites) if self._federated else []

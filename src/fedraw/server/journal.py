@@ -133,6 +133,7 @@ def _header(event: int, update: Update, flight: Flight, data: memoryview) -> byt
         "start_version": update.start_version,
         "examples": update.examples,
         "loss": update.loss,
+        "statistics_size": update.statistics_size,
         "flight": vars(flight),
     }
     told = json.dumps(facts)

@@ -14,9 +14,9 @@ from typing import Any
 
 from fedraw.analysis.inputs import rare_labels_of
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import Vector
+from fedraw.core.layout import Layout
+from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
-from fedraw.core.witness import Witness
 from fedraw.disk.event_log import Position, Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
 from fedraw.server.journal import Flight, Journal
@@ -30,16 +30,18 @@ from fedraw.server.records import (
     start_record,
 )
 from fedraw.server.snapshots import Book, Snapshots, Tensor
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Declared,
     Joined,
     Left,
     Receivers,
+    Setup,
     State,
     Strategy,
-    news,
+    scorer_of,
 )
+from fedraw.strategies.scoring import Scorer
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -51,6 +53,7 @@ class Identity:
     strategy: Mapping[str, Any]  # name and settings
     settings: Mapping[str, Any]
     tensors: Sequence[Tensor] = ()  # of the model
+    layout: Layout | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -92,6 +95,11 @@ class Ledger:
             raise RuntimeError("training has not begun")
         return self._state
 
+    @property
+    def scorer(self) -> Scorer | None:
+        """The strategy's scorer, if it uses updates as label evidence."""
+        return scorer_of(self._strategy.needs, self.state)
+
     def time(self, now: float) -> float:
         """Seconds since training began, as the log counts; 0 before."""
         return round(now - self._zero, 3) if self.begun else 0.0
@@ -111,9 +119,10 @@ class Ledger:
     ) -> None:
         """Found the federation; nothing counts before its first snapshot is on disk."""
         table = LabelTable.from_counts(counts)
-        state, receivers = self._strategy.start(model, table)
+        layout = self.identity.layout
+        state, receivers = self._strategy.start(Setup(model, table, layout))
         asked = list(rare)
-        labels, rare = _labels_of(state, table, rare)
+        labels, rare = _labels_of(scorer_of(self._strategy.needs, state), table, rare)
         self.log.clear()
         known = self.identity
         start = start_record(known.strategy, known.settings, labels, rare, **known.facts)
@@ -252,7 +261,7 @@ class Ledger:
                     self._member_changed(record)
                 case "arrival":
                     self.arrive(record["event"], *self.journal.read(record["event"]))
-                    news(self.state)  # is in the log already
+                    self._drain_findings()  # the log has them already
                 case "rejected":
                     self.book.event = record["event"]
                     self._hear(record["client"], record.get("norm"))
@@ -289,7 +298,10 @@ class Ledger:
             self.book.heard[site] = norm
 
     def _doubts(self, time: float) -> list[Record]:
-        return [doubt_record(doubt, self.book.event, time) for doubt in news(self.state)]
+        return [doubt_record(found, self.book.event, time) for found in self._drain_findings()]
+
+    def _drain_findings(self) -> Sequence[Finding]:
+        return () if self.scorer is None else self.scorer.drain_findings()
 
     def _change(self, record: Record) -> None:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""
@@ -335,14 +347,14 @@ class Ledger:
 
 
 def _labels_of(
-    state: State, table: LabelTable, rare: tuple[str, ...]
+    scorer: Scorer | None, table: LabelTable, rare: tuple[str, ...]
 ) -> tuple[list[str], tuple[str, ...]]:
     """All labels, and those that metrics call rare; the model's own where sites tell none."""
-    witness: Witness | None = getattr(state, "witness", None)
-    if witness is None or witness.mode != "inferred":
+    inferred = None if scorer is None else scorer.inferred_labels()
+    if inferred is None:
         told = [str(label) for label in table.labels]
         return told, tuple(str(label) for label in rare_labels_of(rare or None, table))
-    outputs = [str(label) for label in witness.classes]
+    outputs = list(inferred.coverage)
     for label in rare:
         if label not in outputs:
             raise BadInput(f"rare label {label!r}: {nearest(label, outputs)}")

@@ -195,7 +195,7 @@ class Membership:
             return False
         self.nodes.unbind(site)
         self._released(site)
-        if len(self.members) < self._slots:
+        if 1 < self._slots > len(self.members):
             self._ledger.note(
                 f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot "
                 "each; until more join, it counts as full with as many slots as there are sites",

@@ -21,7 +21,8 @@ from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.server.snapshots import tensors_of
 from fedraw.strategies.catalog import method_name, name_of, settings_of
-from fedraw.strategies.strategy import State, Strategy, refuse_unknown_statistics
+from fedraw.strategies.protocol import Setup, State, Strategy
+from fedraw.strategies.statistics import with_statistics
 
 
 def open_federation(  # noqa: PLR0913 - the clocks are for tests
@@ -47,16 +48,17 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             "the server a test set (evaluate), or set federated_evaluation"
         )
     now = time.monotonic() if now is None else now
-    state = _kind_of_state(strategy, settings, layout)
     own = {name: _plain(value) for name, value in settings_of(strategy).items()}
     kind = name_of(strategy)
     facts = {
         "name": method_name(kind, own),
-        "influence": getattr(strategy, "influence", "slots"),
+        "influence": strategy.needs.influence,
         "engine": engine,
     }
     told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
-    identity = Identity({"name": kind, **own}, told, tensors_of(layout, dtypes), facts)
+    identity = Identity({"name": kind, **own}, told, tensors_of(layout, dtypes), layout, facts)
+    strategy = with_statistics(strategy, layout)
+    state = _kind_of_state(strategy, settings, layout)
     ledger = Ledger(settings.folder, strategy, identity, wall or time.time)
     try:
         ledger.recover(state, now)
@@ -68,10 +70,10 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
 
 def _kind_of_state(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
     """Try the strategy on as many sites as it will begin with, before anyone is asked anything."""
-    refuse_unknown_statistics(strategy, layout)
     sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
     try:
-        state, _ = strategy.start(np.zeros(layout.size, np.float32), LabelTable.from_counts(sites))
+        model = np.zeros(layout.size, np.float32)
+        state, _ = strategy.start(Setup(model, LabelTable.from_counts(sites), layout))
     except BadInput as refusal:
         raise BadInput(f"with min_clients = {settings.min_clients}: {refusal}") from None
     if not can_be_saved(state):

@@ -15,7 +15,7 @@ from fedraw.core.text import one_line
 from fedraw.core.update import Update
 from fedraw.disk.event_log import FORMAT, Record
 from fedraw.server.journal import Flight
-from fedraw.strategies.strategy import State
+from fedraw.strategies.protocol import State
 
 # A change in a federation of more sites logs the score of the changed site only: the scores of all
 # sites at each of many changes would make the log grow with the square of their number.

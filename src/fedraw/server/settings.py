@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedraw.core.checks import at_least, one_of, positive, whole
 from fedraw.errors import BadInput, nearest
-from fedraw.strategies.strategy import at_least, one_of, positive, whole
 
 # What a target can be set for.
 TARGETS = ("GlobalAcc", "AvgRare")

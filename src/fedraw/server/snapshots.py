@@ -14,7 +14,7 @@ from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import Kept, NumberedFolders
 from fedraw.errors import BadInput
 from fedraw.server.journal import Journal
-from fedraw.strategies.strategy import State
+from fedraw.strategies.protocol import State
 
 # The newest, and the one before in case the newest cannot be read.
 KEPT = 2

@@ -11,31 +11,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
-from fedraw.core.types import ClientId, Vector
+from fedraw.core.types import ClientId, Finding, Vector
 from fedraw.core.update import Update, difference
-from fedraw.core.witness import News
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
 from fedraw.simulation.executors.base import Executor, Job
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Declared,
+    Setup,
     State,
     Strategy,
-    news,
-    refuse_unknown_statistics,
+    scorer_of,
 )
-
-
-class Setup(NamedTuple):
-    """What a federation starts from: the initial model, the clients' labels, the model's layout."""
-
-    model: Vector
-    clients: LabelTable
-    layout: Layout | None = None
+from fedraw.strategies.scoring import Scorer
+from fedraw.strategies.statistics import with_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +72,7 @@ class Step(NamedTuple):
     aggregated: bool
     contents: Contents
     refused: str | None = None
-    doubts: Sequence[News] = ()
+    doubts: Sequence[Finding] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +118,7 @@ class Simulation:
 
     Args:
         strategy: Decides what the global model becomes and who is handed it next.
-        setup: The initial model, the label counts that clients declare, and the model's layout.
+        setup: The initial model, the label counts that clients declare, the model's layout.
         law: How long each training lasts.
         executor: Trains the clients.
         hand_out: How many clients train at once, and who is handed the model next.
@@ -144,14 +135,14 @@ class Simulation:
         hand_out: HandOut | None = None,
         scheduled: Iterable[Scheduled] = (),
     ) -> None:
-        refuse_unknown_statistics(strategy, setup.layout)
         hand_out = hand_out or HandOut()
         clients = setup.clients
-        self._strategy = strategy
-        self._sends_delta = strategy.request.sends == "delta"
+        self._needs = strategy.needs
+        self._strategy = with_statistics(strategy, setup.layout)
         self._law = law
         self._executor = executor
         self._layout = setup.layout
+        self._statistics_size = 0 if setup.layout is None else setup.layout.statistics_count
         self._concurrency = hand_out.concurrency or len(clients)
         self._nobody_waits = self._concurrency >= len(clients)
         self._rng = hand_out.rng
@@ -162,7 +153,7 @@ class Simulation:
         self.timeline = Timeline()
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
-        self.state, self._founders = strategy.start(setup.model, clients)
+        self.state, self._founders = self._strategy.start(setup)
 
     def save(self) -> Saved:
         """What `restore` needs to continue bit for bit; it shares arrays with this simulation."""
@@ -180,6 +171,11 @@ class Simulation:
     def mid_round(self) -> bool:
         """Whether the last update led to no hand-out: a synchronous method waits for the rest."""
         return self.timeline.mid_round
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """The strategy's scorer, if it uses updates as label evidence."""
+        return scorer_of(self._needs, self.state)
 
     def step(self) -> Step:
         """Advance to the next arrival."""
@@ -216,15 +212,17 @@ class Simulation:
             version > before,
             self.state.contents,
             refused,
-            news(self.state),
+            () if self.scorer is None else self.scorer.drain_findings(),
         )
 
     def _update(self, client: ClientId, flight: Flight) -> Update:
         trained = self._executor.collect(client)
         vector = trained.vector
-        if self._sends_delta and vector.shape == flight.model.shape:
+        if self._needs.sends == "delta" and vector.shape == flight.model.shape:
             vector = difference(vector, flight.model, self._layout)
-        return Update(client, flight.version, vector, trained.examples, trained.loss)
+        return Update(
+            client, flight.version, vector, trained.examples, trained.loss, self._statistics_size
+        )
 
     def _hand_out(self, receivers: Iterable[ClientId]) -> None:
         if self._nobody_waits:

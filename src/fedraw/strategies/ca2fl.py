@@ -15,31 +15,26 @@ A client that leaves takes its h_i with it; N is the number of members.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, Term
+from fedraw.core.checks import one_of, positive, whole
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
-from fedraw.strategies.deltas import empty_sums, moved, split
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
     Left,
+    Needs,
     Receivers,
-    Request,
+    Setup,
     change_members,
     check,
     frozen,
-    one_of,
-    positive,
-    starting,
-    whole,
 )
 
 
@@ -51,7 +46,6 @@ class CA2FLState:
     version: int
     federation: Federation
     residuals: RunningSum
-    statistics: RunningSum
     cache_sum: RunningSum
     cache: dict[ClientId, Vector] = field(default_factory=dict)
     newest: dict[ClientId, Vector] = field(default_factory=dict)
@@ -66,12 +60,9 @@ class CA2FLState:
 
 @dataclass(frozen=True)
 class CA2FL:
-    influence: ClassVar = "cache"  # everyone heard so far is part of every step: metrics.influence
-
     buffer: int = 10
     server_lr: float = 1.0
     refresh: Literal["round-start", "arrival"] = "round-start"
-    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
@@ -79,15 +70,15 @@ class CA2FL:
         one_of("refresh", self.refresh, ("round-start", "arrival"))
 
     @property
-    def request(self) -> Request:
-        return Request(sends="delta", separates_statistics=self.layout is not None)
+    def needs(self) -> Needs:
+        # The cached difference of every client is a part of every step.
+        return Needs(sends="delta", influence="cache")
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[CA2FLState, Receivers]:
-        residuals, statistics = empty_sums(model, self.layout)
-        cache_sum, _ = empty_sums(model, self.layout)
-        federation = Federation.of(clients)
-        state = CA2FLState(starting(model), 0, federation, residuals, statistics, cache_sum)
-        return state, clients.clients
+    def start(self, setup: Setup) -> tuple[CA2FLState, Receivers]:
+        residuals, cache_sum = (RunningSum.zeros(setup.model.size) for _ in range(2))
+        federation = Federation.of(setup.clients)
+        state = CA2FLState(setup.model, 0, federation, residuals, cache_sum)
+        return state, setup.clients.clients
 
     def step(self, state: CA2FLState, event: Event) -> tuple[CA2FLState, Receivers]:
         if not isinstance(event, Arrived):
@@ -104,8 +95,7 @@ class CA2FL:
         return state, [event.update.client]
 
     def _take_in(self, state: CA2FLState, update: Update) -> None:
-        client = update.client
-        delta, statistics = split(update.vector, self.layout)
+        client, delta = update.client, update.parameters
         cached = state.cache.get(client)
         if self.refresh == "arrival":
             cached = state.newest.get(client, cached)
@@ -113,15 +103,13 @@ class CA2FL:
         if cached is not None:
             terms.append((-1.0, cached))
         state.residuals.add(terms)
-        state.statistics.add([(1.0, statistics)])
         state.newest[client] = delta
         state.clients.append(client)
 
     def _aggregate(self, state: CA2FLState) -> None:
         mean_cache = state.cache_sum.total / max(len(state.federation), 1)
         step: Vector = (mean_cache + state.residuals.total / self.buffer).astype(np.float32)
-        statistics = state.statistics.add([], divisor=self.buffer)
-        state.model = frozen(moved(state.model, step, statistics, self.server_lr))
+        state.model = frozen(state.model + np.float32(self.server_lr) * step)
         state.version += 1
         for client, delta in state.newest.items():
             cached = state.cache.get(client)
@@ -140,5 +128,4 @@ class CA2FL:
 
     def _empty(self, state: CA2FLState) -> None:
         state.residuals.clear()
-        state.statistics.clear()
         state.newest, state.clients, state.full = {}, [], False

@@ -13,9 +13,9 @@ from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.strategy import Strategy
 
 BY_NAME: dict[str, Any] = {
     "fedavg": FedAvg,

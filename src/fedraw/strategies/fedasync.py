@@ -14,24 +14,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedraw.core.checks import at_least, between, one_of
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.weighting import Staleness, staleness_discount
 from fedraw.errors import BadInput
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Needs,
     Receivers,
-    Request,
-    at_least,
-    between,
+    Setup,
     change_members,
     check,
     frozen,
-    one_of,
-    starting,
 )
 
 
@@ -65,11 +62,12 @@ class FedAsync:
             at_least(name, getattr(self, name), 0)
 
     @property
-    def request(self) -> Request:
-        return Request(proximal=self.proximal)
+    def needs(self) -> Needs:
+        return Needs(proximal=self.proximal)
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[FedAsyncState, Receivers]:
-        return FedAsyncState(starting(model), 0, Federation.of(clients)), clients.clients
+    def start(self, setup: Setup) -> tuple[FedAsyncState, Receivers]:
+        state = FedAsyncState(setup.model, 0, Federation.of(setup.clients))
+        return state, setup.clients.clients
 
     def step(self, state: FedAsyncState, event: Event) -> tuple[FedAsyncState, Receivers]:
         if not isinstance(event, Arrived):

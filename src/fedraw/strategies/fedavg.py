@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedraw.core.aggregation import RunningSum
+from fedraw.core.checks import one_of
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
+from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup
 from fedraw.strategies.rounds import Round, step_in_rounds
-from fedraw.strategies.strategy import Contents, Event, Receivers, Request, one_of, starting
 
 
 @dataclass(eq=False)
@@ -42,14 +42,14 @@ class FedAvg:
         one_of("weighting", self.weighting, ("samples", "uniform"))
 
     @property
-    def request(self) -> Request:
-        return Request()
+    def needs(self) -> Needs:
+        return Needs()
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[FedAvgState, Receivers]:
-        federation = Federation.of(clients)
-        empty = RunningSum.zeros(model.size)
-        state = FedAvgState(starting(model), 0, federation, Round.of(federation), empty)
-        return state, clients.clients
+    def start(self, setup: Setup) -> tuple[FedAvgState, Receivers]:
+        federation = Federation.of(setup.clients)
+        empty = RunningSum.zeros(setup.model.size)
+        state = FedAvgState(setup.model, 0, federation, Round.of(federation), empty)
+        return state, setup.clients.clients
 
     def step(self, state: FedAvgState, event: Event) -> tuple[FedAvgState, Receivers]:
         return step_in_rounds(state, event, self._take_in, self._aggregate)

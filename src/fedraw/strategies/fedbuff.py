@@ -16,30 +16,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
+from fedraw.core.checks import between, one_of, positive, whole
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import staleness_discount
 from fedraw.errors import BadInput
-from fedraw.strategies.deltas import empty_sums, moved, split
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Needs,
     Receivers,
-    Request,
-    between,
+    Setup,
     change_members,
     check,
     frozen,
-    one_of,
-    positive,
-    starting,
-    whole,
 )
 
 
@@ -51,7 +47,6 @@ class FedBuffState:
     version: int
     federation: Federation
     sum: RunningSum
-    statistics: RunningSum
     clients: list[ClientId] = field(default_factory=list)
     discounts: list[float] = field(default_factory=list)
     latest: dict[ClientId, Slot] = field(default_factory=dict)  # only where `unique` asks for it
@@ -70,7 +65,6 @@ class FedBuff:
     staleness: Literal["none", "polynomial"] = "none"
     exponent: float = 0.5
     unique: bool = False
-    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
@@ -79,17 +73,19 @@ class FedBuff:
         between("exponent", self.exponent, 0, 10)
 
     @property
-    def request(self) -> Request:
-        return Request(sends="delta", separates_statistics=self.layout is not None)
+    def needs(self) -> Needs:
+        min_clients = self.buffer if self.unique else 1
+        return Needs(sends="delta", min_clients=min_clients, latest_only=self.unique)
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[FedBuffState, Receivers]:
+    def start(self, setup: Setup) -> tuple[FedBuffState, Receivers]:
+        clients = setup.clients
         if self.unique and self.buffer > len(clients):
             raise BadInput(
                 f"buffer = {self.buffer} never fills with one update from each of {len(clients)} "
                 f"clients; use at most {len(clients)}, or unique = false"
             )
-        sums = empty_sums(model, self.layout)
-        return FedBuffState(starting(model), 0, Federation.of(clients), *sums), clients.clients
+        empty = RunningSum.zeros(setup.model.size)
+        return FedBuffState(setup.model, 0, Federation.of(clients), empty), clients.clients
 
     def step(self, state: FedBuffState, event: Event) -> tuple[FedBuffState, Receivers]:
         if not isinstance(event, Arrived):
@@ -101,38 +97,27 @@ class FedBuff:
         count = len(state.clients)
         if count >= (min(self.buffer, len(state.federation)) if self.unique else self.buffer):
             step = state.sum.add([], divisor=count)
-            statistics = state.statistics.add([], divisor=count)
-            state.model = frozen(moved(state.model, step, statistics, self.server_lr))
+            state.model = frozen(state.model + np.float32(self.server_lr) * step)
             state.version += 1
             state.full = True
         return state, [event.update.client]
 
     def _take_in(self, state: FedBuffState, update: Update) -> None:
         s = staleness_discount(self.staleness, state.version - update.start_version, self.exponent)
-        delta, statistics = split(update.vector, self.layout)
-        terms: list[Term] = [(s, delta)]
-        plain: list[Term] = [(1.0, statistics)]
+        changes: list[Term] = [(s, update.parameters)]
         if self.unique and (earlier := state.latest.get(update.client)):
-            old_delta, old_statistics = split(earlier.update.vector, self.layout)
-            terms.append((-earlier.coefficient, old_delta))
-            plain.append((-1.0, old_statistics))
+            changes.append((-earlier.coefficient, earlier.update.parameters))
             state.discounts[state.clients.index(update.client)] = s
         else:
             state.clients.append(update.client)
             state.discounts.append(s)
         if not self.unique:
-            state.sum.add(terms)
-            state.statistics.add(plain)
+            state.sum.add(changes)
             return
         state.latest[update.client] = Slot(update, s)
-        kept = [
-            (slot.coefficient, split(slot.update.vector, self.layout))
-            for slot in state.latest.values()
-        ]
-        state.sum.correct(terms, ((s, delta) for s, (delta, _) in kept))
-        state.statistics.correct(plain, ((1.0, statistics) for _, (_, statistics) in kept))
+        slots = state.latest.values()
+        state.sum.correct(changes, ((slot.coefficient, slot.update.parameters) for slot in slots))
 
     def _empty(self, state: FedBuffState) -> None:
         state.sum.clear()
-        state.statistics.clear()
         state.clients, state.discounts, state.latest, state.full = [], [], {}, False

@@ -14,20 +14,19 @@ from dataclasses import dataclass
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import SlidingWindow, Slot
+from fedraw.core.checks import whole
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Needs,
     Receivers,
-    Request,
+    Setup,
     change_members,
     check,
     frozen,
-    starting,
-    whole,
 )
 
 
@@ -54,13 +53,13 @@ class FedFa:
         whole("buffer", self.buffer)
 
     @property
-    def request(self) -> Request:
-        return Request()
+    def needs(self) -> Needs:
+        return Needs()
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[FedFaState, Receivers]:
-        window, empty = SlidingWindow(self.buffer), RunningSum.zeros(model.size)
-        state = FedFaState(starting(model), 0, Federation.of(clients), window, empty)
-        return state, clients.clients
+    def start(self, setup: Setup) -> tuple[FedFaState, Receivers]:
+        window, empty = SlidingWindow(self.buffer), RunningSum.zeros(setup.model.size)
+        state = FedFaState(setup.model, 0, Federation.of(setup.clients), window, empty)
+        return state, setup.clients.clients
 
     def step(self, state: FedFaState, event: Event) -> tuple[FedFaState, Receivers]:
         if not isinstance(event, Arrived):

@@ -20,24 +20,13 @@ from typing import Literal
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum
+from fedraw.core.checks import at_least, one_of, positive
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.errors import RefusedUpdate
-from fedraw.strategies.deltas import empty_sums, split
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup
 from fedraw.strategies.rounds import Round, step_in_rounds
-from fedraw.strategies.strategy import (
-    Contents,
-    Event,
-    Receivers,
-    Request,
-    at_least,
-    one_of,
-    positive,
-    starting,
-)
 
 # Keeps a power of the loss finite for a client that fits its data perfectly.
 TINY_LOSS = 1e-10
@@ -45,16 +34,15 @@ TINY_LOSS = 1e-10
 
 @dataclass(eq=False)
 class QFedAvgState:
-    """`sum` = Σ_k p_k F_k^q w_k, `curvature` = Σ_k p_k h_k, statistics weighted by samples."""
+    """`sum` = Σ_k p_k F_k^q w_k, `curvature` = Σ_k p_k h_k, `lr` = 1/L."""
 
     model: Vector
     version: int
     federation: Federation
     round: Round
     sum: RunningSum
-    statistics: RunningSum
+    lr: float
     curvature: float = 0.0
-    examples: int = 0
     closed: Round | None = None
 
     @property
@@ -64,56 +52,55 @@ class QFedAvgState:
 
 @dataclass(frozen=True)
 class QFedAvg:
-    lr: float
+    lr: float | None = None  # of the local training; None: what the driver says
     q: float = 5.0
     p: Literal["uniform", "samples"] = "uniform"
-    layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        positive("lr", self.lr)
+        if self.lr is not None:
+            positive("lr", self.lr)
         at_least("q", self.q, 0)
         one_of("p", self.p, ("uniform", "samples"))
 
     @property
-    def request(self) -> Request:
-        return Request(loss=True)
+    def needs(self) -> Needs:
+        return Needs(loss=True, statistics="samples")
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[QFedAvgState, Receivers]:
-        federation = Federation.of(clients)
-        sums = empty_sums(model, self.layout)
-        state = QFedAvgState(starting(model), 0, federation, Round.of(federation), *sums)
-        return state, clients.clients
+    def start(self, setup: Setup) -> tuple[QFedAvgState, Receivers]:
+        lr = setup.local_lr if self.lr is None else self.lr
+        if lr is None:
+            raise BadInput(
+                "strategy.lr is missing; q-FedAvg needs the learning rate of the local training"
+            )
+        positive("lr", lr)
+        federation = Federation.of(setup.clients)
+        empty = RunningSum.zeros(setup.model.size)
+        state = QFedAvgState(setup.model, 0, federation, Round.of(federation), empty, lr)
+        return state, setup.clients.clients
 
     def step(self, state: QFedAvgState, event: Event) -> tuple[QFedAvgState, Receivers]:
         return step_in_rounds(state, event, self._take_in, self._aggregate, needs_loss=True)
 
     def _take_in(self, state: QFedAvgState, update: Update) -> float:
         loss = float(update.loss or 0.0) + TINY_LOSS
-        trained, statistics = split(update.vector, self.layout)
-        start, _ = split(state.model, self.layout)
-        moved = start.astype(np.float64) - trained
-        squared_norm = float(np.square(moved).sum()) / self.lr**2
+        moved = state.model.astype(np.float64) - update.parameters
+        squared_norm = float(np.square(moved).sum()) / state.lr**2
         p = float(update.examples) if self.p == "samples" else 1.0
         with np.errstate(over="ignore", under="ignore"):
             pull = p * float(np.float64(loss) ** self.q)
-        curvature = self.q * pull / loss * squared_norm + pull / self.lr
+        curvature = self.q * pull / loss * squared_norm + pull / state.lr
         if not (pull > 0 and curvature < np.inf):
             raise RefusedUpdate(
                 f"client {update.client!r} sent the loss {update.loss}, "
                 f"whose power of q = {self.q:g} no float holds"
             )
-        state.sum.add([(pull, trained)])
-        state.statistics.add([(float(update.examples), statistics)])
+        state.sum.add([(pull, update.parameters)])
         state.curvature += curvature
-        state.examples += update.examples
         return pull
 
     def _aggregate(self, state: QFedAvgState) -> Vector:
-        start, _ = split(state.model, self.layout)
-        descent = sum(state.round.weights) * start.astype(np.float64) - state.sum.total
-        parameters = (start - descent / self.lr / state.curvature).astype(np.float32)
-        statistics = state.statistics.add([], divisor=state.examples)
+        descent = sum(state.round.weights) * state.model.astype(np.float64) - state.sum.total
+        model: Vector = (state.model - descent / state.lr / state.curvature).astype(np.float32)
         state.sum.clear()
-        state.statistics.clear()
-        state.curvature, state.examples = 0.0, 0
-        return np.concatenate([parameters, statistics])
+        state.curvature = 0.0
+        return model

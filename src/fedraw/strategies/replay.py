@@ -1,20 +1,22 @@
-"""Residual replay: what a rare client sent last goes on acting until the model has followed it.
+"""Residual replay: a rare client's last update keeps acting until the model has followed it.
 
-Beyond the paper. Clients send differences. R is the clients with S_i > 2 · median S, at most K of
-them, W_r = S_r / Σ_i S_i, and Σ_R W_r at most 1/2. For each r in R that was heard the server keeps
-its last difference h_r and p_r, how much of h_r the global model has realised since. After K
-arrivals, A the sum of the m differences from clients outside R and ρ = Σ W_r over those kept:
+Beyond the paper. Clients send differences. R are the clients with S_i > 2 · median S, at most K of
+them, W_r = S_r / Σ_i S_i, and Σ_R W_r is at most 1/2. For each r in R that has sent an update, the
+server keeps its last difference h_r and p_r, the part of h_r that the global model has realised
+since. After K arrivals, with A the sum of the m differences from clients outside R and ρ = Σ W_r
+over the kept ones:
 
     v = (1 − ρ) A/m + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + η v,
     p_r ← p_r + ⟨η v, h_r⟩ / ⟨h_r, h_r⟩
 
-So h_r is applied once in all, and again as far as others undo it. With R empty this is FedBuff.
+So h_r is applied once in total, and again as far as other updates undo it. Without rare clients
+this is FedBuff.
 
-A client that leaves keeps its h_r until members need the place: its labels would be gone with it,
-and it may be back. `floor` > 0 keeps a force of at least floor / N on the h_r of every member; a
-client that has left sends no new one, so that a floor would push the model that way for ever.
-`labels` says where S comes from, as for FedRAW; unless it is declared, R is looked for in every
-round.
+The h_r of a client that leaves is kept until members need its place, because its labels would be
+lost with it and it may return. `floor` > 0 keeps a force of at least floor / N on the h_r of every
+member. A client that has left gets no floor: it sends no new update, so the floor would push the
+model in one direction for ever. `labels` chooses what the scores S rest on, as in FedRAW. Unless
+labels are declared, R is recomputed in every round.
 """
 
 from __future__ import annotations
@@ -25,40 +27,31 @@ from typing import get_args
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, inner
+from fedraw.core.checks import at_least, between, one_of, positive, whole
 from fedraw.core.federation import Federation
-from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout
 from fedraw.core.rarity import rarest, weights_of_rarest
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
-from fedraw.core.witness import Labels, Witness
-from fedraw.strategies.deltas import empty_sums, moved, split
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Needs,
     Receivers,
-    Request,
-    at_least,
-    between,
-    called,
+    Setup,
     change_members,
     check,
     frozen,
-    one_of,
-    positive,
-    scores_of,
-    starting,
-    whole,
 )
+from fedraw.strategies.scoring import DeclaredScorer, EvidenceScorer, LabelEvidence, make_scorer
 
-# A difference with a smaller squared norm says nothing about a direction.
+# A difference with a smaller squared norm has no usable direction.
 TINY = 1e-12
 
 
 @dataclass(eq=False)
-class Kept:
-    """What a rare client sent last, ⟨h, h⟩, and how much of h has been realised."""
+class KeptUpdate:
+    """A rare client's last update h, ⟨h, h⟩, and the part of h that has been realised."""
 
     update: Update
     squared: float
@@ -67,24 +60,27 @@ class Kept:
 
 @dataclass(eq=False)
 class ReplayState:
-    """The sum over the common arrivals of this round; `rare` has W_r, `kept` what was heard."""
+    """The sum over the common arrivals of this round; `rare` has W_r, `kept` has h_r and p_r."""
 
     model: Vector
     version: int
-    federation: Federation
+    scorer: DeclaredScorer | EvidenceScorer
     sum: RunningSum
-    statistics: RunningSum
     rare: dict[ClientId, float] = field(default_factory=dict)
-    kept: dict[ClientId, Kept] = field(default_factory=dict)
+    kept: dict[ClientId, KeptUpdate] = field(default_factory=dict)
     common: list[ClientId] = field(default_factory=list)
     arrivals: int = 0
     full: bool = False
-    limit: float = np.inf  # a score above it is rare
-    witness: Witness | None = None  # unless labels are as declared
+    limit: float = np.inf  # a client with a higher score is rare
+
+    @property
+    def federation(self) -> Federation:
+        """The members and their declared labels."""
+        return self.scorer.federation
 
     @property
     def contents(self) -> Contents:
-        """Those of this round, and those who are replayed, with the weights of their losses."""
+        """The common clients of this round and the replayed ones, with their weights."""
         clients = [*self.common, *self.kept]
         if not self.full:
             return Contents(clients)
@@ -98,12 +94,11 @@ class ReplayState:
 @dataclass(frozen=True)
 class Replay:
     buffer: int = 10
-    threshold: float = 2.0  # rare is who has more than so many times the median score
-    mass: float = 0.5  # at most this much for all rare clients together
+    threshold: float = 2.0  # a client with more than this many times the median score is rare
+    mass: float = 0.5  # the largest total weight of all rare clients
     floor: float = 0.0
     server_lr: float = 1.0  # η
-    labels: Labels = "declared"
-    layout: Layout | None = None
+    labels: LabelEvidence = "declared"
     classes: tuple[Label, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -113,47 +108,50 @@ class Replay:
         between("mass", self.mass, 0, 0.9)
         between("floor", self.floor, 0, 1)
         positive("server_lr", self.server_lr)
-        one_of("labels", self.labels, get_args(Labels))
+        one_of("labels", self.labels, get_args(LabelEvidence))
 
     @property
-    def request(self) -> Request:
-        return Request(sends="delta", separates_statistics=self.layout is not None)
+    def needs(self) -> Needs:
+        return Needs(sends="delta", label_evidence=self.labels)
 
-    def start(self, model: Vector, clients: LabelTable) -> tuple[ReplayState, Receivers]:
-        federation, sums = Federation.of(clients), empty_sums(model, self.layout)
-        state = ReplayState(starting(model), 0, federation, *sums)
-        state.witness = called(self.labels, self.classes, state.model, self.layout, self.request)
+    def start(self, setup: Setup) -> tuple[ReplayState, Receivers]:
+        scorer = make_scorer(self.labels, setup, self.classes, sends_delta=True)
+        state = ReplayState(setup.model, 0, scorer, RunningSum.zeros(setup.model.size))
         self._find_rare(state)
-        return state, clients.clients
+        return state, setup.clients.clients
 
     def step(self, state: ReplayState, event: Event) -> tuple[ReplayState, Receivers]:
         if not isinstance(event, Arrived):
-            receivers = change_members(state.federation, event, state.witness)
+            receivers = change_members(state.scorer, event)
             self._find_rare(state)
             return state, receivers
-        check(state, event.update)
-        if state.witness is not None and self.layout is not None:
-            state.witness.hear(event.update, self.layout, state.federation, sends_delta=True)
-            (score,) = state.witness.scores([event.update.client], state.federation)
-            if state.full or (score > state.limit) != (event.update.client in state.rare):
-                self._find_rare(state)
+        update = event.update
+        check(state, update)
+        state.scorer.observe(update)
+        if self.labels != "declared" and self._rarity_changed(state, update.client):
+            self._find_rare(state)
         if state.full:
             self._empty(state)
-        self._take_in(state, event.update)
+        self._take_in(state, update)
         if state.arrivals == self.buffer:
             self._aggregate(state)
-        return state, [event.update.client]
+        return state, [update.client]
+
+    def _rarity_changed(self, state: ReplayState, client: ClientId) -> bool:
+        """Whether a round begins, or the client has become rare or common."""
+        (score,) = state.scorer.scores([client])
+        return state.full or (score > state.limit) != (client in state.rare)
 
     def _find_rare(self, state: ReplayState) -> None:
-        """R and W; what is kept of clients that are no longer in R is dropped."""
+        """Choose R and W; drop the kept updates of clients that are no longer in R."""
         members = list(state.federation)
-        values = np.array(scores_of(state.federation, state.witness, members))
+        values = np.array(state.scorer.scores(members))
         scores = dict(zip(members, values.tolist(), strict=True))
         limit = self.threshold * float(np.median(values)) if members else np.inf
         state.limit = limit
         here = [members[i] for i in rarest(values, times=self.threshold)] if members else []
         absent = [client for client in state.kept if client not in scores]
-        gone_scores = scores_of(state.federation, state.witness, absent)
+        gone_scores = state.scorer.scores(absent)
         gone = dict(zip(absent, gone_scores, strict=True))
         chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
         scores |= gone
@@ -163,31 +161,29 @@ class Replay:
         state.kept = {c: kept for c, kept in state.kept.items() if c in state.rare}
 
     def _take_in(self, state: ReplayState, update: Update) -> None:
-        client, (delta, statistics) = update.client, split(update.vector, self.layout)
+        client, delta = update.client, update.parameters
         if client in state.rare:
-            state.kept[client] = Kept(update, inner(delta, delta))
+            state.kept[client] = KeptUpdate(update, inner(delta, delta))
         else:
             state.sum.add([(1.0, delta)])
             state.common.append(client)
-        state.statistics.add([(1.0, statistics)])
         state.arrivals += 1
 
     def _aggregate(self, state: ReplayState) -> None:
         step = self._move(state)
-        statistics = state.statistics.add([], divisor=self.buffer)
-        state.model = frozen(moved(state.model, step, statistics, self.server_lr))
+        state.model = frozen(state.model + np.float32(self.server_lr) * step)
         for kept in state.kept.values():
             if kept.squared > TINY:
-                along = inner(step, self._difference(kept)) / kept.squared
+                along = inner(step, kept.update.parameters) / kept.squared
                 kept.progress += self.server_lr * along
         state.version += 1
         state.full = True
 
     def _move(self, state: ReplayState) -> Vector:
-        """v: the mean of those outside R, and what is left of what the others sent."""
+        """v: the mean of the common updates, and what remains of the kept ones."""
         count = len(state.common)
         forces = [
-            (self._force(state, client), self._difference(kept))
+            (self._force(state, client), kept.update.parameters)
             for client, kept in state.kept.items()
             if kept.squared > TINY
         ]
@@ -204,10 +200,6 @@ class Replay:
         members = state.federation
         return max(self.floor / len(members), force) if client in members else force
 
-    def _difference(self, kept: Kept) -> Vector:
-        return split(kept.update.vector, self.layout)[0]
-
     def _empty(self, state: ReplayState) -> None:
         state.sum.clear()
-        state.statistics.clear()
         state.common, state.arrivals, state.full = [], 0, False

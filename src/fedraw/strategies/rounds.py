@@ -13,7 +13,7 @@ from fedraw.core.federation import Federation
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.errors import RefusedUpdate
-from fedraw.strategies.strategy import (
+from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,

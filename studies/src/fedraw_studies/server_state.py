@@ -8,7 +8,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.update import Update
 from fedraw.disk.snapshot import Arrays, pack
 from fedraw.strategies.catalog import BY_NAME
-from fedraw.strategies.strategy import Arrived
+from fedraw.strategies.protocol import Arrived, Setup
 
 PARAMETERS = 64
 
@@ -22,7 +22,7 @@ def model_copies(strategy: str, clients: int, buffer: int = 10) -> float:
     method = BY_NAME[strategy](buffer=buffer)
     table = LabelTable.from_counts({f"client {i}": {"label": 1} for i in range(clients)})
     model = np.zeros(PARAMETERS, np.float32)
-    state, _ = method.start(model, table)
+    state, _ = method.start(Setup(model, table))
     for turn in range(2 * clients):
         vector = np.full(PARAMETERS, turn, np.float32)
         update = Update(table.clients[turn % clients], state.version, vector, 1)

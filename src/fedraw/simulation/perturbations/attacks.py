@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedraw.core.head import levels
 from fedraw.core.labels import LabelTable
-from fedraw.core.layout import Layout, Segment
+from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.errors import BadInput
 from fedraw.simulation.executors.base import Executor, Job, Trained
+from fedraw.strategies.scoring.output_layer import OutputLayer
 
 # How an attacker alters its trained model before it sends it, given the model it started from.
 Tamper = Callable[[Vector, Vector], Vector]
@@ -54,20 +54,10 @@ class Support:
     layout: Layout
 
     def __call__(self, trained: Vector, start: Vector) -> Vector:
-        before, now = levels(start, self.layout), levels(trained, self.layout)
+        layer = OutputLayer.of(self.layout)
+        before, now = layer.levels(start), layer.levels(trained)
         lift = before[self.output] + self.amount - now[self.output]
-        bias, weight = self.layout.head_bias, self.layout.head_weight
-        sent = trained.copy()
-        if bias is not None:
-            sent[bias.start + self.output] += lift
-        elif weight is not None:
-            sent[_row(weight, self.output)] += lift / weight.shape[1]
-        return sent
-
-
-def _row(weight: Segment, output: int) -> slice:
-    width = weight.size // weight.shape[0]
-    return slice(weight.start + output * width, weight.start + (output + 1) * width)
+        return layer.lift(trained, self.output, lift)
 
 
 def fastest(candidates: Collection[int], seconds: Floats, count: int) -> tuple[int, ...]:

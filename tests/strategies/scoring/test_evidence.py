@@ -9,61 +9,60 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedraw.core.evidence import (
+from fedraw.strategies.scoring.evidence import (
     FALSE_RISE,
     HAZARD,
     MEMORY,
     RISE_ALPHA,
     RISE_BETA,
-    Evidence,
-    Heard,
+    ClientEvidence,
 )
 
 CHANGES = st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4).map(np.array)
 
 
-def heard(*changes: list[float]) -> Heard:
-    evidence = Evidence(labels=len(changes[0]))
+def observed(*changes: list[float]) -> ClientEvidence:
+    evidence = ClientEvidence.none(labels=len(changes[0]))
     for change in changes:
-        evidence.observe("a", np.array(change))
-    return evidence.heard["a"]
+        evidence.observe(np.array(change))
+    return evidence
 
 
 def test_the_first_update_by_hand() -> None:
     """Prior 1/2; a rise has probability 3/4 if the label is there, 1/10,000 if it is not."""
     rate = RISE_ALPHA / (RISE_ALPHA + RISE_BETA)
     assert (rate, FALSE_RISE) == (0.75, 1e-4)
-    own = heard([0.3, 0.1, -0.4])
+    own = observed([0.3, 0.1, -0.4])
     rose, fell = 0.75 / (0.75 + 1e-4), 0.25 / (0.25 + 1 - 1e-4)
     assert own.presence == pytest.approx([rose, rose, fell])
     assert own.share == pytest.approx([0.75, 0.25, 0])
-    assert own.excuse == pytest.approx([1, 1, 0.25])
+    assert own.silence_probability == pytest.approx([1, 1, 0.25])
     assert own.risen.tolist() == [1, 1, 0]
 
 
 def test_the_longer_a_label_is_silent_the_less_each_further_silence_says() -> None:
-    own = heard(*[[1.0, -1.0]] * 5)
+    own = observed(*[[1.0, -1.0]] * 5)
     # 1 - 1.5/2, 1 - 1.5/3, …, 1 - 1.5/6
-    assert own.excuse[1] == pytest.approx(0.25 * 0.5 * 0.625 * 0.7 * 0.75)
-    steps = [heard(*[[1.0, -1.0]] * n).presence[1] for n in range(1, 6)]
+    assert own.silence_probability[1] == pytest.approx(0.25 * 0.5 * 0.625 * 0.7 * 0.75)
+    steps = [observed(*[[1.0, -1.0]] * n).presence[1] for n in range(1, 6)]
     assert steps == sorted(steps, reverse=True)
 
 
 def test_one_rise_outweighs_a_long_silence() -> None:
-    own = heard(*[[1.0, -1.0]] * 20, [-1.0, 1.0])
+    own = observed(*[[1.0, -1.0]] * 20, [-1.0, 1.0])
     assert own.presence[1] > 0.8
     assert own.silence.tolist() == [1, 0]
 
 
 def test_a_label_that_went_away_is_given_up_and_one_that_came_is_found() -> None:
-    own = heard(*[[1.0, -1.0]] * 30, *[[-1.0, 1.0]] * 60)
+    own = observed(*[[1.0, -1.0]] * 30, *[[-1.0, 1.0]] * 60)
     assert own.presence[0] < 0.5 < own.presence[1]
     assert own.share[0] < MEMORY**60 * 30
 
 
 def test_a_label_that_is_not_there_never_comes_to_be_believed() -> None:
     """Presence may come back at any time (HAZARD), but silence keeps it low for ever."""
-    own = heard(*[[1.0, -1.0]] * 5_000)
+    own = observed(*[[1.0, -1.0]] * 5_000)
     assert own.presence[1] < 0.05
     assert own.presence[1] > HAZARD
 
@@ -72,7 +71,7 @@ def test_a_label_that_is_not_there_never_comes_to_be_believed() -> None:
 def test_presence_is_a_probability_and_shares_sum_to_one_or_nothing(
     changes: list[np.ndarray],
 ) -> None:
-    own = heard(*[change.tolist() for change in changes])
+    own = observed(*[change.tolist() for change in changes])
     assert ((own.presence >= 0) & (own.presence <= 1)).all()
     assert (own.share >= 0).all()
     assert own.share.sum() == pytest.approx(1) or not own.risen.any()
@@ -81,8 +80,8 @@ def test_presence_is_a_probability_and_shares_sum_to_one_or_nothing(
 
 @given(st.lists(CHANGES, min_size=1, max_size=8), st.floats(0.01, 100))
 def test_the_size_of_an_update_does_not_matter(changes: list[np.ndarray], scale: float) -> None:
-    one = heard(*[change.tolist() for change in changes])
-    other = heard(*[(scale * change).tolist() for change in changes])
+    one = observed(*[change.tolist() for change in changes])
+    other = observed(*[(scale * change).tolist() for change in changes])
     assert other.presence == pytest.approx(one.presence)
     assert other.share == pytest.approx(one.share)
 

@@ -1,0 +1,282 @@
+"""The protocol of strategies: a driver sends events, a strategy answers with receivers.
+
+A driver (the simulator, the server) reads a strategy's `needs`, calls `start` with a `Setup`, and
+then `step` with one event after the other. Everything that a strategy remembers is in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+
+import numpy as np
+
+from fedraw.core.checks import one_of
+from fedraw.core.federation import Federation
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Label, LabelCounts, Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.strategies.scoring import LabelEvidence, Scorer
+
+
+class Arrived(NamedTuple):
+    """A client's update has reached the server."""
+
+    update: Update
+
+
+class Joined(NamedTuple):
+    """A client takes part from now on; it declares these counts of its training labels."""
+
+    client: ClientId
+    counts: LabelCounts
+
+
+class Left(NamedTuple):
+    """A client no longer takes part; the method decides what remains of its last update."""
+
+    client: ClientId
+
+
+class Declared(NamedTuple):
+    """A member declares new label counts."""
+
+    client: ClientId
+    counts: LabelCounts
+
+
+Event = Arrived | Joined | Left | Declared
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Everything that a driver has to know about a strategy before the first event.
+
+    Attributes:
+        sends: Whether clients send the model after local training or its difference ("delta") to
+            the model that they started from.
+        loss: Whether clients also send their mean training loss at the start model.
+        proximal: The factor ρ of the proximal term (ρ/2) ||x − x_start||² in the local loss.
+        min_clients: The fewest clients with which the strategy can start.
+        label_evidence: What rarity scores rest on: the label counts that clients declare, these
+            counts checked against the updates, or the updates alone. With "inferred", clients need
+            not declare any counts.
+        statistics: Who averages batch-norm statistics. "model": the strategy, as a part of the
+            model; it sees them at the end of every vector. Otherwise the library: each new version
+            gets the mean of the statistics that arrived since the last one, plain ("mean") or
+            weighted by sample counts ("samples"), and the strategy sees models and updates
+            without statistics. Default: "model" for models, "mean" for differences. Differences
+            with "model" are refused, because statistics are never sent as differences.
+        latest_only: Whether a client's newer update replaces its earlier one within a version.
+        influence: How a client's weight in the model is read off the log: from the slots of the
+            buffer, or from a cache of everyone's last update.
+
+    """
+
+    sends: Literal["model", "delta"] = "model"
+    loss: bool = False
+    proximal: float = 0.0
+    min_clients: int = 1
+    label_evidence: LabelEvidence = "declared"
+    statistics: Literal["model", "mean", "samples"] | None = None
+    latest_only: bool = False
+    influence: Literal["slots", "cache"] = "slots"
+
+    def __post_init__(self) -> None:
+        one_of("Needs.sends", self.sends, ("model", "delta"))
+        if self.statistics is None:
+            usual = "model" if self.sends == "model" else "mean"
+            object.__setattr__(self, "statistics", usual)
+        one_of("Needs.statistics", self.statistics or "", ("model", "mean", "samples"))
+        if self.sends == "delta" and self.statistics == "model":
+            raise BadInput(
+                "Needs(sends='delta', statistics='model'): clients send batch-norm statistics as "
+                "they are, never as differences; use statistics = 'mean' or 'samples'"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What a strategy starts from.
+
+    Attributes:
+        model: The initial model; a private copy that nobody can write to.
+        clients: The members of the federation and their label counts.
+        layout: Where the tensors of the model are in its vector, if the driver knows.
+        classes: The labels of the model's outputs, if the driver knows.
+        local_lr: The learning rate of the clients' local training, if the driver knows.
+
+    """
+
+    model: Vector
+    clients: LabelTable
+    layout: Layout | None = None
+    classes: Sequence[Label] | None = None
+    local_lr: float | None = None
+
+    def __post_init__(self) -> None:
+        model = np.array(self.model, np.float32)
+        if model.ndim != 1:
+            raise BadInput(f"a model is one flat vector, got an array of shape {model.shape}")
+        if not is_finite(model):
+            raise BadInput("the initial model has NaN or infinite numbers")
+        if self.layout is not None and self.layout.size != model.size:
+            raise BadInput(
+                f"the layout has {self.layout.size} numbers, the model {model.size}; "
+                "give the layout of this model"
+            )
+        object.__setattr__(self, "model", frozen(model))
+
+
+class Contents(NamedTuple):
+    """What is in the buffer after the last arrival, oldest first.
+
+    `weights` are the weights of the slots in the aggregation that the arrival caused; they sum to
+    one. They are empty if it caused none.
+    """
+
+    clients: Sequence[ClientId] = ()
+    weights: Sequence[float] = ()
+
+
+class State(Protocol):
+    """What the drivers read from every strategy's state; the rest of it is the strategy's own.
+
+    The version counts how often the model has changed.
+    """
+
+    @property
+    def model(self) -> Vector: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def federation(self) -> Federation: ...
+
+    @property
+    def contents(self) -> Contents: ...
+
+
+class ScoringState(State, Protocol):
+    """The state of a strategy whose `needs.label_evidence` is "checked" or "inferred"."""
+
+    @property
+    def scorer(self) -> Scorer: ...
+
+
+class Members(Protocol):
+    """What can follow joins and leaves: a federation, or a scorer."""
+
+    def join(self, client: ClientId, counts: LabelCounts) -> None: ...
+
+    def leave(self, client: ClientId) -> None: ...
+
+    def declare(self, client: ClientId, counts: LabelCounts) -> None: ...
+
+
+S = TypeVar("S", bound=State)
+
+# The clients that may be handed the model next.
+Receivers = Collection[ClientId]
+
+
+class Strategy(Protocol[S]):
+    """Decides on each event what the global model becomes and who is handed it next.
+
+    Synchrony is a choice of receivers: an asynchronous method names the sender at once, a
+    synchronous one names nobody until the round is complete. `step` consumes the state that it is
+    given and may reuse the state's private arrays, but it never modifies an update or a model that
+    was handed in or out. It raises `RefusedUpdate` before it has changed anything, so the state
+    stays usable.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """What the strategy asks of clients and drivers."""
+        ...
+
+    def start(self, setup: Setup) -> tuple[S, Receivers]:
+        """The state before the first event, and who is handed the initial model."""
+        ...
+
+    def step(self, state: S, event: Event) -> tuple[S, Receivers]:
+        """The state after an event, and who is handed the model because of it."""
+        ...
+
+
+def check(state: State, update: Update, needs_loss: bool = False) -> None:
+    """Refuse an update that would spoil the model or that contradicts itself."""
+    check_form(state, update, needs_loss)
+    if not is_finite(update.vector):
+        bad = int(np.count_nonzero(~np.isfinite(update.vector)))
+        raise RefusedUpdate(f"client {update.client!r} sent {bad} numbers that are NaN or infinite")
+
+
+def check_form(state: State, update: Update, needs_loss: bool = False) -> None:
+    """Make all checks of an update except that its numbers are finite."""
+    client = update.client
+    if client not in state.federation:
+        raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
+    sent = update.vector
+    if sent.ndim != 1 or sent.size != state.model.size:
+        shape = f"{sent.size} numbers" if sent.ndim == 1 else f"an array of shape {sent.shape}"
+        raise RefusedUpdate(f"client {client!r} sent {shape}, the model has {state.model.size}")
+    if sent.dtype != np.float32:
+        raise RefusedUpdate(f"client {client!r} sent numbers of type {sent.dtype}, not float32")
+    if not 0 <= update.start_version <= state.version:
+        raise RefusedUpdate(
+            f"client {client!r} started from version {update.start_version}, "
+            f"the newest is {state.version}"
+        )
+    if not 1 <= update.examples < np.inf:
+        raise RefusedUpdate(f"client {client!r} trained on {update.examples} examples")
+    if needs_loss and not (update.loss is not None and 0 <= update.loss < np.inf):
+        raise RefusedUpdate(
+            f"client {client!r} sent the loss {update.loss}, not a number from 0 on"
+        )
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether every number is finite.
+
+    NaN and infinity survive a sum, so looking at the sum almost always suffices.
+
+    >>> is_finite(np.array([3e38, 3e38], np.float32)), is_finite(np.array([1, np.nan], np.float32))
+    (True, False)
+    """
+    if not vector.size:
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.add.reduce(vector)
+    return bool(np.isfinite(total)) or bool(np.isfinite(vector).all())
+
+
+def change_members(members: Members, event: Joined | Left | Declared) -> Receivers:
+    """Apply an event that is not an arrival; a newcomer is handed the model at once.
+
+    `members` is the federation or the scorer of a strategy's state.
+    """
+    match event:
+        case Joined(client, counts):
+            members.join(client, counts)
+            return [client]
+        case Left(client):
+            members.leave(client)
+        case Declared(client, counts):
+            members.declare(client, counts)
+    return []
+
+
+def scorer_of(needs: Needs, state: State) -> Scorer | None:
+    """The scorer in the state of a strategy that uses updates as label evidence, or None."""
+    return None if needs.label_evidence == "declared" else cast(ScoringState, state).scorer
+
+
+def frozen(model: Vector) -> Vector:
+    """Make a model read-only, as every model is that a strategy hands out."""
+    model.flags.writeable = False
+    return model

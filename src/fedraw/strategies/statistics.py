@@ -1,0 +1,165 @@
+"""Batch-norm statistics, averaged by the library for strategies that leave this to it.
+
+Clients send running means and variances as they are, never as differences. A strategy with
+`Needs.statistics` other than "model" sees models and updates without them. Whenever such a strategy
+changes its model, the statistics become the mean of those that arrived since the version before,
+without server rate, staleness weight or cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.aggregation import RunningSum, Term
+from fedraw.core.federation import Federation
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Event,
+    Needs,
+    Receivers,
+    Setup,
+    State,
+    Strategy,
+    check,
+    check_form,
+    frozen,
+    is_finite,
+)
+from fedraw.strategies.scoring import Scorer
+
+
+def with_statistics(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any]:
+    """The strategy as a driver runs it on a model with this layout.
+
+    This is the strategy itself if the model has no batch-norm statistics or if the strategy treats
+    them as a part of the model.
+    """
+    if layout is None or not layout.statistics_count or strategy.needs.statistics == "model":
+        return strategy
+    return AverageStatistics(strategy, layout)
+
+
+@dataclass(eq=False)
+class AverageStatisticsState:
+    """A strategy's own state, and beside it the statistics of the model and the next ones.
+
+    `sum` = Σ_i n_i s_i and `weight` = Σ_i n_i, over the statistics s_i that arrived since the last
+    version.
+    """
+
+    inner: Any  # `_state_type` narrows the type, so that a snapshot can be restored
+    statistics: Vector
+    sum: RunningSum
+    weight: float = 0.0
+    latest: dict[ClientId, Term] = field(default_factory=dict)  # only with `Needs.latest_only`
+    model: Vector = field(init=False)  # the parameters and the statistics together
+
+    def __post_init__(self) -> None:
+        self.model = frozen(np.concatenate([self.inner.model, self.statistics]))
+
+    @property
+    def version(self) -> int:
+        """The version of the strategy's model."""
+        return int(self.inner.version)
+
+    @property
+    def federation(self) -> Federation:
+        """The members, as the strategy knows them."""
+        federation: Federation = self.inner.federation
+        return federation
+
+    @property
+    def contents(self) -> Contents:
+        """The contents of the strategy's buffer."""
+        contents: Contents = self.inner.contents
+        return contents
+
+    @property
+    def scorer(self) -> Scorer:
+        """The strategy's scorer, if it has one."""
+        scorer: Scorer = self.inner.scorer
+        return scorer
+
+
+@dataclass(frozen=True)
+class AverageStatistics:
+    """Runs a strategy on the parameters of a model, and averages the statistics beside it."""
+
+    strategy: Strategy[Any]
+    layout: Layout
+
+    @property
+    def needs(self) -> Needs:
+        """Those of the strategy."""
+        return self.strategy.needs
+
+    def start(self, setup: Setup) -> tuple[AverageStatisticsState, Receivers]:
+        """Start the strategy with the parameters alone."""
+        parameters = setup.model[self.layout.parameters]
+        inner, receivers = self.strategy.start(
+            replace(setup, model=parameters, layout=self.layout.without_statistics())
+        )
+        statistics = setup.model[self.layout.statistics].copy()
+        empty = RunningSum.zeros(statistics.size)
+        return _state_type(inner.__class__)(inner, statistics, empty), receivers
+
+    def step(
+        self, state: AverageStatisticsState, event: Event
+    ) -> tuple[AverageStatisticsState, Receivers]:
+        """Let the strategy have the parameters; replace the statistics if its model changed."""
+        before = state.version
+        if isinstance(event, Arrived):
+            update = event.update
+            self._check(state, update)
+            parameters = update.vector[self.layout.parameters]
+            inner_event = Arrived(replace(update, vector=parameters, statistics_size=0))
+            state.inner, receivers = self.strategy.step(state.inner, inner_event)
+            self._collect(state, update)
+        else:
+            state.inner, receivers = self.strategy.step(state.inner, event)
+        if state.version > before:
+            self._replace_statistics(state)
+        return state, receivers
+
+    def _check(self, state: State, update: Update) -> None:
+        """Refuse what is wrong with the whole; the strategy itself checks the parameters."""
+        check_form(state, update)
+        if not is_finite(update.vector[self.layout.statistics]):
+            check(state, update)
+
+    def _collect(self, state: AverageStatisticsState, update: Update) -> None:
+        client, statistics = update.client, update.vector[self.layout.statistics]
+        weight = float(update.examples) if self.needs.statistics == "samples" else 1.0
+        changes: list[Term] = [(weight, statistics)]
+        if self.needs.latest_only:
+            if (earlier := state.latest.get(client)) is not None:
+                changes.append((-earlier[0], earlier[1]))
+            state.latest[client] = (weight, statistics.copy())  # the vector need not be kept
+            state.sum.correct(changes, state.latest.values())
+        else:
+            state.sum.add(changes)
+        state.weight += sum(n for n, _ in changes)
+
+    def _replace_statistics(self, state: AverageStatisticsState) -> None:
+        """Begin a version; its statistics stay the old ones if no update has arrived."""
+        if state.weight:
+            state.statistics = state.sum.add([], divisor=state.weight)
+        state.model = frozen(np.concatenate([state.inner.model, state.statistics]))
+        state.sum.clear()
+        state.weight, state.latest = 0.0, {}
+
+
+@cache
+def _state_type(inner: type[Any]) -> type[AverageStatisticsState]:
+    name = f"{inner.__name__}WithStatistics"
+    annotations: Mapping[str, Any] = {"inner": inner}
+    return make_dataclass(name, annotations.items(), bases=(AverageStatisticsState,), eq=False)

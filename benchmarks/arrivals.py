@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.machine import headline
 
 from fedraw.data.histograms import Histogram, labels_only
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts
 from fedraw.experiments.spec import Spec
 
@@ -61,7 +62,7 @@ def measure(clients: int, folder: Path | None) -> Measured:
         told.append((event, time.perf_counter()))
 
     begun = time.perf_counter()
-    run_seed(spec, 1, folder, parts, How(progress=tell, force=True))
+    run_seed(spec, 1, folder, parts, Options(progress=tell, force=True))
     _, start = told[0]
     marks = [moment for event, moment in told[:-1] if event % STRETCH == 0]
     stretches = [after - before for before, after in pairwise(marks)]

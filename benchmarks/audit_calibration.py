@@ -46,7 +46,7 @@ from fedraw.analysis.verdict import verdict
 from fedraw.core.rarity import rarity_scores
 from fedraw.data.catalog import load
 from fedraw.experiments.cells import Cell, run_cells
-from fedraw.experiments.run import How
+from fedraw.experiments.options import Options
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
 
@@ -129,7 +129,7 @@ def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
         before = [beforehand(m, spec, n) for n, (m, spec) in zip(numbers, drawn, strict=True)]
         folders = [Path(scratch, str(number)) for number in numbers]
         cells = [Cell(d[1], n, f) for d, n, f in zip(drawn, numbers, folders, strict=True)]
-        results = run_cells(cells, How(), setting.jobs)
+        results = run_cells(cells, Options(), setting.jobs)
         recalls = [recall(folder) for folder in folders]
     for i, number in enumerate(numbers):
         method, spec = drawn[i]

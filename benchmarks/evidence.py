@@ -26,10 +26,10 @@ from sklearn.metrics import roc_auc_score
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.update import Update
-from fedraw.experiments.crew import Crew, executor_of
+from fedraw.experiments.options import Options
 from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
+from fedraw.experiments.training import executor_of
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Arrived, Setup
 from fedraw.strategies.scoring import LabelEvidence
@@ -50,7 +50,7 @@ def scenario_of(dataset: str, root: Path | None, weights: Path | None) -> Scenar
     tables["partition"] = {"rare_labels": list(setting.rare)}
     tables["strategy"] = {"name": "fedraw", "labels": "inferred"}
     tables["run"]["events"] = EVENTS[dataset]
-    return Scenario.of(Spec.read(tables), SEED, None, Where(root))
+    return Scenario.of(Spec.read(tables), SEED, None, Options(data_root=root))
 
 
 def truth(scenario: Scenario) -> Matrix:
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 def seen(scenario: Scenario) -> Iterator[Seen]:
     dense = scenario.spec.training.model in ("linear", "mlp")
-    with executor_of(scenario, Crew("batched" if dense else "inline")) as executor:
+    with executor_of(scenario, Options("batched" if dense else "inline")) as executor:
         simulation = scenario.simulation(executor)
         for _ in range(scenario.spec.run.events):
             client = int(simulation.step().client)

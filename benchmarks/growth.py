@@ -20,7 +20,8 @@ from benchmarks.machine import headline
 from torch import nn
 
 from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts
 from fedraw.experiments.spec import Spec
 
@@ -69,9 +70,9 @@ def one(clients: int, hidden: int) -> None:
         }
     )
     told: list[tuple[int, float, float]] = []
-    progress = How(progress=lambda event: told.append((event, time.perf_counter(), megabytes())))
+    options = Options(progress=lambda event: told.append((event, time.perf_counter(), megabytes())))
     begun = time.perf_counter()
-    run_seed(spec, 1, None, Parts(data=data(clients), model=Mlp(hidden)), progress)
+    run_seed(spec, 1, None, Parts(data=data(clients), model=Mlp(hidden)), options)
     (first, start, before), (last, end, after) = told[0], told[-2]
     each = (end - start) / (last - first)
     set_up = start - begun - first * each

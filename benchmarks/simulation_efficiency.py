@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -29,8 +30,8 @@ from fedraw.core.randomness import Streams
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.digits import digits
 from fedraw.disk.event_log import read_log
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts
 from fedraw.experiments.spec import Spec
 from fedraw.learning import models
@@ -74,12 +75,12 @@ def spec_of(case: Case) -> Spec:
     )
 
 
-def timed_run(case: Case, folder: Path, crew: Crew) -> tuple[float, float]:
+def timed_run(case: Case, folder: Path, options: Options) -> tuple[float, float]:
     """Seconds of the whole run, and per update once it is under way."""
     told: list[tuple[int, float]] = []
-    how = How(crew, force=True, progress=lambda e: told.append((e, time.perf_counter())))
+    options = replace(options, progress=lambda e: told.append((e, time.perf_counter())))
     begun = time.perf_counter()
-    run_seed(spec_of(case), 1, folder, Parts(data=case.data()), how)
+    run_seed(spec_of(case), 1, folder, Parts(data=case.data()), options)
     whole = time.perf_counter() - begun
     (first, start), (last, end) = told[0], told[-2]
     return whole, (end - start) / (last - first)
@@ -152,12 +153,12 @@ def bare(case: Case, counts: list[int], processes: int, way: str) -> float:
     return seconds
 
 
-def measure(case: Case, crew: Crew, folder: Path) -> None:
-    cores = crew.workers if crew.has_workers else 1
+def measure(case: Case, options: Options, folder: Path) -> None:
+    cores = options.workers if options.has_workers else 1
     counts: list[int] = []
     times: dict[str, list[float]] = {"whole": [], "steady": [], "plain": [], "best": []}
     for _ in range(case.repeats):
-        seconds, each = timed_run(case, folder, crew)
+        seconds, each = timed_run(case, folder, options)
         counts = counts or sample_counts(folder)
         times["whole"].append(seconds)
         times["steady"].append(each * len(counts))
@@ -166,8 +167,8 @@ def measure(case: Case, crew: Crew, folder: Path) -> None:
     found = {name: median(taken) for name, taken in times.items()}
     ratios = [found[ours] / found[way] for way in ("plain", "best") for ours in ("whole", "steady")]
     print(
-        f"{case.name:>12} {crew.kind:>10} {cores:>6} {len(counts):>8} {found['plain']:>7.2f} s"
-        f" {found['best']:>6.2f} s {found['whole']:>6.2f} s "
+        f"{case.name:>12} {options.executor:>10} {cores:>6} {len(counts):>8} "
+        f"{found['plain']:>7.2f} s {found['best']:>6.2f} s {found['whole']:>6.2f} s "
         + " ".join(f"{ratio:>7.2f}" for ratio in ratios)
     )
 
@@ -177,17 +178,17 @@ def main() -> None:
     heads = f"{'':>12} {'':>10} {'cores':>6} {'updates':>8} {'plain':>9} {'best':>8} {'run':>8}"
     print(f"{heads} {'/ plain':>8} {'steady':>6} {'/ best':>8} {'steady':>6}")
     inline, batched, processes, ray = (
-        Crew(),
-        Crew("batched"),
-        Crew("processes", 2),
-        Crew("ray", 2),
+        Options(force=True),
+        Options("batched", force=True),
+        Options("processes", 2, force=True),
+        Options("ray", 2, force=True),
     )
     with tempfile.TemporaryDirectory() as folder:
-        for case, crews in zip(
+        for case, executors in zip(
             CASES, ((inline, batched, processes, ray), (inline, processes, ray)), strict=True
         ):
-            for crew in crews:
-                measure(case, crew, Path(folder))
+            for options in executors:
+                measure(case, options, Path(folder))
 
 
 if __name__ == "__main__":

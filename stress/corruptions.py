@@ -24,7 +24,8 @@ from tests.server.engine import Engine
 
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options as RunOptions
+from fedraw.experiments.runner import run_seed
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
@@ -176,7 +177,7 @@ def resumed(spec: Any, folder: Path) -> Callable[[Send], int]:
     def work(send: Send) -> int:
         simulator_kills.checkpoint_often(10)
         try:
-            result = run_seed(spec, simulator_kills.SEED, folder, how=How(resume=True))
+            result = run_seed(spec, simulator_kills.SEED, folder, options=RunOptions(resume=True))
         except BadInput as refusal:
             print(refusal, file=sys.stderr)
             return 2

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.run import run_seed
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.toml import to_toml
 from stress import simulator_kills

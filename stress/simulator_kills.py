@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedraw.experiments import checkpoint
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments import checkpoints
+from fedraw.experiments.options import Options as RunOptions
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from stress.forked import Ended, Kill, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
@@ -50,7 +51,7 @@ SPECS = {
 def checkpoint_often(every: int) -> None:
     """In this process, at every so many events: the same moments in each life of a trial."""
     asked = itertools.count(1)
-    checkpoint.Checkpoints.is_due = property(  # type: ignore[method-assign, assignment]
+    checkpoints.Checkpoints.is_due = property(  # type: ignore[method-assign, assignment]
         lambda self: next(asked) % every == 0
     )
 
@@ -60,7 +61,7 @@ def simulate(spec: Spec, folder: Path, *, resume: bool) -> Callable[[Send], None
 
     def work(send: Send) -> None:
         checkpoint_often(max(1, spec.run.events // 6))
-        run_seed(spec, SEED, folder, how=How(resume=resume))
+        run_seed(spec, SEED, folder, options=RunOptions(resume=resume))
 
     return work
 

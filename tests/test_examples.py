@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.experiments.crew import executor_of
+from fedraw.experiments.options import Options
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
+from fedraw.experiments.training import executor_of
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -21,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 def test_example_specs_are_ready_to_run(spec: Path) -> None:
     read = Spec.from_toml(spec)
     scenario = Scenario.of(read, read.run.seeds[0])
-    with executor_of(scenario) as executor:
+    with executor_of(scenario, Options()) as executor:
         assert scenario.simulation(executor).step().event == 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from benchmarks.peers import job as jobs
@@ -48,23 +47,16 @@ def data_of(job: jobs.Job) -> fedraw.Dataset:
     )
 
 
-def crew_of(variant: str, cores: int) -> fedraw.Crew:
-    known = get_args(get_type_hints(fedraw.Crew)["kind"])
-    if variant not in known:
-        raise SystemExit(f"this fedraw has no executor {variant!r}, only {', '.join(known)}")
-    kind: Any = variant
-    return fedraw.Crew() if kind == "inline" else fedraw.Crew(kind, cores)
-
-
 def main() -> None:
     given = jobs.arguments(__doc__, "inline", "processes", "batched")
     job = jobs.load(given.job)
     jobs.warm_up(job)
     told: list[tuple[int, Spent]] = []
-    how = fedraw.How(crew_of(given.variant, given.cores), progress=noting(told, given.updates))
+    workers = 1 if given.variant == "inline" else given.cores
+    options = fedraw.Options(given.variant, workers, progress=noting(told, given.updates))
     spec, data = spec_of(job, given.updates), data_of(job)
     with tempfile.TemporaryDirectory() as folder:
-        (result,) = fedraw.run(spec, out=folder, how=how, data=data, partition=in_order)
+        (result,) = fedraw.run(spec, out=folder, options=options, data=data, partition=in_order)
     (first, _), (last, spent) = told[:2]
     tell(
         *("fedraw", given),

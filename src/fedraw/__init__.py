@@ -28,9 +28,8 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from fedraw.experiments.compare import Row, Stat, compare
-    from fedraw.experiments.crew import Crew
-    from fedraw.experiments.run import How, Result, run
-    from fedraw.experiments.source import Where
+    from fedraw.experiments.options import Options
+    from fedraw.experiments.runner import Result, run
     from fedraw.experiments.spec import Spec
     from fedraw.simulation.loop import Simulation, Step
     from fedraw.strategies.ca2fl import CA2FL
@@ -59,7 +58,6 @@ _DEFINED_IN = {
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.analysis.audit",
     "BadInput": "fedraw.errors",
-    "Crew": "fedraw.experiments.crew",
     "Dataset": "fedraw.data.dataset",
     "Declared": "fedraw.strategies.protocol",
     "FedAsync": "fedraw.strategies.fedasync",
@@ -68,7 +66,6 @@ _DEFINED_IN = {
     "FedFa": "fedraw.strategies.fedfa",
     "FedRAW": "fedraw.strategies.fedraw",
     "FedrawError": "fedraw.errors",
-    "How": "fedraw.experiments.run",
     "Interrupted": "fedraw.errors",
     "Joined": "fedraw.strategies.protocol",
     "LabelTable": "fedraw.core.labels",
@@ -76,10 +73,11 @@ _DEFINED_IN = {
     "Left": "fedraw.strategies.protocol",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
+    "Options": "fedraw.experiments.options",
     "QFedAvg": "fedraw.strategies.qfedavg",
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
-    "Result": "fedraw.experiments.run",
+    "Result": "fedraw.experiments.runner",
     "Row": "fedraw.experiments.compare",
     "Setup": "fedraw.strategies.protocol",
     "Simulation": "fedraw.simulation.loop",
@@ -88,13 +86,12 @@ _DEFINED_IN = {
     "Step": "fedraw.simulation.loop",
     "Strategy": "fedraw.strategies.protocol",
     "Update": "fedraw.core.update",
-    "Where": "fedraw.experiments.source",
     "WorkerDied": "fedraw.errors",
     "audit": "fedraw.analysis.audit",
     "compare": "fedraw.experiments.compare",
     "from_arrays": "fedraw.data.dataset",
     "rarity_scores": "fedraw.core.rarity",
-    "run": "fedraw.experiments.run",
+    "run": "fedraw.experiments.runner",
     "weights": "fedraw.core.weighting",
 }
 
@@ -103,7 +100,6 @@ __all__ = [
     "Arrived",
     "Audit",
     "BadInput",
-    "Crew",
     "Dataset",
     "Declared",
     "FedAsync",
@@ -112,7 +108,6 @@ __all__ = [
     "FedFa",
     "FedRAW",
     "FedrawError",
-    "How",
     "Interrupted",
     "Joined",
     "LabelTable",
@@ -120,6 +115,7 @@ __all__ = [
     "Left",
     "MissingExtra",
     "Needs",
+    "Options",
     "QFedAvg",
     "RefusedUpdate",
     "Replay",
@@ -132,7 +128,6 @@ __all__ = [
     "Step",
     "Strategy",
     "Update",
-    "Where",
     "WorkerDied",
     "audit",
     "compare",

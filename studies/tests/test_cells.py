@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.run import run_seed
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw_studies.artefacts import load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord

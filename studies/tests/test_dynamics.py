@@ -10,7 +10,8 @@ import pytest
 from fedraw.errors import BadInput
 from fedraw.experiments.cells import run_cells
 from fedraw.experiments.compare import Stat
-from fedraw.experiments.run import How, Result
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import Result
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
 from fedraw.metrics.dynamics import Dynamics
@@ -168,7 +169,7 @@ def test_findings_are_what_the_common_loop_measures(jobs: int) -> None:
     )
     cells = dynamics_cells([table], seeds=2)
     assert [cell.spec for cell in cells] == [fedraw, fedraw, fedfa, fedfa]
-    results = run_cells(cells, How(), jobs)
+    results = run_cells(cells, Options(), jobs)
     presence, aggregations, gain = findings([table], cells, results)
     of_seed = [result.summary["metrics"]["BufPres"] for result in results]
     assert presence.stat.values == tuple(of_seed[:2])

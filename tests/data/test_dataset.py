@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.images import Images
 from fedraw.errors import BadInput
-from fedraw.experiments.run import run
+from fedraw.experiments.runner import run
 from fedraw.experiments.spec import Spec
 
 

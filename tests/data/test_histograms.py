@@ -8,7 +8,7 @@ import pytest
 from fedraw.data.catalog import load
 from fedraw.data.histograms import Histogram, labels_only
 from fedraw.errors import BadInput
-from fedraw.experiments.run import run_seed
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts, Scenario
 from fedraw.experiments.spec import Spec
 

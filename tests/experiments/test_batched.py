@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.options import ExecutorKind, Options
+from fedraw.experiments.runner import run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
-BATCHED = Crew("batched")
 
 
 def spec(name: str = "fedfa", training: dict[str, Any] | None = None, events: int = 60) -> Spec:
@@ -33,11 +32,11 @@ def spec(name: str = "fedfa", training: dict[str, Any] | None = None, events: in
     )
 
 
-def stopped_at(event: int, wanted: Spec, folder: Path, crew: Crew) -> None:
+def stopped_at(event: int, wanted: Spec, folder: Path, executor: ExecutorKind) -> None:
     asked = iter(range(10**9))
-    how = How(crew, stop=lambda: next(asked) + 1 >= event)
+    options = Options(executor, stop=lambda: next(asked) + 1 >= event)
     with pytest.raises(Interrupted):
-        run_seed(wanted, 1, folder, how=how)
+        run_seed(wanted, 1, folder, options=options)
 
 
 def same(one: Path, two: Path) -> bool:
@@ -47,24 +46,24 @@ def same(one: Path, two: Path) -> bool:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_strategy_comes_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     run_seed(spec(name), 1, tmp_path / "inline")
-    run_seed(spec(name), 1, tmp_path / "batched", how=How(BATCHED))
+    run_seed(spec(name), 1, tmp_path / "batched", options=Options("batched"))
     assert same(tmp_path / "inline", tmp_path / "batched")
 
 
 def test_a_run_goes_on_with_another_executor(tmp_path: Path) -> None:
     run_seed(spec(), 1, tmp_path / "whole")
-    stopped_at(20, spec(), tmp_path / "cut", BATCHED)
-    run_seed(spec(), 1, tmp_path / "cut", how=How(Crew("processes", 1), resume=True))
+    stopped_at(20, spec(), tmp_path / "cut", "batched")
+    run_seed(spec(), 1, tmp_path / "cut", options=Options("processes", 1, resume=True))
     assert same(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize("name", ["fedraw", "qfedavg"])
 def test_a_run_is_repeatable_also_when_it_was_interrupted(name: str, tmp_path: Path) -> None:
-    run_seed(spec(name), 1, tmp_path / "whole", how=How(BATCHED))
+    run_seed(spec(name), 1, tmp_path / "whole", options=Options("batched"))
     for event in (1, 14, 15, 43):  # the groups that train together are others after each
         folder = tmp_path / str(event)
-        stopped_at(event, spec(name), folder, BATCHED)
-        run_seed(spec(name), 1, folder, how=How(BATCHED, resume=True))
+        stopped_at(event, spec(name), folder, "batched")
+        run_seed(spec(name), 1, folder, options=Options("batched", resume=True))
         assert same(tmp_path / "whole", folder)
 
 
@@ -73,13 +72,13 @@ def test_bytes_and_a_large_batch() -> None:
     data = rng.integers(256, size=(400, 3, 4, 4), dtype=np.uint8), np.arange(400) % 10
     wanted = spec("fedfa", {"epochs": 2, "batch": 1000, "momentum": 0.9, "lr": 0.01})
     (inline,) = run(wanted, data=data)
-    (batched,) = run(wanted, data=data, how=How(BATCHED))
+    (batched,) = run(wanted, data=data, options=Options("batched"))
     assert np.array_equal(inline.model, batched.model)
 
 
 def test_a_model_it_does_not_know_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"layer '0', Conv2d.*use --executor inline"):
-        run_seed(spec(training={"model": "cnn"}), 1, tmp_path / "run", how=How(BATCHED))
+        run_seed(spec(training={"model": "cnn"}), 1, tmp_path / "run", options=Options("batched"))
     assert not (tmp_path / "run").exists()
 
 
@@ -96,7 +95,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["seeds"] == [1, 2]
-    run_seed(spec("fedraw"), 1, tmp_path / "here", how=How(BATCHED))
+    run_seed(spec("fedraw"), 1, tmp_path / "here", options=Options("batched"))
     assert same(tmp_path / "here", tmp_path / "out" / "seed-1")
 
 

@@ -13,8 +13,9 @@ from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
 from fedraw.disk.event_log import Position
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.checkpoint import EVERY_SECONDS, Checkpoints
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.checkpoints import EVERY_SECONDS, Checkpoints
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
@@ -40,9 +41,9 @@ def stopped_at(event: int, wanted: Spec, folder: Path, resume: bool = False) -> 
     begun = 0
     if resume:
         begun = int(next((folder / "checkpoint").iterdir()).name)
-    how = How(resume=resume, stop=lambda: next(asked) + 1 + begun >= event)
+    options = Options(resume=resume, stop=lambda: next(asked) + 1 + begun >= event)
     with pytest.raises(Interrupted, match=f"interrupted at event {event} of 50"):
-        run_seed(wanted, 1, folder, how=how)
+        run_seed(wanted, 1, folder, options=options)
 
 
 def same(one: Path, two: Path) -> bool:
@@ -54,7 +55,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(name: str, tmp_path: Path)
     run_seed(spec(name), 1, tmp_path / "whole")
     stopped_at(13, spec(name), tmp_path / "cut")
     stopped_at(30, spec(name), tmp_path / "cut", resume=True)
-    run_seed(spec(name), 1, tmp_path / "cut", how=How(resume=True))
+    run_seed(spec(name), 1, tmp_path / "cut", options=Options(resume=True))
     assert same(tmp_path / "whole", tmp_path / "cut")
     assert not (tmp_path / "cut" / "checkpoint").exists()
 
@@ -63,7 +64,7 @@ def test_with_bounded_concurrency_too(tmp_path: Path) -> None:
     bounded = spec(concurrency=3)
     run_seed(bounded, 1, tmp_path / "whole")
     stopped_at(21, bounded, tmp_path / "cut")
-    run_seed(bounded, 1, tmp_path / "cut", how=How(resume=True))
+    run_seed(bounded, 1, tmp_path / "cut", options=Options(resume=True))
     assert same(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -73,7 +74,7 @@ def test_what_was_logged_after_the_checkpoint_happens_again(tmp_path: Path) -> N
     with (tmp_path / "cut" / "events.jsonl").open("ab") as log:
         log.write(b'{"kind":"arrival","event":21,"half a li')
     (tmp_path / "cut" / "checkpoint" / "draft").mkdir()  # the next one was being written
-    run_seed(spec(), 1, tmp_path / "cut", how=How(resume=True))
+    run_seed(spec(), 1, tmp_path / "cut", options=Options(resume=True))
     assert same(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -81,14 +82,14 @@ def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path) -> None:
     run_seed(spec(), 1, tmp_path / "whole")
     stopped_at(20, spec(), tmp_path / "cut")
     Checkpoints(tmp_path / "cut").remove()
-    run_seed(spec(), 1, tmp_path / "cut", how=How(resume=True))
+    run_seed(spec(), 1, tmp_path / "cut", options=Options(resume=True))
     assert same(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_finished_run_is_kept(tmp_path: Path) -> None:
     first = run_seed(spec(), 1, tmp_path)
     times = {file: (tmp_path / file).stat().st_mtime_ns for file in FILES}
-    again = run_seed(spec(), 1, tmp_path, how=How(resume=True))
+    again = run_seed(spec(), 1, tmp_path, options=Options(resume=True))
     assert times == {file: (tmp_path / file).stat().st_mtime_ns for file in FILES}
     assert again.summary == first.summary
     assert again.model.tobytes() == first.model.tobytes()
@@ -136,15 +137,15 @@ def test_damage_is_named_and_nothing_is_overwritten(
         resumed = Spec.read(tables)
     before = snapshot(tmp_path)
     with pytest.raises(BadInput, match=message):
-        run_seed(resumed, 1, tmp_path, how=How(resume=True))
+        run_seed(resumed, 1, tmp_path, options=Options(resume=True))
     assert snapshot(tmp_path) == before
 
 
 def test_a_run_without_a_folder_cannot_be_resumed() -> None:
-    from fedraw.experiments.run import run
+    from fedraw.experiments.runner import run
 
     with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
-        run(spec(), how=How(resume=True))
+        run(spec(), options=Options(resume=True))
 
 
 @dataclass(eq=False)
@@ -187,8 +188,8 @@ def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> N
     own = Parts(strategy=TakeAll("plain"))
     asked = iter(range(100))
     with pytest.raises(Interrupted):
-        run_seed(spec(), 1, tmp_path / "cut", own, How(stop=lambda: next(asked) == 20))
-    run_seed(spec(), 1, tmp_path / "cut", own, How(resume=True))
+        run_seed(spec(), 1, tmp_path / "cut", own, Options(stop=lambda: next(asked) == 20))
+    run_seed(spec(), 1, tmp_path / "cut", own, Options(resume=True))
     run_seed(spec(), 1, tmp_path / "whole", own)
     assert same(tmp_path / "whole", tmp_path / "cut")
 
@@ -206,7 +207,7 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> No
     (tmp_path / "spec.toml").write_text(to_toml(spec(events=4000).tables()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
-    code += "import fedraw.experiments.checkpoint as c; c.EVERY_SECONDS = 0.3\n"
+    code += "import fedraw.experiments.checkpoints as c; c.EVERY_SECONDS = 0.3\n"
     code += "import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import Stat, as_json, compare
-from fedraw.experiments.run import Result, run
+from fedraw.experiments.runner import Result, run
 from fedraw.experiments.spec import Spec
 
 

@@ -12,7 +12,7 @@ import pytest
 import fedraw
 from fedraw.experiments.compare import Row, Stat, compare
 from fedraw.experiments.demo import RARE_LABELS, conclusion, demo_specs
-from fedraw.experiments.run import run
+from fedraw.experiments.runner import run
 
 NAMES = [
     "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl",

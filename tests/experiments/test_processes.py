@@ -17,8 +17,8 @@ from torch import nn
 
 from fedraw.errors import BadInput, WorkerDied
 from fedraw.experiments.cells import Cell, run_cells
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.executors import Job, Train, Trained
 from fedraw.simulation.executors.processes import Processes
@@ -55,7 +55,7 @@ def same(one: Path, two: Path) -> bool:
 def test_the_log_is_the_same_for_any_number_of_workers(name: str, tmp_path: Path) -> None:
     run_seed(spec(name), 1, tmp_path / "inline")
     for workers in (1, 3):
-        run_seed(spec(name), 1, tmp_path / str(workers), how=How(Crew("processes", workers)))
+        run_seed(spec(name), 1, tmp_path / str(workers), options=Options("processes", workers))
         assert same(tmp_path / "inline", tmp_path / str(workers))
 
 
@@ -64,8 +64,8 @@ def test_cells_side_by_side_are_what_they_are_one_by_one(tmp_path: Path) -> None
         return [Cell(spec(), seed, tmp_path / folder / str(seed)) for seed in (1, 2, 3)]
 
     told: dict[int, int] = {}
-    one = run_cells(cells("one"), How(), jobs=1)
-    two = run_cells(cells("two"), How(), jobs=2, progress=told.__setitem__)
+    one = run_cells(cells("one"), Options(), jobs=1)
+    two = run_cells(cells("two"), Options(), jobs=2, progress=told.__setitem__)
     assert [result.seed for result in two] == [1, 2, 3]
     assert told == {0: 60, 1: 60, 2: 60}
     for left, right in zip(one, two, strict=True):
@@ -81,9 +81,9 @@ def test_a_mistake_in_a_cell_reaches_the_user(tmp_path: Path) -> None:
     wrong = Spec.read(tables)
     cells = [Cell(wrong, seed, tmp_path / str(seed)) for seed in (1, 2)]
     with pytest.raises(BadInput, match="never fills"):
-        run_cells(cells, How(), jobs=2)
+        run_cells(cells, Options(), jobs=2)
     with pytest.raises(BadInput, match="--jobs 0"):
-        run_cells(cells, How(), jobs=0)
+        run_cells(cells, Options(), jobs=0)
 
 
 def test_a_model_that_cannot_travel_is_named() -> None:
@@ -91,7 +91,7 @@ def test_a_model_that_cannot_travel_is_named() -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="define models at the top level of a module"):
-        run(spec(), model=model, how=How(Crew("processes", 1)))
+        run(spec(), model=model, options=Options("processes", 1))
 
 
 # What a user types into a notebook, of which worker processes know nothing.
@@ -107,7 +107,7 @@ def net(shape, classes):
 partition = {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6}
 spec = Spec.read({"partition": partition, "run": {"events": 20, "seeds": [1]}})
 try:
-    fedraw.run(spec, model=net, how=fedraw.How(fedraw.Crew("processes", 2)))
+    fedraw.run(spec, model=net, options=fedraw.Options("processes", 2))
 except fedraw.FedrawError as problem:
     sys.exit(f"{type(problem).__name__}: {problem}")
 """
@@ -151,7 +151,7 @@ def refusing_model(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def test_an_error_that_cannot_travel_is_told_in_words() -> None:
     with pytest.raises(WorkerDied, match="Refusal: conv1: no such kernel"):
-        run(spec(), model=refusing_model, how=How(Crew("processes", 1)))
+        run(spec(), model=refusing_model, options=Options("processes", 1))
 
 
 def children(pid: int) -> list[int]:
@@ -182,7 +182,7 @@ def start(folder: Path, *options: str, start_new_session: bool = False) -> subpr
     # A checkpoint after every event, so that a kill may fall into the writing of one. Tests that
     # run in the background of a shell inherit an ignored SIGINT.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "import fedraw.experiments.checkpoint as c; c.EVERY_SECONDS = 1e-9\n"
+    code += "import fedraw.experiments.checkpoints as c; c.EVERY_SECONDS = 1e-9\n"
     code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "cut", *options]
     return subprocess.Popen(

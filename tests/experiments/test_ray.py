@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, run, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.executors import ray_cluster, ray_workers
 from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
-RAY = Crew("ray", 2)
+RAY = ("ray", 2)
 SPEC = """
 [partition]
 clients = 10
@@ -127,7 +127,7 @@ def test_the_log_is_the_same_on_a_cluster(
 ) -> None:
     monkeypatch.setattr(ray_workers, "SENT_ALONG", sent_along)  # 0: models are put in the store
     run_seed(spec(name), 1, tmp_path / "inline")
-    run_seed(spec(name), 1, tmp_path / "ray", how=How(RAY))
+    run_seed(spec(name), 1, tmp_path / "ray", options=Options(*RAY))
     assert same(tmp_path / "inline", tmp_path / "ray")
     wait_until(lambda: not workers(), 20)
 
@@ -137,8 +137,8 @@ def test_zero_workers_are_all_cpus_and_a_connection_is_left_as_it_was(two_cpus: 
     import ray
 
     counts = []
-    how = How(Crew("ray", 0), progress=lambda event: counts.append(len(workers())))
-    run_seed(spec(), 1, how=how)
+    options = Options("ray", 0, progress=lambda event: counts.append(len(workers())))
+    run_seed(spec(), 1, options=options)
     assert max(counts) == cpus_of_cluster() == 2
     assert ray.is_initialized()
 
@@ -166,7 +166,7 @@ def test_a_cluster_of_its_own_listens_on_loopback_only(two_cpus: None) -> None:
     def look(event: int) -> None:
         seen.extend(listening([os.getpid(), *children(os.getpid())]))
 
-    run_seed(spec(), 1, how=How(RAY, progress=look))
+    run_seed(spec(), 1, options=Options(*RAY, progress=look))
     assert len(seen) >= 5  # at least the control store, the scheduler, this process, two workers
     assert set(seen) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"}
 
@@ -181,7 +181,7 @@ def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None
             os.kill(killed[-1], signal.SIGKILL)
 
     run_seed(spec(events=100), 1, tmp_path / "inline")
-    run_seed(spec(events=100), 1, tmp_path / "ray", how=How(RAY, progress=kill_one))
+    run_seed(spec(events=100), 1, tmp_path / "ray", options=Options(*RAY, progress=kill_one))
     assert len(set(killed)) == 2
     assert same(tmp_path / "inline", tmp_path / "ray")
 
@@ -196,8 +196,8 @@ def test_a_run_goes_on_where_it_was_stopped(two_cpus: None, tmp_path: Path) -> N
 
     run_seed(spec(), 1, tmp_path / "inline")
     with pytest.raises(Interrupted, match="event 31 of 60"):
-        run_seed(spec(), 1, tmp_path / "ray", how=How(RAY, stop=stop))
-    run_seed(spec(), 1, tmp_path / "ray", how=How(RAY, resume=True))
+        run_seed(spec(), 1, tmp_path / "ray", options=Options(*RAY, stop=stop))
+    run_seed(spec(), 1, tmp_path / "ray", options=Options(*RAY, resume=True))
     assert same(tmp_path / "inline", tmp_path / "ray")
 
 
@@ -231,7 +231,7 @@ def test_a_mistake_in_a_model_ends_the_run_and_is_not_repeated(
         raise ZeroDivisionError("my own mistake")
 
     with pytest.raises(ZeroDivisionError, match="my own mistake"):
-        run(spec(), model=failing_model(fail), how=How(Crew("ray", 1)))
+        run(spec(), model=failing_model(fail), options=Options("ray", 1))
     assert len(tries.read_text()) <= 2  # this one, and the one that was sent along
 
 
@@ -244,7 +244,7 @@ def test_a_model_that_kills_its_workers_is_given_up(two_cpus: None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(WorkerDied, match=r"4 workers died over client .* out of memory\?"):
-        run(spec(), model=failing_model(fail), how=How(Crew("ray", 1)))
+        run(spec(), model=failing_model(fail), options=Options("ray", 1))
 
 
 def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
@@ -259,7 +259,7 @@ def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
             return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="the ray executor cannot send this to a worker"):
-        run(spec(), model=model, how=How(RAY))
+        run(spec(), model=model, options=Options(*RAY))
 
 
 def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
@@ -276,7 +276,7 @@ def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
     monkeypatch.setitem(sys.modules, "here_only", here_only)
     words = r"cannot load model here_only\.net \(ModuleNotFoundError: No module named 'here_only'\)"
     with pytest.raises(BadInput, match=words):
-        run(spec(), model=model, how=How(RAY))
+        run(spec(), model=model, options=Options(*RAY))
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,9 @@ from tests.data.releases_on_disk import (
 import fedraw
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, Result, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import Result, run_seed
 from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.learning.models import build
 from fedraw.report.page import write_report
@@ -69,8 +68,8 @@ def example(name: str, **changes: Any) -> Spec:
     return Spec.from_toml(EXAMPLES / f"{name}.toml", SMALL | own)
 
 
-def run_one(spec: Spec, root: Path, folder: Path | None = None, **how: Any) -> Result:
-    return run_seed(spec, 1, folder, how=How(where=Where(root), **how))
+def run_one(spec: Spec, root: Path, folder: Path | None = None, **options: Any) -> Result:
+    return run_seed(spec, 1, folder, options=Options(data_root=root, **options))
 
 
 @pytest.mark.parametrize("name", ["emnist", "ham10000-features"])
@@ -84,7 +83,7 @@ def test_examples_run_from_the_data_root(name: str, root: Path) -> None:
 @pytest.mark.parametrize("name", ["cifar10", "ham10000", "isic2019"])
 def test_examples_of_large_networks_are_ready_to_run(name: str, root: Path) -> None:
     size = {"data__size": 32} if name != "cifar10" else {}
-    scenario = Scenario.of(example(name, **size), 1, where=Where(root))
+    scenario = Scenario.of(example(name, **size), 1, options=Options(data_root=root))
     parameters = {"cifar10": 11_173_962, "ham10000": 11_180_103, "isic2019": 11_180_616}
     assert scenario.trainer is not None
     assert scenario.trainer.layout.parameter_count == parameters[name]
@@ -108,7 +107,7 @@ def test_worker_processes_read_the_mapped_images_and_write_the_same_log(
 ) -> None:
     spec = example("emnist")
     run_one(spec, root, tmp_path / "inline")
-    run_one(spec, root, tmp_path / "processes", crew=Crew("processes", 2))
+    run_one(spec, root, tmp_path / "processes", executor="processes", workers=2)
     for file in ("events.jsonl", "model.safetensors"):
         assert (tmp_path / "inline" / file).read_bytes() == (
             tmp_path / "processes" / file
@@ -144,7 +143,7 @@ def test_the_defaults_of_a_hold_out_are_spelled_out() -> None:
 def test_a_grouped_hold_out_keeps_each_lesion_on_one_side(root: Path) -> None:
     # Two images of one colour to a lesion: no colour and position tells them apart but the rows.
     spec = example("ham10000-features", data__size=32, training__kind="none")
-    dataset = Scenario.of(spec, 1, where=Where(root)).clients.dataset
+    dataset = Scenario.of(spec, 1, options=Options(data_root=root)).clients.dataset
     assert dataset.images.rows is not None
     assert dataset.test_images.rows is not None
     lesions = {int(row) // 2 for row in dataset.images.rows}
@@ -157,9 +156,9 @@ class TestFeatures:
 
     def dataset(self, root: Path, seed: int = 1, **changes: Any) -> fedraw.Dataset:
         told: list[str] = []
-        where = Where(root, lambda what, done, total: told.append(what))
+        options = Options(data_root=root, data_progress=lambda what, done, total: told.append(what))
         self.told = told
-        return Scenario.of(self.spec(**changes), seed, where=where).clients.dataset
+        return Scenario.of(self.spec(**changes), seed, options=options).clients.dataset
 
     def test_they_take_the_place_of_pixels(self, root: Path) -> None:
         dataset = self.dataset(root)
@@ -192,7 +191,7 @@ class TestFeatures:
     ) -> None:
         first = self.dataset(root)
         spec = example("ham10000-features", **({"data__size": 32} | change))
-        other = Scenario.of(spec, 1, where=Where(root)).clients.dataset
+        other = Scenario.of(spec, 1, options=Options(data_root=root)).clients.dataset
         assert first.sha256() != other.sha256()
 
     def test_they_say_where_they_are_from(self, root: Path) -> None:
@@ -208,17 +207,19 @@ class TestFeatures:
 
 class TestWeights:
     def test_the_first_model_is_the_files(self, root: Path) -> None:
-        scenario = Scenario.of(example("ham10000", data__size=32), 1, where=Where(root))
+        scenario = Scenario.of(
+            example("ham10000", data__size=32), 1, options=Options(data_root=root)
+        )
         state = torch.load(root / "weights" / "resnet18-f37072fd.pth", weights_only=True)
         first = state["conv1.weight"].numpy().ravel()
-        assert np.array_equal(scenario.initial[: first.size], first)
+        assert np.array_equal(scenario.setup.model[: first.size], first)
         loaded = "resnet18-f37072fd.pth: 100 tensors loaded; new: fc.weight, fc.bias"
         assert loaded in scenario.notes
 
     def test_the_published_ones_are_asked_for_by_name(self, tmp_path: Path) -> None:
         lay_out_ham10000(tmp_path)
         with pytest.raises(BadInput, match="fedraw data fetch resnet18"):
-            Scenario.of(example("ham10000", data__size=32), 1, where=Where(tmp_path))
+            Scenario.of(example("ham10000", data__size=32), 1, options=Options(data_root=tmp_path))
 
     def test_a_path_is_relative_to_the_spec(self, tmp_path: Path) -> None:
         (tmp_path / "own.toml").write_text('[training]\nweights = "mine.safetensors"\n')
@@ -233,7 +234,7 @@ class TestWeights:
         first = run_seed(Spec.read(changes), 1, tmp_path / "first")
         weights = str(tmp_path / "first" / "model.safetensors")
         spec = Spec.read(changes | {"training": {"weights": weights}})
-        assert np.array_equal(Scenario.of(spec, 1).initial, first.model)
+        assert np.array_equal(Scenario.of(spec, 1).setup.model, first.model)
 
     def test_a_run_is_not_resumed_with_other_weights(self, tmp_path: Path) -> None:
         file = tmp_path / "start.pth"
@@ -252,10 +253,12 @@ class TestWeights:
         )
         events = iter(range(20))
         with pytest.raises(fedraw.Interrupted):
-            run_seed(spec, 1, tmp_path / "run", how=How(stop=lambda: next(events, None) is None))
+            run_seed(
+                spec, 1, tmp_path / "run", options=Options(stop=lambda: next(events, None) is None)
+            )
         save(2)
         with pytest.raises(BadInput, match=r"its weights \(.*\) changed since"):
-            run_seed(spec, 1, tmp_path / "run", how=How(resume=True))
+            run_seed(spec, 1, tmp_path / "run", options=Options(resume=True))
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

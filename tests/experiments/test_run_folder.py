@@ -16,14 +16,15 @@ from tests.event_logs import rewrite
 from fedraw.disk.lock import LOCK
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.compare import compare
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.watched import Watched
 from fedraw.report.material import read_material
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
-RESUME = How(resume=True)
-FORCE = How(force=True)
+RESUME = Options(resume=True)
+FORCE = Options(force=True)
 
 
 def spec(**sections: Any) -> Spec:
@@ -41,7 +42,7 @@ def spec(**sections: Any) -> Spec:
 def stopped_at(event: int, wanted: Spec, folder: Path) -> None:
     asked = iter(range(10**9))
     with pytest.raises(Interrupted):
-        run_seed(wanted, 1, folder, how=How(stop=lambda: next(asked) + 1 >= event))
+        run_seed(wanted, 1, folder, options=Options(stop=lambda: next(asked) + 1 >= event))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -63,13 +64,13 @@ def test_a_refused_force_leaves_the_live_run_alone(tmp_path: Path) -> None:
     def meanwhile() -> bool:
         if not unharmed:
             before = content(folder)
-            for how in (FORCE, RESUME):
+            for options in (FORCE, RESUME):
                 with pytest.raises(BadInput, match="another process is running"):
-                    run_seed(spec(), 1, folder, how=how)
+                    run_seed(spec(), 1, folder, options=options)
             unharmed.append(content(folder) == before)
         return False
 
-    run_seed(spec(), 1, folder, how=How(resume=True, stop=meanwhile))
+    run_seed(spec(), 1, folder, options=Options(resume=True, stop=meanwhile))
     assert unharmed == [True]
     assert results(folder) == results(tmp_path / "whole")
 
@@ -91,9 +92,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedraw.errors import BadInput
-from fedraw.experiments import run
+from fedraw.experiments import runner
 from fedraw.experiments.compare import compare
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.watched import Watched
 from fedraw.report.material import read_material
@@ -108,7 +110,8 @@ def kill_at(n):
         calls += event == "c_call" and function.__name__ in CALLS
         if calls > n:
             os.kill(os.getpid(), signal.SIGKILL)
-    owner, name = (run.RunFolder, "write_results") if BEGIN == "finish" else (run, "_recording")
+    finish = BEGIN == "finish"
+    owner, name = (runner.RunFolder, "write_results") if finish else (runner, "_recording")
     original = getattr(owner, name)
     def counted(*args):
         sys.setprofile(count)
@@ -122,11 +125,11 @@ for n in range(16):
     child = os.fork()
     if child == 0:
         kill_at(n)
-        run_seed(WANTED, 1, folder, how=How(force=BEGIN == "force"))
+        run_seed(WANTED, 1, folder, options=Options(force=BEGIN == "force"))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL, n
     try:
-        run_seed(WANTED, 1, folder, how=How(resume=True))
+        run_seed(WANTED, 1, folder, options=Options(resume=True))
     except BadInput as problem:
         print(n, problem)
 """
@@ -150,7 +153,7 @@ def test_an_empty_folder_resumes_as_new(left: str, tmp_path: Path) -> None:
     folder.mkdir()
     for name in left.split():
         (folder / name).touch()
-    run_seed(spec(), 1, folder, how=RESUME)
+    run_seed(spec(), 1, folder, options=RESUME)
     assert results(folder) == results(tmp_path / "whole")
 
 
@@ -194,10 +197,10 @@ def test_a_changed_input_file_is_named(name: str, change: Any, done: bool, tmp_p
     before, original = content(folder), (tmp_path / name).read_bytes()
     change(tmp_path / name)
     with pytest.raises(BadInput, match=f"{name}.* changed since"):
-        run_seed(wanted, 1, folder, how=RESUME)
+        run_seed(wanted, 1, folder, options=RESUME)
     assert content(folder) == before
     (tmp_path / name).write_bytes(original)
-    again = run_seed(wanted, 1, folder, how=RESUME)
+    again = run_seed(wanted, 1, folder, options=RESUME)
     assert results(folder) == results(tmp_path / "whole")
     assert again.model.tobytes() == whole.tobytes()
 
@@ -226,7 +229,7 @@ def outcome(wanted: Spec, folder: Path, whole: dict[str, bytes]) -> str:
     """What a resume comes to: the same bytes, or a message and nothing touched."""
     before = content(folder)
     try:
-        run_seed(wanted, 1, folder, how=RESUME)
+        run_seed(wanted, 1, folder, options=RESUME)
     except BadInput as problem:
         assert content(folder) == before, problem
         assert "\n" not in str(problem)
@@ -271,7 +274,7 @@ def test_junk_after_the_checkpoint_of_a_short_log_does_not_block_a_resume(tmp_pa
     stopped_at(5, spec(), tmp_path / "cut")
     with (tmp_path / "cut" / "events.jsonl").open("ab") as log:
         log.write(b'\0\0\n{"kind":"arivall"}\n[1\n\xff')
-    run_seed(spec(), 1, tmp_path / "cut", how=RESUME)
+    run_seed(spec(), 1, tmp_path / "cut", options=RESUME)
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 

@@ -19,8 +19,9 @@ from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.clients import draw_clients
 from fedraw.experiments.compare import compare
-from fedraw.experiments.folder import RunFolder
-from fedraw.experiments.run import How, Result, run, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.run_folder import RunFolder
+from fedraw.experiments.runner import Result, run, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import METRICS, Summary
 from fedraw.report.page import write_report
@@ -126,7 +127,7 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
         run(small(run={"events": 5, "seeds": [7, 1]}), out=tmp_path)
     assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() == before
     assert not (tmp_path / "seed-7").exists()
-    run(small(run={"events": 5, "seeds": [1]}), out=tmp_path, how=How(force=True))
+    run(small(run={"events": 5, "seeds": [1]}), out=tmp_path, options=Options(force=True))
     assert (tmp_path / "seed-1" / "events.jsonl").read_bytes() != before
 
 
@@ -325,8 +326,8 @@ def test_a_run_that_reads_updates_is_resumed_to_the_same_bytes(
     run_seed(spec, 1, tmp_path / "whole")
     asked = iter(range(100))
     with pytest.raises(Interrupted):
-        run_seed(spec, 1, tmp_path / "cut", how=How(stop=lambda: next(asked) + 1 >= 17))
-    run_seed(spec, 1, tmp_path / "cut", how=How(resume=True))
+        run_seed(spec, 1, tmp_path / "cut", options=Options(stop=lambda: next(asked) + 1 >= 17))
+    run_seed(spec, 1, tmp_path / "cut", options=Options(resume=True))
     for file in ("events.jsonl", "model.safetensors"):
         assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
@@ -442,9 +443,9 @@ def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
     np.savez(npz, images=images, labels=labels)
     asked = iter(range(100))
     with pytest.raises(Interrupted):
-        run_seed(spec, 1, tmp_path / "run", how=How(stop=lambda: next(asked) == 9))
+        run_seed(spec, 1, tmp_path / "run", options=Options(stop=lambda: next(asked) == 9))
     np.savez(npz, images=images, labels=labels[::-1])
     with pytest.raises(BadInput, match=r"its data \(.*\) changed since"):
-        run_seed(spec, 1, tmp_path / "run", how=How(resume=True))
+        run_seed(spec, 1, tmp_path / "run", options=Options(resume=True))
     np.savez(npz, images=images, labels=labels)
-    assert run_seed(spec, 1, tmp_path / "run", how=How(resume=True)).summary["events"] == 40
+    assert run_seed(spec, 1, tmp_path / "run", options=Options(resume=True)).summary["events"] == 40

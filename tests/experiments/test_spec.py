@@ -15,7 +15,7 @@ from torch import nn
 from fedraw.cli.run import run as run_command
 from fedraw.disk.event_log import FORMAT
 from fedraw.errors import BadInput
-from fedraw.experiments.run import run
+from fedraw.experiments.runner import run
 from fedraw.experiments.sections import NOT_SETTINGS
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml

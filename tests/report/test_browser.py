@@ -17,7 +17,7 @@ from tests.report.hand_made import write_run
 
 from fedraw.experiments.demo import demo_specs
 from fedraw.experiments.names import row_name
-from fedraw.experiments.run import run
+from fedraw.experiments.runner import run
 from fedraw.report.page import write_report
 
 NASTY = "</style><script>console.error('executed')</script>" + "long" * 40

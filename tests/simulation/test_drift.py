@@ -14,10 +14,11 @@ from fedraw.core.randomness import Streams
 from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.crew import executor_of
-from fedraw.experiments.run import How, run_seed
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.spec import Spec
+from fedraw.experiments.training import executor_of
 from fedraw.simulation.executors import Job
 from fedraw.simulation.perturbations.drift import moved, without
 
@@ -88,10 +89,10 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes_through_the_drift(tmp_path
     run_seed(wanted, 1, tmp_path / "whole")
     for at in (20, 22):
         asked = count()
-        how = How(stop=lambda asked=asked, at=at: next(asked) + 1 >= at)  # type: ignore[misc]
+        options = Options(stop=lambda asked=asked, at=at: next(asked) + 1 >= at)  # type: ignore[misc]
         with pytest.raises(Interrupted):
-            run_seed(wanted, 1, tmp_path / f"cut {at}", how=how)
-        run_seed(wanted, 1, tmp_path / f"cut {at}", how=How(resume=True))
+            run_seed(wanted, 1, tmp_path / f"cut {at}", options=options)
+        run_seed(wanted, 1, tmp_path / f"cut {at}", options=Options(resume=True))
         for file in ("events.jsonl", "model.safetensors"):
             whole = (tmp_path / "whole" / file).read_bytes()
             assert (tmp_path / f"cut {at}" / file).read_bytes() == whole
@@ -116,10 +117,10 @@ def test_without_training_everyone_reports_the_samples_it_has_after_the_drift() 
     scenario = Scenario.of(training_free(), 1)
     totals = [epoch.table.totals() for epoch in scenario.clients.epochs]
     assert (totals[0] != totals[1]).any()
-    with executor_of(scenario) as executor:
+    with executor_of(scenario, Options()) as executor:
         for client in range(len(totals[0])):
             for epoch, samples in enumerate(totals):
-                executor.submit(Job(client, client, 0, scenario.initial, due=0.0, epoch=epoch))
+                executor.submit(Job(client, client, 0, scenario.setup.model, due=0.0, epoch=epoch))
                 assert executor.collect(client).examples == samples[client]
 
 
@@ -130,8 +131,10 @@ def test_a_training_free_run_drifts_and_resumes_to_the_same_bytes(tmp_path: Path
     assert records[-1]["kind"] == "end" and records[-1]["event"] == 60
     asked = count(1)
     with pytest.raises(Interrupted):
-        run_seed(training_free(), 1, tmp_path / "cut", how=How(stop=lambda: next(asked) == 40))
-    run_seed(training_free(), 1, tmp_path / "cut", how=How(resume=True))
+        run_seed(
+            training_free(), 1, tmp_path / "cut", options=Options(stop=lambda: next(asked) == 40)
+        )
+    run_seed(training_free(), 1, tmp_path / "cut", options=Options(resume=True))
     log = (tmp_path / "cut" / "events.jsonl").read_bytes()
     assert log == (tmp_path / "whole" / "events.jsonl").read_bytes()
 

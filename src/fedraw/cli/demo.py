@@ -11,10 +11,9 @@ import typer
 from fedraw.cli import console
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.crew import Crew
 from fedraw.experiments.demo import conclusion, demo_specs
 from fedraw.experiments.names import row_name
-from fedraw.experiments.run import How
+from fedraw.experiments.options import Options
 from fedraw.report.page import write_figure, write_report
 from fedraw.report.tables import text_table
 
@@ -36,7 +35,7 @@ def demo(
     ]
     begun = time.perf_counter()
     with console.cell_progress(cells) as progress:
-        rows = compare(run_cells(cells, How(Crew("batched"), force=True), jobs, progress))
+        rows = compare(run_cells(cells, Options("batched", force=True), jobs, progress))
     page = out / "report.html"
     folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)

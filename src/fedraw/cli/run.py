@@ -15,9 +15,9 @@ from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.compare import as_json, compare
-from fedraw.experiments.crew import Crew
-from fedraw.experiments.run import How, Result, check_seed, refuse_existing
-from fedraw.experiments.source import Where, prepare
+from fedraw.experiments.loading import prepare
+from fedraw.experiments.options import Options
+from fedraw.experiments.runner import Result, check_seed, refuse_existing
 from fedraw.experiments.spec import Spec, naming, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.report.page import write_report
@@ -74,22 +74,24 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     """Run an experiment: each seed into its own folder, then one table."""
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
-    crew = _crew(executor, jobs, address)
-    how = How(crew, Where(data), resume=resume, force=force)
+    if address is not None and executor is not ExecutorName.ray:
+        raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
+    workers = jobs or (cores() if address is None else 0)
+    options = Options(executor.value, workers, address, data, resume=resume, force=force)
     spec = Spec.from_toml(spec_file, dict(parse_change(text) for text in change or ()))
     if seeds is not None:
         spec = _with_seeds(spec, seeds)
     folder = out or Path("runs") / spec_file.stem
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     for cell in cells:
-        _refuse_folder(cell, how)  # before data are loaded and a cluster is started
+        _refuse_folder(cell, options)  # before data are loaded and a cluster is started
     if dry_run:
         with naming(spec_file):
-            facts = _check(cells, how)
+            facts = _check(cells, options)
         _describe(spec, facts, json_)
         return
     with naming(spec_file):
-        results = _run(cells, how, jobs)
+        results = _run(cells, options, jobs)
     rows = compare(results)
     if json_:
         console.print_json(as_json(rows))
@@ -100,19 +102,19 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     _tell_what_went_wrong(results)
 
 
-def _run(cells: Sequence[Cell], how: How, jobs: int | None) -> list[Result]:
+def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[Result]:
     with console.task_progress() as progress:
-        prepare(cells[0].spec, replace(how.where, progress=progress))
+        prepare(cells[0].spec, options.data_root, progress)
     try:
-        with console.cell_progress(cells) as cell_progress, how.crew.gathered():
-            return run_cells(cells, how, jobs, cell_progress)
-    except KeyboardInterrupt:  # while workers were gathered or sent home
+        with console.cell_progress(cells) as cell_progress, options.connected():
+            return run_cells(cells, options, jobs, cell_progress)
+    except KeyboardInterrupt:  # while workers were started or ended
         raise Interrupted("interrupted") from None
 
 
-def _refuse_folder(cell: Cell, how: How) -> None:
+def _refuse_folder(cell: Cell, options: Options) -> None:
     """Refuse a folder that holds another run, or that nobody can write to."""
-    refuse_existing(cell.folder, how)
+    refuse_existing(cell.folder, options)
     folder = cell.folder
     while folder is not None and not folder.is_dir():
         if folder.exists():
@@ -132,14 +134,6 @@ def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
         console.say(f"no {page.name}: {problem}")
     except KeyboardInterrupt:
         console.say(f"no {page.name}: interrupted; the runs are finished")
-
-
-def _crew(executor: ExecutorName, jobs: int | None, address: str | None) -> Crew:
-    if address is None:
-        return Crew(executor.value, jobs or cores())
-    if executor is not ExecutorName.ray:
-        raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
-    return Crew("ray", jobs or 0, address)
 
 
 def _tell_what_went_wrong(results: Sequence[Result]) -> None:
@@ -173,21 +167,21 @@ def _with_seeds(spec: Spec, text: str) -> Spec:
         raise BadInput(f"--seeds {text}: {problem}") from None
 
 
-def _check(cells: Sequence[Cell], how: How) -> dict[str, Any]:
+def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
     """Do all that a run does before its first event, and write nothing; describe the first seed."""
-    if how.crew.address is not None:
-        with how.crew.gathered():  # one that is there; a cluster of its own is for the run only
+    if options.address is not None:
+        with options.connected():  # to a running cluster; the run alone starts one of its own
             pass
     with console.task_progress() as progress:
-        how = replace(how, where=replace(how.where, progress=progress))
+        options = replace(options, data_progress=progress)
         first, *others = cells
-        scenario = check_seed(*first[:3], how)
+        scenario = check_seed(*first[:3], options)
         for cell in others:  # one at a time: each has its own copy of the data
-            check_seed(*cell[:3], how)
+            check_seed(*cell[:3], options)
     return {
         "clients": len(scenario.clients.table),
         "rare_clients": sorted(scenario.clients.rare),
-        "parameters": int(scenario.initial.size),
+        "parameters": int(scenario.setup.model.size),
         "training_images": len(scenario.clients.dataset.labels),
         "test_images": len(scenario.clients.dataset.test_labels),
         "notes": list(scenario.notes),

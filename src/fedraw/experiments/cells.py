@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, WorkerDied
-from fedraw.experiments.crew import Crew
 from fedraw.experiments.interrupts import terminate_as_ctrl_c
-from fedraw.experiments.run import How, Result, refuse_existing, run_seed
+from fedraw.experiments.options import ExecutorKind, Options
+from fedraw.experiments.runner import Result, refuse_existing, run_seed
 from fedraw.experiments.spec import Spec
 from fedraw.simulation.executors.workers import CONTEXT, end_with_parent, without_interrupts
 
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     spec: Spec
     seed: int
     folder: Path | None = None  # None: nothing is written
-    crew: Crew | None = None  # who trains, if not as for all
+    executor: ExecutorKind | None = None  # if not that of the options
 
 
 # Told a cell's number and how many of its events are done.
@@ -44,7 +44,7 @@ def cores() -> int:
 
 def run_cells(
     cells: Sequence[Cell],
-    how: How,
+    options: Options,
     jobs: int | None = None,
     progress: CellProgress | None = None,
     done: CellDone | None = None,
@@ -56,7 +56,7 @@ def run_cells(
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs} must be at least 1")
     for cell in cells:
-        refuse_existing(cell.folder, how)
+        refuse_existing(cell.folder, options)
     kept: dict[int, Result] = {}
 
     def keep(number: int, result: Result | FedrawError | OSError) -> None:
@@ -66,30 +66,35 @@ def run_cells(
 
     jobs = min(jobs or cores(), len(cells))
     # With workers of their own, runs go one after the other.
-    if jobs <= 1 or how.crew.has_workers:
-        _one_by_one(cells, how, progress, done or keep)
+    if jobs <= 1 or options.has_workers:
+        _one_by_one(cells, options, progress, done or keep)
     else:
-        _side_by_side(cells, how, jobs, progress, done or keep)
+        _side_by_side(cells, options, jobs, progress, done or keep)
     return [kept[number] for number in sorted(kept)]
 
 
 def _one_by_one(
-    cells: Sequence[Cell], how: How, progress: CellProgress | None, done: CellDone
+    cells: Sequence[Cell], options: Options, progress: CellProgress | None, done: CellDone
 ) -> None:
     def tell(number: int) -> Callable[[int], None] | None:
         return None if progress is None else lambda events: progress(number, events)
 
-    crew = how.crew
     try:
         for number, cell in enumerate(cells):
-            how = replace(how, crew=cell.crew or crew, progress=tell(number))
-            done(number, _outcome(partial(run_seed, cell.spec, cell.seed, cell.folder, how=how)))
+            executor = cell.executor or options.executor
+            own = replace(options, executor=executor, progress=tell(number))
+            run = partial(run_seed, cell.spec, cell.seed, cell.folder, options=own)
+            done(number, _outcome(run))
     except KeyboardInterrupt:  # between two runs; within one, the run itself heeds it
         raise Interrupted("interrupted between two runs") from None
 
 
 def _side_by_side(
-    cells: Sequence[Cell], how: How, jobs: int, progress: CellProgress | None, done: CellDone
+    cells: Sequence[Cell],
+    options: Options,
+    jobs: int,
+    progress: CellProgress | None,
+    done: CellDone,
 ) -> None:
     # A bare byte: workers look at it on every event, and an Event would take a lock each time.
     told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
@@ -99,7 +104,9 @@ def _side_by_side(
     try:
         with terminate_as_ctrl_c():
             with without_interrupts():  # submitting starts the processes
-                waiting = {pool.submit(_run_cell, n, cell, how): n for n, cell in enumerate(cells)}
+                waiting = {
+                    pool.submit(_run_cell, n, cell, options): n for n, cell in enumerate(cells)
+                }
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     done(waiting.pop(future), _outcome(future.result))
@@ -143,7 +150,7 @@ def _become_worker(told: Any, stop: Any) -> None:
     _from_parent = (told, stop)
 
 
-def _run_cell(number: int, cell: Cell, how: How) -> Result:
+def _run_cell(number: int, cell: Cell, options: Options) -> Result:
     told, stop = _from_parent
     wanted, last = cell.spec.run.events, 0.0
 
@@ -153,6 +160,6 @@ def _run_cell(number: int, cell: Cell, how: How) -> Result:
             last = time.monotonic()
             told.put((number, events))
 
-    crew = cell.crew or how.crew
-    how = replace(how, crew=crew, progress=tell, stop=lambda: bool(stop.value))
-    return run_seed(cell.spec, cell.seed, cell.folder, how=how)
+    executor = cell.executor or options.executor
+    options = replace(options, executor=executor, progress=tell, stop=lambda: bool(stop.value))
+    return run_seed(cell.spec, cell.seed, cell.folder, options=options)

@@ -17,9 +17,17 @@ from fedraw.data.dataset import Dataset
 from fedraw.data.images import Images
 from fedraw.data.label_noise import mixed_up
 from fedraw.errors import BadInput
-from fedraw.experiments.source import Where, load_dataset
+from fedraw.experiments.loading import Data, load_dataset
+from fedraw.experiments.options import DEFAULTS, Options
+from fedraw.experiments.sections import (
+    DriftSpec,
+    LabelNoiseSpec,
+    MisreportSpec,
+    SummariesSpec,
+)
 from fedraw.experiments.spec import Spec
 from fedraw.privacy.summaries import private_table
+from fedraw.simulation.executors.base import Job
 from fedraw.simulation.executors.workers import SharedArray
 from fedraw.simulation.perturbations import attacks, drift
 from fedraw.simulation.speeds import mean_seconds
@@ -60,12 +68,12 @@ class Clients:
 def draw_clients(
     spec: Spec,
     streams: Streams,
-    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+    data: Data | None = None,
     own_partition: Partition | None = None,
-    where: Where | None = None,
+    options: Options = DEFAULTS,
 ) -> Clients:
     """Load, partition and draw what the spec says, each from its own random stream."""
-    dataset = load_dataset(spec, data, streams, where or Where())
+    dataset = load_dataset(spec, streams, data, options.data_root, options.data_progress)
     rng = streams.generator("partition")
     shares = _partition(spec, dataset, own_partition, rng)
     local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
@@ -79,21 +87,23 @@ def draw_clients(
     seconds = mean_seconds(
         spec.speeds.kind, len(whole), slow, streams.generator("speeds"), spec.speeds.ratio or 1.0
     )
-    epochs = tuple(
-        DataEpoch(
-            indices,
-            _noisy_labels(spec, dataset, indices, rare, streams),
-            whole if indices is drawn else label_table(dataset, indices),
-        )
-        for indices in _drifting(spec, dataset, drawn, rare, streams)
-    )
-    attackers = _attackers(spec, seconds, rare, epochs[0].table, dataset)
-    claimed = _claims(spec, epochs[0].table, dataset, attackers)
+    epochs = [DataEpoch(drawn, [dataset.labels[own] for own in drawn], whole)]
+    if spec.drift is not None:
+        epochs = _drifting(spec.drift, dataset, drawn, rare, streams.generator("drift"))
+    if spec.label_noise is not None:
+        epochs = [_noisy(epoch, spec.label_noise, rare, streams) for epoch in epochs]
+    claimed = epochs[0].table
+    attackers: tuple[int, ...] = ()
+    if spec.misreport is not None:
+        attackers = _attackers(spec.misreport, seconds, rare, claimed, dataset)
+        claimed = _claims(spec.misreport, claimed, dataset, attackers)
+    if spec.summaries is not None:
+        claimed = _private(spec.summaries, claimed, streams)
     return Clients(
         dataset=dataset,
-        epochs=epochs,
+        epochs=tuple(epochs),
         test_indices=[test for _, test in local],
-        claimed=_private(spec, claimed, streams),
+        claimed=claimed,
         rare_labels=dataset.label_indices(rare_labels),
         rare=frozenset(rare),
         attackers=attackers,
@@ -124,49 +134,48 @@ def _partition(
 
 
 def _drifting(
-    spec: Spec, dataset: Dataset, drawn: list[Ints], rare: Sequence[int], streams: Streams
-) -> list[list[Ints]]:
-    """Every client's samples in each data epoch: one, or two with a drift."""
-    wanted = spec.drift
-    if wanted is None:
-        return [drawn]
+    wanted: DriftSpec,
+    dataset: Dataset,
+    drawn: list[Ints],
+    rare: Sequence[int],
+    rng: np.random.Generator,
+) -> list[DataEpoch]:
+    """The data epochs before and after the drift."""
     label = _label_index(dataset, wanted.label, "drift.label")
     try:
         if wanted.kind == "new":
             before, after = drift.without(drawn, dataset.labels, label), drawn
         else:
-            rng = streams.generator("drift")
             receivers = drift.draw_receivers(drawn, dataset.labels, label, rare, rng)
             before, after = drawn, drift.moved(drawn, dataset.labels, label, receivers)
         drift.refuse_empty(before if wanted.kind == "new" else after)
     except BadInput as problem:
         raise BadInput(f"drift.label = {wanted.label!r}: {problem}") from None
-    return [before, after]
+    return [
+        DataEpoch(own, [dataset.labels[i] for i in own], label_table(dataset, own))
+        for own in (before, after)
+    ]
 
 
-def _noisy_labels(
-    spec: Spec,
-    dataset: Dataset,
-    indices: Sequence[Ints],
-    rare: Sequence[int],
-    streams: Streams,
-) -> list[Ints]:
-    """The labels that each client trains with: the true ones unless the spec adds label noise."""
-    labels, noise = [dataset.labels[own] for own in indices], spec.label_noise
-    if noise is not None:
-        for client in rare if noise.clients == "rare" else range(len(labels)):
-            rng = streams.generator("label noise", client)
-            labels[client] = mixed_up(labels[client], noise.share, rng)
-    return labels
+def _noisy(
+    epoch: DataEpoch, noise: LabelNoiseSpec, rare: Sequence[int], streams: Streams
+) -> DataEpoch:
+    """The same samples with label noise: the clients train with wrong labels and do not know it."""
+    labels = list(epoch.labels)
+    for client in rare if noise.clients == "rare" else range(len(labels)):
+        rng = streams.generator("label noise", client)
+        labels[client] = mixed_up(labels[client], noise.share, rng)
+    return replace(epoch, labels=labels)
 
 
 def _attackers(
-    spec: Spec, seconds: Floats, rare: Sequence[int], table: LabelTable, dataset: Dataset
+    claim: MisreportSpec,
+    seconds: Floats,
+    rare: Sequence[int],
+    table: LabelTable,
+    dataset: Dataset,
 ) -> tuple[int, ...]:
     """The client that the spec names, or the fastest clients that can make the false claim."""
-    claim = spec.misreport
-    if claim is None:
-        return ()
     if claim.client != "fastest":
         if not isinstance(claim.client, int) or not 0 <= claim.client < seconds.size:
             raise BadInput(
@@ -188,12 +197,9 @@ def _attackers(
 
 
 def _claims(
-    spec: Spec, table: LabelTable, dataset: Dataset, attackers: Sequence[int]
+    claim: MisreportSpec, table: LabelTable, dataset: Dataset, attackers: Sequence[int]
 ) -> LabelTable:
     """The label counts that clients report: the true ones, except for those of attackers."""
-    claim = spec.misreport
-    if claim is None:
-        return table
     name: int | str = str(claim.label)
     if claim.form != "invented":
         name = dataset.label_names[_label_index(dataset, claim.label, "misreport.label")]
@@ -205,12 +211,10 @@ def _claims(
     return table
 
 
-def _private(spec: Spec, claimed: LabelTable, streams: Streams) -> LabelTable:
-    """The claims as the server sees them; private summaries blur them."""
-    if spec.summaries is None:
-        return claimed
+def _private(summaries: SummariesSpec, claimed: LabelTable, streams: Streams) -> LabelTable:
+    """What the server sees of the claims through private summaries."""
     try:
-        return private_table(claimed, spec.summaries.privacy(), streams.generator("privacy"))
+        return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
     except BadInput as problem:
         raise BadInput(f"[summaries]: {problem}") from None
 
@@ -255,8 +259,7 @@ def holders(
 class LocalData:
     """The training samples of all clients in one array, client after client, epoch after epoch.
 
-    The client at a position has in an epoch the samples `start[n]:start[n + 1]`, where n is
-    `number(position, epoch)`.
+    Data set n has the samples `start[n]:start[n + 1]`; see `of_job`.
     """
 
     images_in: Images | SharedArray
@@ -281,13 +284,13 @@ class LocalData:
         shared = self.images_in
         return Images(shared.array) if isinstance(shared, SharedArray) else shared
 
-    def number(self, position: int, epoch: int) -> int:
-        """The number of a client's data set in an epoch, which also names its random stream."""
-        return position + epoch * self.clients
+    def of_job(self, job: Job) -> tuple[int, slice]:
+        """The number of the data set that a job trains on, and its rows.
 
-    def rows(self, number: int) -> slice:
-        """The rows of the data set with this number."""
-        return slice(int(self.start[number]), int(self.start[number + 1]))
+        The number also names the random stream that draws the job's batches.
+        """
+        number = job.position + job.epoch * self.clients
+        return number, slice(self.start.item(number), self.start.item(number + 1))
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 
 from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.folder import ended_at
 from fedraw.experiments.names import distinct_names
-from fedraw.experiments.run import Result
+from fedraw.experiments.run_folder import ended_at
+from fedraw.experiments.runner import Result
 from fedraw.experiments.summary import Summary
 from fedraw.metrics.accuracy import has_collapsed
 

@@ -1,4 +1,4 @@
-"""What the global model can do: on the global test set, and on each client's own."""
+"""Evaluate the global model on the global test set and on each client's own test samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Evaluator:
         self._dataset = clients.dataset
         self._rare_labels = clients.rare_labels
         self._rare_clients = clients.rare
-        # All local tests in one row: one pass through the model instead of one per client.
+        # All local test samples in one array: one pass through the model instead of one per client.
         own = clients.test_indices
         everything = np.concatenate(own) if own else np.zeros(0, np.int64)
         self._owner = np.repeat(np.arange(len(own)), [len(indices) for indices in own])
@@ -32,7 +32,7 @@ class Evaluator:
         self._clients = len(own)
 
     def __call__(self, model: Vector, final: bool = False) -> dict[str, Any]:
-        """Metrics and the recall of every label; in the final one, also the confusion counts."""
+        """Metrics and the recall of every label; with `final`, also the confusion counts."""
         data = self._dataset
         predicted = self._trainer.predict(model, data.test_images)
         local = self._trainer.predict(model, self._local_images)

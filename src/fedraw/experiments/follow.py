@@ -16,9 +16,9 @@ from fedraw.core.types import ClientId
 from fedraw.disk.event_log import Chain, Position, Record, read_log
 from fedraw.disk.lock import LOCK, is_locked
 from fedraw.errors import BadInput
-from fedraw.experiments.folder import ended_at
 from fedraw.experiments.lived import Lived
-from fedraw.experiments.run import PROGRESS_EVERY
+from fedraw.experiments.run_folder import ended_at
+from fedraw.experiments.runner import PROGRESS_EVERY
 from fedraw.experiments.status import Curve, Detail, LabelTrend, Point, Refusal, Slot, State, Status
 from fedraw.experiments.summary import Summary
 from fedraw.experiments.tail import Tail, modified

@@ -43,7 +43,7 @@ def start_record(scenario: Scenario, name: str) -> Record:
 
 def _weights(scenario: Scenario) -> Record:
     """What the first model was loaded from; nothing where it was drawn."""
-    loaded = None if scenario.network is None else scenario.network.loaded
+    loaded = scenario.loaded
     if loaded is None:
         return {}
     facts = {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)}

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
-from fedraw.core.types import ClientId, Vector
-from fedraw.data.dataset import Dataset
+from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
-from fedraw.experiments.source import Where
+from fedraw.experiments.loading import Data
+from fedraw.experiments.options import DEFAULTS, Options
 from fedraw.experiments.spec import Spec, spec_settings_of
-from fedraw.experiments.training import Network, make_network
+from fedraw.experiments.training import make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
@@ -29,13 +28,14 @@ from fedraw.strategies.protocol import Declared, Setup, Strategy
 if TYPE_CHECKING:
     from fedraw.learning.local_sgd import Trainer
     from fedraw.learning.models import ModelFactory
+    from fedraw.learning.weights import Loaded
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a user brings in Python instead of naming it in the spec."""
 
-    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None
+    data: Data | None = None
     partition: Partition | None = None
     model: ModelFactory | None = None
     strategy: Strategy[Any] | None = None
@@ -43,51 +43,54 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Everything one seed of an experiment needs."""
+    """Everything that one seed of an experiment needs.
+
+    `trainer` is None in a training-free run. `loaded` says which weights the initial model was
+    loaded from; it is None if the model was drawn.
+    """
 
     spec: Spec
     seed: int
     clients: Clients
     strategy: Strategy[Any]
-    network: Network | None  # None: training-free
+    setup: Setup
+    trainer: Trainer | None = None
+    loaded: Loaded | None = None
     parts: Parts = Parts()
 
     @classmethod
     def of(
-        cls,
-        spec: Spec,
-        seed: int,
-        parts: Parts | None = None,
-        where: Where | None = None,
+        cls, spec: Spec, seed: int, parts: Parts | None = None, options: Options = DEFAULTS
     ) -> Scenario:
-        parts, where = parts or Parts(), where or Where()
-        streams = Streams(seed)
-        clients = draw_clients(spec, streams, parts.data, parts.partition, where)
-        network = None
+        """Draw the clients, make the model and the strategy of one seed."""
+        parts, streams = parts or Parts(), Streams(seed)
+        clients = draw_clients(spec, streams, parts.data, parts.partition, options)
+        dataset = clients.dataset
+        trainer, loaded, layout = None, None, None
+        model = np.zeros(0, np.float32)
         if spec.training.kind != "none":
-            refuse_no_images(clients.dataset)
-            shape, classes = clients.dataset.input_shape, clients.dataset.classes
-            network = make_network(spec, parts.model, shape, classes, streams, where.root)
+            if not dataset.has_images:
+                raise BadInput(
+                    f"dataset {dataset.name!r} has labels and no images, so there is nothing to "
+                    "train on; set training.kind = 'none', or name a dataset with images"
+                )
+            shape, classes = dataset.input_shape, dataset.classes
+            network = make_network(spec, parts.model, shape, classes, streams, options.data_root)
+            trainer, loaded, model = network.trainer, network.loaded, network.initial
+            layout = trainer.layout
         strategy = parts.strategy or spec.make_strategy()
-        return cls(spec, seed, clients, strategy, network, parts)
-
-    @property
-    def trainer(self) -> Trainer | None:
-        return None if self.network is None else self.network.trainer
-
-    @property
-    def initial(self) -> Vector:
-        return np.zeros(0, np.float32) if self.network is None else self.network.initial
+        setup = Setup(model, clients.claimed, layout, dataset.label_names, spec.training.lr)
+        return cls(spec, seed, clients, strategy, setup, trainer, loaded, parts)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What every result has to say: how the data differ from the release, what was loaded."""
-        loaded = None if self.network is None else self.network.loaded
-        return self.clients.dataset.notes + (() if loaded is None else (str(loaded),))
+        return self.clients.dataset.notes + (() if self.loaded is None else (str(self.loaded),))
 
     def tables(self) -> dict[str, Any]:
-        """The spec as it was run, with the names of what the user brought in Python."""
+        """The spec as run: only this seed, and the names of what the user brought in Python."""
         tables, own = self.spec.tables(), self.parts
+        tables["run"]["seeds"] = [self.seed]
         if own.data is not None:
             tables["data"] = {"name": self.clients.dataset.name}
         if own.partition is not None:
@@ -106,24 +109,22 @@ class Scenario:
 
     def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
-        streams, run, claimed = Streams(self.seed), self.spec.run, self.clients.claimed
-        first = _rare(claimed) if run.receivers == "rare-first" else ()
-        layout = None if self.trainer is None else self.trainer.layout
-        classes, local_lr = self.clients.dataset.label_names, self.spec.training.lr
+        streams, run = Streams(self.seed), self.spec.run
+        first = _rare(self.setup.clients) if run.receivers == "rare-first" else ()
         return Simulation(
             self.strategy,
-            Setup(self.initial, claimed, layout, classes, local_lr),
+            self.setup,
             _law(self.spec, self.clients, streams),
             executor,
             HandOut(run.concurrency, first, streams.generator("receivers")),
-            [] if self.drift is None else [self.drift],
+            () if self.drift is None else (self.drift,),
         )
 
     @cached_property
     def drift(self) -> Scheduled | None:
-        """The arrival after which clients' data change, and the new counts that they declare.
+        """The arrival after which clients' data change, and the counts that they then declare.
 
-        Computed once, because the run asks for it after every event.
+        Computed once, because it needs a table of all clients.
         """
         wanted = self.spec.drift
         if wanted is None:
@@ -135,20 +136,12 @@ class Scenario:
         return Scheduled(max(1, round(wanted.at * self.spec.run.events)), declared)
 
 
-def refuse_no_images(dataset: Dataset) -> None:
-    if not dataset.has_images:
-        raise BadInput(
-            f"dataset {dataset.name!r} has labels and no images, so there is nothing to train on; "
-            "set training.kind = 'none', or name a dataset with images"
-        )
-
-
 def _name(thing: object) -> str:
     return str(getattr(thing, "__name__", type(thing).__name__)).lower()
 
 
 def _rare(table: LabelTable) -> list[ClientId]:
-    """Those whose score is far above the usual, as far as the server can know."""
+    """The clients whose score is far above the median, by what the server knows."""
     pairs = zip(table.clients, far_above_median(rarity_scores(table)), strict=True)
     return [client for client, rare in pairs if rare]
 

@@ -119,7 +119,11 @@ class Spec:
         raw = asdict(self)
         raw["strategy"] = {"name": self.strategy.name, **spec_settings_of(self.make_strategy())}
         clean = {
-            section: {key: _plain(value) for key, value in table.items() if value is not None}
+            section: {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in table.items()
+                if value is not None
+            }
             for section, table in raw.items()
             if table is not None
         }
@@ -221,7 +225,3 @@ def _sections() -> dict[str, Any]:
     """The dataclass of each section; of one that may be missing, what it is if it is there."""
     hints = type_hints(Spec)
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -1,9 +1,11 @@
-"""How clients train: the network a spec names, on the samples a client holds."""
+"""How clients train: the network that a spec names, local training, and the executor of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,26 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
 from fedraw.data.images import Images, Pixels
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiments.clients import LocalData
-from fedraw.experiments.source import weights_file
+from fedraw.experiments.clients import LocalData, shared
+from fedraw.experiments.loading import weights_file
+from fedraw.experiments.options import Options
 from fedraw.experiments.spec import Spec
-from fedraw.simulation.executors import Job, Train, Trained, TrainTogether
+from fedraw.simulation.executors.base import Executor, Job, Train, Trained
+from fedraw.simulation.executors.inline import (
+    Batched,
+    Inline,
+    TrainTogether,
+    no_training,
+    slots_for,
+)
+from fedraw.simulation.executors.processes import Processes
+from fedraw.simulation.executors.ray_cluster import cpus_of_cluster
+from fedraw.simulation.executors.ray_workers import RayWorkers
+from fedraw.simulation.perturbations.attacks import Attackers, Support
 from fedraw.strategies.protocol import Needs
 
 if TYPE_CHECKING:
+    from fedraw.experiments.scenario import Scenario
     from fedraw.learning.inputs import Scale
     from fedraw.learning.local_sgd import Trainer
     from fedraw.learning.models import ModelFactory, Module
@@ -29,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A trainer, and the model that every client is handed first."""
+    """A trainer, the initial model, and the weights that it was loaded from."""
 
     trainer: Trainer
     initial: Vector
@@ -44,7 +59,7 @@ def make_network(
     streams: Streams,
     root: Path | None = None,
 ) -> Network:
-    """The spec's model, or the user's, with the spec's weights or fresh ones."""
+    """Make the spec's model, or the user's, with the spec's weights or random ones."""
     try:
         from fedraw.learning import vectors, weights
     except ModuleNotFoundError as missing:
@@ -65,7 +80,7 @@ def _module(
     from fedraw.learning import models
 
     rng = streams.generator("initial model")
-    if model is not None:  # in the place of the spec's model, and of its stem
+    if model is not None:  # in place of the spec's model and stem
         return models.build(model, input_shape, classes, rng)
     wanted = spec.training
     return models.build(wanted.model, input_shape, classes, rng, stem=wanted.stem)
@@ -84,13 +99,13 @@ def _trainer(spec: Spec, module: Module) -> Trainer:
 def _scale(spec: Spec) -> Scale | None:
     from fedraw.learning.inputs import SCALES
 
-    # Features were computed from normalised pixels; they are not normalised themselves.
+    # Features are computed from normalised pixels, and are not normalised themselves.
     return SCALES[spec.data.normalise] if spec.features is None else None
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How a worker process comes to train as this one would."""
+    """Everything a worker process needs to train as this process would."""
 
     spec: Spec
     model: ModelFactory | None
@@ -99,7 +114,7 @@ class Recipe:
     needs: Needs
 
     def __str__(self) -> str:
-        """The model: all else that a worker may fail to load is fedraw's own."""
+        """The name of the model, the only part that a worker may fail to load."""
         if self.model is None:
             return f"model {self.spec.training.model!r}"
         name = getattr(self.model, "__qualname__", type(self.model).__qualname__)
@@ -107,13 +122,13 @@ class Recipe:
 
     def __call__(self) -> Train:
         shape, classes = self.data.images.shape[1:], self.data.classes
-        # Weights come with every job, so none are read here.
+        # Every job brings its weights, so none are read here.
         trainer = _trainer(self.spec, _module(self.spec, self.model, shape, classes, self.streams))
         return local_training(trainer, self)
 
 
 def local_training(trainer: Trainer, recipe: Recipe) -> Train:
-    """Local SGD on a client's own samples, and the loss before it if the strategy asks for it."""
+    """Local SGD on a client's own samples, and the loss before it if the strategy needs it."""
     try:
         together = stacked_training(trainer, recipe)
     except BadInput:  # not a network of linear layers, or not on the cpu
@@ -125,8 +140,8 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
 
     def train(job: Job) -> Trained:
-        number = data.number(job.position, job.epoch)
-        images, labels = data.images[data.rows(number)], data.labels[data.rows(number)]
+        number, rows = data.of_job(job)
+        images, labels = data.images[rows], data.labels[rows]
         loss = trainer.mean_loss(job.model, images, labels) if needs.loss else None
         rng = streams.generator("batches", number, job.training)
         vector = trainer.train(job.model, images, labels, rng, needs.proximal)
@@ -136,7 +151,7 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
 
 
 def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
-    """The same for many clients in one call, with the same bits, for networks of linear layers."""
+    """Local SGD of many clients in one call, for networks of linear layers; same bits."""
     from fedraw.learning.stacked import Client
 
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
@@ -145,9 +160,9 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     def train(jobs: Sequence[Job]) -> list[Trained]:
         clients = []
         for job in jobs:
-            number = data.number(job.position, job.epoch)
+            number, rows = data.of_job(job)
             rng = streams.generator("batches", number, job.training)
-            clients.append(Client(job.model, data.rows(number), rng))
+            clients.append(Client(job.model, rows, rng))
         trained = []
         for job, own, vector in zip(
             jobs, clients, stacked.train(clients, needs.proximal), strict=True
@@ -171,15 +186,52 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
             f"training.device = {spec.training.device!r}, and the batched executor trains on the "
             "cpu; use --executor inline"
         )
-    shape = data.images.shape[1:]
+    images = data.images
+    shape = images.shape[1:]
     dense_layers(trainer.module, trainer.layout, shape)  # refuses others before data are copied
-    samples = Samples(_reader(data.images), data.labels, shape, int(np.diff(data.start).max()))
+    read: Callable[[Ints], Pixels] = images.take
+    if not images.in_a_file:
+        # A copy in the clients' order, because a selection would look up its rows at every step.
+        read = partial(images[:].take, axis=0)
+    samples = Samples(read, data.labels, shape, int(np.diff(data.start).max()))
     return StackedTrainer(trainer.module, trainer.settings, samples, _scale(spec))
 
 
-def _reader(images: Images) -> Callable[[Ints], Pixels]:
-    if images.in_a_file:
-        return images.take
-    # One copy in the clients' order: rows of a selection would be looked up at every step.
-    pixels = images[:]
-    return lambda rows: pixels.take(rows, 0)
+@contextmanager
+def executor_of(scenario: Scenario, options: Options) -> Iterator[Executor]:
+    """The executor of one run, wrapped by the spec's attack; its workers end with the run."""
+    with _executor(scenario, options) as executor:
+        claim, layout = scenario.spec.misreport, scenario.setup.layout
+        if claim is None or claim.support is None or layout is None:
+            yield executor
+            return
+        (output,) = scenario.clients.dataset.label_indices([claim.label])
+        support = Support(output, claim.support, layout)
+        yield Attackers(executor, scenario.clients.attackers, support)
+
+
+@contextmanager
+def _executor(scenario: Scenario, options: Options) -> Iterator[Executor]:
+    trainer, size = scenario.trainer, scenario.setup.model.size
+    if trainer is None:
+        yield Inline(no_training([epoch.table.totals() for epoch in scenario.clients.epochs]))
+        return
+    data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
+    recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.needs)
+    if options.executor == "inline":
+        yield Inline(local_training(trainer, recipe))
+    elif options.executor == "batched":
+        yield Batched(stacked_training(trainer, recipe), slots_for(size))
+    elif options.executor == "processes":
+        with shared(data) as in_shared_memory:
+            recipe = replace(recipe, data=in_shared_memory)
+            with closing(Processes(recipe, size, options.workers)) as processes:
+                yield processes
+    else:
+        # Other machines have no file of this one, so the images themselves are sent.
+        recipe = replace(recipe, data=replace(data, images_in=Images(data.images[:])))
+        with (
+            options.connected(),
+            closing(RayWorkers(recipe, options.workers or cpus_of_cluster())) as ray_workers,
+        ):
+            yield ray_workers

@@ -10,7 +10,7 @@ from typing import Any
 from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
 from fedraw.experiments.compare import Group, Run, find_logs, grouped
-from fedraw.experiments.folder import ended_at
+from fedraw.experiments.run_folder import ended_at
 from fedraw.experiments.summary import Summary
 from fedraw.report.course import Course
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.folder import RunFolder
+from fedraw.experiments.run_folder import RunFolder
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import TAIL
 from fedraw_studies.plan import Planned, key_of

@@ -11,7 +11,6 @@ import typer
 from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
 from fedraw.experiments.cells import cores
-from fedraw.experiments.source import Where
 from fedraw_studies.artefacts import (
     BEYOND,
     EVERY,
@@ -185,7 +184,7 @@ def _run(
     try:
         with console.task_progress() as loading:
             specs = [machine.localised(planned.spec) for planned in to_run]
-            prepare_all(specs, Where(machine.root, loading))
+            prepare_all(specs, machine.root, loading)
         with plan_progress(to_run, jobs or cores()) as bar:
             return _run_with(bar, to_run, shop, machine, jobs, force)
     except (Interrupted, KeyboardInterrupt):

@@ -13,7 +13,7 @@ import typer
 from fedraw.cli import console
 from fedraw.errors import Interrupted
 from fedraw.experiments.cells import cores, run_cells
-from fedraw.experiments.run import How
+from fedraw.experiments.options import Options
 from fedraw_studies.dynamics import as_json, dynamics_cells, findings, paper_artefacts
 from fedraw_studies.dynamics_document import markdown
 
@@ -25,7 +25,7 @@ def reproduce_dynamics(seeds: int, jobs: int | None, out: Path, quiet: bool) -> 
     cells = dynamics_cells(tables, seeds)
     try:
         with console.cell_progress(cells) as progress:
-            results = run_cells(cells, How(), jobs, progress)
+            results = run_cells(cells, Options(), jobs, progress)
     except (Interrupted, KeyboardInterrupt):
         console.say("fedraw: interrupted; nothing of dynamics was written, so run it again")
         raise typer.Exit(130) from None

@@ -14,7 +14,7 @@ from typing import Any
 from fedraw.errors import BadInput
 from fedraw.experiments.cells import Cell
 from fedraw.experiments.compare import Stat
-from fedraw.experiments.run import Result
+from fedraw.experiments.runner import Result
 from fedraw.experiments.spec import Spec
 from fedraw_studies.artefacts import merged
 from fedraw_studies.figure import Figure

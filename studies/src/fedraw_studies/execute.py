@@ -9,10 +9,9 @@ from pathlib import Path
 
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiments.cells import Cell, CellProgress, run_cells
-from fedraw.experiments.crew import Crew
 from fedraw.experiments.interrupts import terminate_as_ctrl_c
-from fedraw.experiments.run import How, Result
-from fedraw.experiments.source import Where
+from fedraw.experiments.options import ExecutorKind, Options
+from fedraw.experiments.runner import Result
 from fedraw.experiments.spec import Spec
 from fedraw_studies.cells import CellFiles, CellRecord, record_of
 from fedraw_studies.plan import Planned
@@ -95,13 +94,13 @@ def run_plan(
 
     specs = [machine.localised(planned.spec) for planned in plan]
     cells = [
-        Cell(spec, planned.seed, shop.folder(planned), _crew(spec))
+        Cell(spec, planned.seed, shop.folder(planned), _executor(spec))
         for spec, planned in zip(specs, plan, strict=True)
     ]
-    how = How(where=Where(machine.root), resume=not force, force=force)
+    options = Options(data_root=machine.root, resume=not force, force=force)
     try:
         with terminate_as_ctrl_c():
-            run_cells(cells, how, jobs, progress, done)
+            run_cells(cells, options, jobs, progress, done)
     except KeyboardInterrupt:  # between two runs; within one it is Interrupted already
         raise Interrupted("interrupted between two runs") from None
     finally:
@@ -116,10 +115,10 @@ def clear_finished(plan: Sequence[Planned], shop: Workshop) -> None:
             shutil.rmtree(shop.folder(planned), ignore_errors=True)
 
 
-def _crew(spec: Spec) -> Crew:
+def _executor(spec: Spec) -> ExecutorKind:
     """Small dense networks train many clients at once: the same bytes, sooner."""
     quick = spec.training.model in _DENSE and spec.training.device == "cpu"
-    return Crew("batched") if quick else Crew()
+    return "batched" if quick else "inline"
 
 
 def _keep(planned: Planned, shop: Workshop) -> CellRecord:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from fedraw.data.progress import Progress
 from fedraw.data.public import BATCHES, LESIONS
 from fedraw.data.root import data_root
 from fedraw.errors import BadInput
+from fedraw.experiments.loading import prepare, weights_file
 from fedraw.experiments.sections import IMAGENET
-from fedraw.experiments.source import Where, prepare, weights_file
 from fedraw.experiments.spec import Spec
 from fedraw_studies.plan import Planned
 
@@ -65,11 +66,11 @@ def refuse_missing_data(
     )
 
 
-def prepare_all(specs: Iterable[Spec], where: Where) -> None:
+def prepare_all(specs: Iterable[Spec], root: Path | None, progress: Progress) -> None:
     """Decode images and compute features once, before the processes need them."""
     kinds = {json.dumps([s.tables().get("data"), s.tables().get("features")]): s for s in specs}
     for spec in kinds.values():
-        prepare(spec, where)
+        prepare(spec, root, progress)
 
 
 def _no_root(root: Path | None) -> str | None:

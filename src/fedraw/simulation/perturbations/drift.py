@@ -55,7 +55,8 @@ def draw_receivers(
             f"{len(holders)} clients hold it, and only {able.size} that could receive it hold "
             "neither it nor a rare label; choose a rarer label"
         )
-    return rng.permutation(able)[: len(holders)].tolist()
+    drawn: list[int] = rng.permutation(able)[: len(holders)].tolist()
+    return drawn
 
 
 def holders_of(indices: Sequence[Ints], labels: Ints, label: int) -> list[int]:

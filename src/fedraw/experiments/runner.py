@@ -1,4 +1,4 @@
-"""One spec, one folder per seed; a run that was stopped goes on where it was."""
+"""Run the seeds of a spec, each into its own folder, and resume runs that were stopped."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from fedraw.core.types import Vector
-from fedraw.data.dataset import Dataset
 from fedraw.disk.event_log import EventLog, Record, doubt_record, inferred_record, read_log
 from fedraw.disk.snapshot import can_be_saved, nbytes
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.checkpoint import Checkpoints
+from fedraw.experiments.checkpoints import Checkpoints
 from fedraw.experiments.clients import Partition
-from fedraw.experiments.crew import Crew, executor_of
-from fedraw.experiments.folder import RunFolder
 from fedraw.experiments.interrupts import deferred_interrupts
+from fedraw.experiments.loading import Data
 from fedraw.experiments.log_records import (
     arrival_record,
     claim_records,
@@ -30,24 +26,25 @@ from fedraw.experiments.log_records import (
     start_record,
 )
 from fedraw.experiments.names import row_name
+from fedraw.experiments.options import DEFAULTS, Options, Progress
+from fedraw.experiments.run_folder import RunFolder
 from fedraw.experiments.scenario import Parts, Scenario
-from fedraw.experiments.source import Where
 from fedraw.experiments.spec import Spec
 from fedraw.experiments.summary import Summary
+from fedraw.experiments.training import executor_of
 from fedraw.simulation.loop import Simulation
 from fedraw.strategies.protocol import Strategy
 
 if TYPE_CHECKING:
     from fedraw.learning.models import ModelFactory
 
-# Told how many events are done, now and then.
-Progress = Callable[[int], None]
+# Events between two calls of a progress function.
 PROGRESS_EVERY = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one seed came to."""
+    """The result of one seed: its summary and its final model."""
 
     name: str
     seed: int
@@ -56,46 +53,42 @@ class Result:
     folder: Path | None = None
 
 
-@dataclass(frozen=True)
-class How:
-    """How to run, which never changes what comes out."""
-
-    crew: Crew = field(default_factory=Crew)  # who trains
-    where: Where = field(default_factory=Where)  # the data root
-    resume: bool = False
-    force: bool = False
-    progress: Progress | None = None
-    stop: Callable[[], bool] | None = None  # asked after every event; Ctrl-C is heeded anyway
-
-
 def run(
     spec: Spec,
     *,
     out: Path | str | None = None,
-    how: How | None = None,
-    data: Dataset | tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+    options: Options = DEFAULTS,
+    data: Data | None = None,
     partition: Partition | None = None,
     model: ModelFactory | None = None,
     strategy: Strategy[Any] | None = None,
 ) -> list[Result]:
-    """Run every seed of the spec; with `out`, into the folders `out/seed-N`.
+    """Run every seed of the spec.
 
-    `data`, `partition`, `model` (a function of input shape and classes that returns a torch module)
-    and `strategy` take the place of what the spec names.
+    Args:
+        spec: The experiment.
+        out: Where to write the folders `seed-N`; by default nothing is written.
+        options: How to run, which does not change the results.
+        data: Data in place of the spec's.
+        partition: A function that divides the data, in place of the spec's partition.
+        model: A function of input shape and classes that returns a torch module, in place of the
+            spec's model.
+        strategy: A strategy in place of the spec's.
+
     """
-    how = how or How()
     parts = Parts(data, partition, model, strategy)
     folders = [None if out is None else Path(out) / f"seed-{seed}" for seed in spec.run.seeds]
     for folder in folders:
-        refuse_existing(folder, how)
+        refuse_existing(folder, options)
     pairs = zip(spec.run.seeds, folders, strict=True)
-    return [run_seed(spec, seed, folder, parts, how) for seed, folder in pairs]
+    return [run_seed(spec, seed, folder, parts, options) for seed, folder in pairs]
 
 
-def refuse_existing(folder: Path | None, how: How) -> None:
-    if folder is None and how.resume:
+def refuse_existing(folder: Path | None, options: Options) -> None:
+    """Refuse a folder that holds a run, unless the run is resumed or replaced."""
+    if folder is None and options.resume:
         raise BadInput("only a run with a folder can be resumed; give the folder it was run in")
-    if folder is not None and not (how.resume or how.force):
+    if folder is not None and not (options.resume or options.force):
         RunFolder(folder).refuse_existing()
 
 
@@ -104,79 +97,86 @@ def run_seed(
     seed: int,
     folder: Path | None = None,
     parts: Parts | None = None,
-    how: How | None = None,
+    options: Options = DEFAULTS,
 ) -> Result:
     """Run one seed, and write its folder if one is given."""
-    how = how or How()
-    spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
-    scenario = Scenario.of(spec, seed, parts, how.where)
-    layout = None if scenario.trainer is None else scenario.trainer.layout
-    if folder is not None and how.resume:
-        RunFolder(folder).refuse_other_spec(scenario.tables())
-        if RunFolder(folder).is_finished:
-            summary, model = RunFolder(folder).read_results(layout)
-            RunFolder(folder).refuse_other_inputs(_opening(scenario))
-            return Result(summary["name"], seed, summary, model, folder)
+    scenario = Scenario.of(spec, seed, parts, options)
+    if folder is not None and options.resume:
+        finished = _finished(RunFolder(folder), scenario)
+        if finished is not None:
+            return finished
     started = time.perf_counter()
-    with executor_of(scenario, how.crew) as executor:
+    with executor_of(scenario, options) as executor:
         simulation = scenario.simulation(executor)  # refuses the impossible before files are made
-        with _recording(folder, scenario, simulation, how) as recorder:
-            summary = _simulate(scenario, simulation, recorder, how).as_dict()
+        with _recording(folder, scenario, simulation, options) as recorder:
+            summary = _simulate(scenario, simulation, recorder, options).as_dict()
             model = simulation.state.model
             if folder is not None and recorder.log is not None:
                 end, seconds = recorder.log.to_disk(), time.perf_counter() - started
+                layout = scenario.setup.layout
                 RunFolder(folder).write_results(summary, model, layout, seconds, end)
                 Checkpoints(folder).remove()
     return Result(summary["name"], seed, summary, model, folder)
 
 
-def check_seed(spec: Spec, seed: int, folder: Path | None, how: How) -> Scenario:
-    """Do all that `run_seed` does before its first event, except for writing and for workers."""
-    spec = replace(spec, run=replace(spec.run, seeds=(seed,)))
-    scenario = Scenario.of(spec, seed, where=how.where)
-    with executor_of(scenario, None if how.crew.has_workers else how.crew) as executor:
+def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> Scenario:
+    """Do everything that `run_seed` does before its first event, without files and workers."""
+    scenario = Scenario.of(spec, seed, options=options)
+    here = replace(options, executor="inline") if options.has_workers else options
+    with executor_of(scenario, here) as executor:
         simulation = scenario.simulation(executor)  # reads the trace, starts the strategy
-    if folder is None or not how.resume:
+    if folder is None or not options.resume:
         return scenario
     run_folder = RunFolder(folder)
-    run_folder.refuse_other_spec(scenario.tables())
-    if run_folder.is_finished:
-        run_folder.read_results(None if scenario.trainer is None else scenario.trainer.layout)
-        run_folder.refuse_other_inputs(_opening(scenario))
-    elif (checkpoint := Checkpoints(folder).read(type(simulation.state))) is not None:
-        for _ in read_log(run_folder.log, until=checkpoint.log):
-            pass
-        run_folder.refuse_other_inputs(_opening(scenario))
+    if _finished(run_folder, scenario) is None:
+        checkpoint = Checkpoints(folder).read(type(simulation.state))
+        if checkpoint is not None:
+            for _ in read_log(run_folder.log, until=checkpoint.log):
+                pass
+            run_folder.refuse_other_inputs(_opening(scenario))
     return scenario
+
+
+def _finished(run_folder: RunFolder, scenario: Scenario) -> Result | None:
+    """The result of a run that is finished already, verified; None if it is not."""
+    run_folder.refuse_other_spec(scenario.tables())
+    if not run_folder.is_finished:
+        return None
+    summary, model = run_folder.read_results(scenario.setup.layout)
+    run_folder.refuse_other_inputs(_opening(scenario))
+    return Result(summary["name"], scenario.seed, summary, model, run_folder.path)
 
 
 @dataclass
 class Recorder:
-    """Where the records of a run go, and what they come to."""
+    """Takes the records of a run: adds them to the summary, and writes them to the log."""
 
     summary: Summary
     log: EventLog | None = None
     checkpoints: Checkpoints | None = None
 
     def note(self, record: Record) -> None:
+        """Add one record."""
         self.summary.observe(record)
         if self.log is not None:
             self.log.write(record)
 
     def note_all(self, records: Iterable[Record]) -> None:
+        """Add several records."""
         for record in records:
             self.note(record)
 
     def checkpoint(self, simulation: Simulation) -> None:
+        """Write a checkpoint, if the run has a folder and its state can be written."""
         if self.log is not None and self.checkpoints is not None:
             self.checkpoints.write(simulation, self.log.to_disk())
 
 
 @contextmanager
 def _recording(
-    folder: Path | None, scenario: Scenario, simulation: Simulation, how: How
+    folder: Path | None, scenario: Scenario, simulation: Simulation, options: Options
 ) -> Iterator[Recorder]:
-    """From the beginning, or from the last checkpoint, to which `simulation` is then set."""
+    """Record from the beginning, or restore the simulation and record from its checkpoint."""
     if folder is None:
         recorder = Recorder(Summary())
         recorder.note_all(_opening(scenario))
@@ -184,8 +184,8 @@ def _recording(
         return
     run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
     with run_folder.claimed(), ExitStack() as stack:
-        _refuse_what_happened_meanwhile(run_folder, scenario, how)
-        checkpoint = checkpoints.read(type(simulation.state)) if how.resume else None
+        _refuse_other_process(run_folder, scenario, options)
+        checkpoint = checkpoints.read(type(simulation.state)) if options.resume else None
         if checkpoint is None:
             checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
@@ -200,22 +200,22 @@ def _recording(
         yield recorder
 
 
-def _refuse_what_happened_meanwhile(run_folder: RunFolder, scenario: Scenario, how: How) -> None:
-    """What another process wrote between the first look at a folder and the moment it is ours."""
-    if how.resume:
+def _refuse_other_process(run_folder: RunFolder, scenario: Scenario, options: Options) -> None:
+    """Refuse what another process wrote between the first look at the folder and its lock."""
+    if options.resume:
         run_folder.refuse_other_spec(scenario.tables())
         if run_folder.is_finished:
             raise BadInput(
                 f"another process has just finished {run_folder.path}; give the command again"
             )
-    elif not how.force:
+    elif not options.force:
         run_folder.refuse_existing()
 
 
 def _usable(
     checkpoints: Checkpoints, scenario: Scenario, simulation: Simulation
 ) -> Checkpoints | None:
-    """None, with a warning, for a user's own strategy whose state cannot be written."""
+    """The checkpoints, or None with a warning if the state of a user's strategy cannot be saved."""
     own = scenario.parts.strategy
     if own is None or can_be_saved(simulation.state):
         return checkpoints
@@ -233,10 +233,12 @@ def _opening(scenario: Scenario) -> Iterator[Record]:
     yield from claim_records(scenario)
 
 
-def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, how: How) -> Summary:
+def _simulate(
+    scenario: Scenario, simulation: Simulation, recorder: Recorder, options: Options
+) -> Summary:
     evaluate = _evaluation(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
-    # A round that is under way at the last event is finished, unless someone in it keeps failing.
+    # A round that is under way at the last event is finished, unless a client in it keeps failing.
     limit = wanted + len(scenario.clients.table)
     event = simulation.timeline.event
     with deferred_interrupts() as asked_to_stop:
@@ -244,20 +246,22 @@ def _simulate(scenario: Scenario, simulation: Simulation, recorder: Recorder, ho
             step = simulation.step()
             event = step.event
             recorder.note(arrival_record(step))
-            recorder.note_all(doubt_record(doubt, event, step.time) for doubt in step.doubts)
-            recorder.note_all(drift_records(scenario, event, step.time))
+            for doubt in step.doubts:
+                recorder.note(doubt_record(doubt, event, step.time))
+            if scenario.drift is not None and event == scenario.drift.after:
+                recorder.note_all(drift_records(scenario, event, step.time))
             if event % every == 0 and event < wanted:
                 recorder.note_all(evaluate(simulation, False))
             if event % PROGRESS_EVERY == 0:
-                _tell(event, recorder, how.progress)
-            if asked_to_stop() or (how.stop is not None and how.stop()):
+                _tell(event, recorder, options.progress)
+            if asked_to_stop() or (options.stop is not None and options.stop()):
                 recorder.checkpoint(simulation)
                 raise Interrupted(f"interrupted at event {event} of {wanted}")
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
     recorder.note_all(evaluate(simulation, True))
     recorder.note({"kind": "end", "event": event, "time": simulation.timeline.now})
-    _tell(wanted, recorder, how.progress)
+    _tell(wanted, recorder, options.progress)
     return recorder.summary
 
 
@@ -269,7 +273,7 @@ def _tell(event: int, recorder: Recorder, progress: Progress | None) -> None:
 
 
 def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Record]]:
-    """Records of what the model can do; none in a training-free run."""
+    """A function that returns the records of an evaluation; none in a training-free run."""
     if scenario.trainer is None:
         return lambda simulation, final: ()
     from fedraw.experiments.evaluation import Evaluator
@@ -280,7 +284,7 @@ def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Rec
         event, version = simulation.timeline.event, simulation.state.version
         model = simulation.state.model
         stamp = {"kind": "evaluation", "event": event, "version": version}
-        # In copies of the model: what this method costs a server beside the model itself.
+        # Memory of the strategy's state, in copies of the model.
         memory = round(nbytes(simulation.state) / model.nbytes, 2)
         scorer = simulation.scorer
         known = inferred_record(None if scorer is None else scorer.inferred_labels())

@@ -1,4 +1,4 @@
-"""A frozen network's features in the place of pixels: computed once, then kept."""
+"""Load what a spec names: the data set, as images or as features, and the files of weights."""
 
 from __future__ import annotations
 
@@ -9,20 +9,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fedraw.data import cache
-from fedraw.data.dataset import Dataset
+from fedraw.core.randomness import Streams
+from fedraw.data import cache, catalog
+from fedraw.data.dataset import Dataset, from_arrays
 from fedraw.data.images import Images
 from fedraw.data.progress import Progress
+from fedraw.data.reduce import fewer
+from fedraw.data.root import data_root
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiments.sections import FeaturesSpec
+from fedraw.experiments.sections import IMAGENET, FeaturesSpec
+from fedraw.experiments.spec import Spec
 
 if TYPE_CHECKING:
     from fedraw.learning.features import Features
     from fedraw.learning.models import Module
 
-# Raised when features come out otherwise than before: those kept are then computed anew.
-_VERSION = 1
+# The published ImageNet weights, where `fedraw data fetch resnet18` puts them.
+_PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
+# Raised when the features change, so that cached ones are computed again.
+_FEATURES_VERSION = 1
+
+# A user's own data: a data set, or arrays of samples and labels.
+Data = Dataset | tuple[npt.ArrayLike, npt.ArrayLike]
+
+
+def load_dataset(
+    spec: Spec,
+    streams: Streams,
+    data: Data | None = None,
+    root: Path | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load the data set of the spec, or the user's own, as features if the spec asks for them.
+
+    Args:
+        spec: Names the data set.
+        streams: Where a random holdout or a reduction is drawn from.
+        data: The user's own data, in place of the spec's.
+        root: The data root; by default that of the environment variable FEDRAW_DATA.
+        progress: Called while images are decoded and features are computed.
+
+    """
+    rng = streams.generator("holdout")
+    if data is None:
+        wanted = spec.data
+        dataset = catalog.load(
+            wanted.name,
+            path=None if wanted.path is None else Path(wanted.path),
+            root=root,
+            size=wanted.size,
+            holdout=wanted.holdout,
+            rng=rng,
+            progress=progress,
+        )
+    else:
+        dataset = data if isinstance(data, Dataset) else from_arrays(*data, rng=rng)
+    limits = spec.data.per_label, spec.data.test_per_label
+    if limits != (None, None):
+        dataset = fewer(dataset, *limits, streams.generator("images"))
+    if spec.features is None or spec.training.kind == "none":
+        return dataset
+    return with_features(
+        dataset,
+        spec.features,
+        weights_file(spec.features.weights, root),
+        normalise=spec.data.normalise,
+        device=spec.training.device,
+        progress=progress,
+    )
+
+
+def prepare(spec: Spec, root: Path | None = None, progress: Progress | None = None) -> None:
+    """Decode images and compute features once, before several processes would do it."""
+    if spec.data.name in catalog.DECODED:
+        load_dataset(spec, Streams(0), None, root, progress)
+
+
+def weights_file(wanted: str, root: Path | None) -> Path:
+    """The path of a file of weights; `imagenet` names the published file in the data root."""
+    if wanted != IMAGENET:
+        return Path(wanted)
+    published = data_root(root) / _PUBLISHED
+    if not published.exists():
+        raise BadInput(
+            f"weights = {IMAGENET!r}: {published} does not exist; get it with "
+            "'fedraw data fetch resnet18', or give the path of another file"
+        )
+    return published
 
 
 def with_features(
@@ -34,10 +109,10 @@ def with_features(
     device: str,
     progress: Progress | None,
 ) -> Dataset:
-    """The same samples, each as the vector that the backbone makes of its image.
+    """Replace each image by the vector of features that a frozen backbone computes from it.
 
-    Train and test images of one file are one pool, whose features are computed together: the seeds
-    of an experiment, which draw other test sets from it, share them.
+    Train and test images of one file are one pool, whose features are computed together. The seeds
+    of an experiment draw different test sets from the pool and share its features.
     """
     if len(dataset.input_shape) != 3:
         raise BadInput(
@@ -59,9 +134,11 @@ def with_features(
 
 @dataclass(frozen=True, eq=False)
 class _Backbone:
+    """A frozen network that computes features."""
+
     module: Module
     loaded: str  # what was read from the file of weights
-    facts: dict[str, Any]  # all that the features depend on but the images
+    facts: dict[str, Any]  # everything but the images that the features depend on
     normalise: str
     device: str
     statistics: str
@@ -80,12 +157,12 @@ class _Backbone:
             from fedraw.learning.weights import load_weights
         except ModuleNotFoundError as missing:
             raise MissingExtra(missing.name or "torch", "sim") from None
-        # The generator has no say: every weight comes from the file.
+        # The generator does not matter, because every weight comes from the file.
         module = backbone(wanted.backbone, shape, np.random.default_rng(0), wanted.stem)
         loaded = load_weights(module, weights)
         facts = {
             **asdict(replace(wanted, weights=loaded.sha256)),
-            "version": _VERSION,
+            "version": _FEATURES_VERSION,
             "normalise": normalise,
             "device": device,
         }

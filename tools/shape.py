@@ -180,14 +180,11 @@ def simulated_path() -> tuple[Entered, Entered]:
 
     first, arrival = Entered(), Entered()
     inner = Simulation.step
-    steps = 0
 
     def counted(self: Simulation) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 1:
+        if self.timeline.event == 0:
             first.__exit__()
-        if steps != 30:
+        if self.timeline.event != 29:
             return inner(self)
         with arrival:
             return inner(self)

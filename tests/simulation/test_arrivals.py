@@ -116,10 +116,14 @@ def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
         ("t.csv", "client,seconds\na\n", "line 2: seconds = None is not a number"),
         ("t.csv", "seconds,client\n1\n", "line 2 names no client"),
         ("t.csv", "client,seconds\n,1\n", "line 2 names no client"),
-        ("t.csv", "client,seconds\na,0\n", r"line 2: 0\.0 seconds is no duration; it must be > 0"),
-        ("t.csv", "client,seconds\na,-1\n", r"line 2: -1\.0 seconds is no duration"),
-        ("t.csv", "client,seconds\na,nan\n", "line 2: nan seconds is no duration"),
-        ("t.csv", "client,seconds\na,inf\n", "line 2: inf seconds is no duration"),
+        (
+            "t.csv",
+            "client,seconds\na,0\n",
+            r"line 2: 0\.0 seconds is not a duration; it must be above 0",
+        ),
+        ("t.csv", "client,seconds\na,-1\n", r"line 2: -1\.0 seconds is not a duration"),
+        ("t.csv", "client,seconds\na,nan\n", "line 2: nan seconds is not a duration"),
+        ("t.csv", "client,seconds\na,inf\n", "line 2: inf seconds is not a duration"),
         ("t.jsonl", "", "has no durations"),
         ("t.jsonl", "{}\n", "line 1 is no record of an event log"),
         ("t.jsonl", "[1]\n", "line 1 is no record of an event log"),
@@ -131,7 +135,7 @@ def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
             "line 1 lacks a client, a time or a start time",
         ),
         ("t.jsonl", "[" * 100_000 + "\n", "line 1 is no record of an event log"),
-        ("t.csv", "client,seconds\n" + "a" * 200_000 + ",1\n", "is no CSV with the columns"),
+        ("t.csv", "client,seconds\n" + "a" * 200_000 + ",1\n", "is not a CSV with the columns"),
     ],
 )
 def test_a_bad_trace_is_named_with_its_line(

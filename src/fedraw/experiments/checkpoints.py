@@ -1,4 +1,4 @@
-"""A run between two arrivals, on disk: written whole or not at all, verified when read."""
+"""Checkpoints: a run between two arrivals on disk, written atomically and verified when read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedraw.disk.numbered import NumberedFolders
 from fedraw.errors import BadInput
 from fedraw.simulation.loop import Saved, Simulation, Timeline
 
-# Not more often than this, and never so often that writing takes more than a fiftieth of the time.
+# Seconds between two checkpoints, at least, and the largest share of the time that they may take.
 EVERY_SECONDS = 15.0
 LARGEST_SHARE = 0.02
 
@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoint of one run folder, in `checkpoint/<event>/`; there is one at a time."""
+    """The checkpoint of a run folder, in `checkpoint/<event>/`; there is at most one at a time."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._remedy = f"remove {folder / 'checkpoint'} to run this seed from its beginning"
@@ -43,10 +43,11 @@ class Checkpoints:
 
     @property
     def is_due(self) -> bool:
+        """Whether it is time for the next checkpoint."""
         return self._clock() >= self._next
 
     def write(self, simulation: Simulation, log: Position) -> None:
-        """Save under a new name, rename, then drop the older one."""
+        """Save under a new name, rename, then remove the older checkpoint."""
         begun = self._clock()
         saved = simulation.save()
         self._folders.write(
@@ -58,7 +59,7 @@ class Checkpoints:
         self._next = self._clock() + max(EVERY_SECONDS, spent / LARGEST_SHARE)
 
     def read(self, state: type[Any]) -> Checkpoint | None:
-        """The newest checkpoint, of a strategy whose state has this type; None if there is none."""
+        """The newest checkpoint, or None; `state` is the type of the strategy's state."""
         kept = self._folders.read()
         if kept is None:
             return None
@@ -72,6 +73,7 @@ class Checkpoints:
             ) from None
 
     def remove(self) -> None:
+        """Remove all checkpoints of the run."""
         self._folders.remove()
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: silent rarity failure and its cure on embedded data, every method."""
+"""The demonstration: all methods on embedded data, where silent rarity failure shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
 
 
 def conclusion(rows: Sequence[Row]) -> str:
-    """One sentence that says what the table shows, in its own figures."""
+    """One sentence that says what the table shows."""
     by_name = {row.name: row.metrics for row in rows}
     collapsed = [row.name for row in rows if row.collapsed and row.name in ("fedfa", "fedraw")]
     if collapsed:

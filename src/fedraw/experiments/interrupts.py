@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between two arrivals, never in the middle of one."""
+"""Handle Ctrl-C and SIGTERM between two arrivals, never in the middle of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def terminate_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt; only a main thread can have this."""
+    """Let SIGTERM raise KeyboardInterrupt in the main thread; elsewhere, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,9 +30,9 @@ def terminate_as_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether someone asked to stop; a second Ctrl-C stops at once.
+    """Yield a function that says whether the user asked to stop; a second Ctrl-C stops at once.
 
-    Only a main thread can have this; elsewhere nobody ever asks.
+    Signals reach the main thread only; in another thread the function always returns false.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

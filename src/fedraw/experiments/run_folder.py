@@ -1,10 +1,10 @@
-"""The folder of one run: what is in it, and how it gets there without anything being lost.
+"""The folder of one run, which stays consistent whenever the process ends.
 
 spec.toml          the experiment, written before anything else
 events.jsonl       the log
-timing.json        when, where and how fast it was run
+timing.json        when, on which machine and how fast it was run
 model.safetensors  the last model
-summary.json       written last; it holds checksums of the log, the model, the spec and itself
+summary.json       written last, with checksums of the log, the model, the spec and itself
 checkpoint/        until the run is finished
 lock               held by the process that is running it
 """
@@ -42,7 +42,7 @@ _SUFFIX = len(_FIELD) + 64 + len(b'"\n}\n')
 
 
 class Sealed(NamedTuple):
-    """A summary whose checksum is right, and what it says about the files beside it."""
+    """A summary with a valid checksum, and what it says about the files beside it."""
 
     summary: dict[str, Any]
     log: Position  # where the log ends
@@ -50,6 +50,8 @@ class Sealed(NamedTuple):
 
 
 class RunFolder:
+    """The files of one run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = path / LOG
@@ -60,15 +62,16 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the run is finished: the summary is written last."""
         return self._summary.exists()
 
     @property
     def _can_continue(self) -> bool:
-        """Whether a resume uses anything of what is there, rather than starting from nothing."""
+        """Whether a resumed run uses what is there, rather than starting from the beginning."""
         return self.is_finished or self._checkpoint.exists()
 
     def refuse_existing(self) -> None:
-        """Nothing is overwritten unless it was asked for."""
+        """Refuse to overwrite a run that is in the folder."""
         logged = self.log.exists() and self.log.stat().st_size > 0
         if logged or self._can_continue:
             state = "a finished run" if self.is_finished else "an unfinished run"
@@ -78,7 +81,7 @@ class RunFolder:
             )
 
     def refuse_other_spec(self, tables: dict[str, Any]) -> None:
-        """A run can only be resumed as what it was."""
+        """Refuse to resume a run with another spec."""
         try:
             before = tomllib.loads(self._spec.read_text(encoding="utf-8"))
         except (OSError, ValueError) as problem:
@@ -98,9 +101,10 @@ class RunFolder:
             )
 
     def refuse_other_inputs(self, opening: Iterable[Record]) -> None:
-        """The same spec may name files whose content has changed.
+        """Refuse to resume a run whose input files have changed.
 
-        `opening` is what a new run would write first: fingerprints of all inputs, and the clients.
+        `opening` is what a new run would write first: the fingerprints of all inputs, and the
+        clients.
         """
         for before, record in zip(read_log(self.log), opening, strict=False):
             now = json.loads(json.dumps(record))
@@ -114,7 +118,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other processes out; this comes before anything in the folder is changed."""
+        """Lock the folder against other processes, before anything in it is changed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             held = FolderLock(self.path, "wait for it, or choose another --out")
@@ -129,9 +133,9 @@ class RunFolder:
 
     @contextmanager
     def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
-        """Begin from nothing, in a folder that was claimed and has no checkpoint any more.
+        """Start a new log, in a folder that is locked and has no checkpoint.
 
-        Whenever the process ends, the folder is finished, or resumes as new, or as it stands.
+        Whenever the process ends, the run in the folder is finished, or can be resumed.
         """
         for stale in (self._summary, self._model, self.path / "timing.json"):
             stale.unlink(missing_ok=True)
@@ -141,7 +145,7 @@ class RunFolder:
 
     @contextmanager
     def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[EventLog]:
-        """Continue the log at a position that was verified: what came later happens again."""
+        """Continue the log at a verified position; what came after it is simulated again."""
         write_whole(self._spec, to_toml(tables).encode())  # it may differ in a comment
         with self.log.open("ab") as file:
             file.truncate(position.length)
@@ -156,7 +160,7 @@ class RunFolder:
         seconds: float,
         log: Position,
     ) -> None:
-        """Everything is on the disk when this returns; `log` is where the log ends."""
+        """Write all results to the disk; `log` is where the log ends."""
         if layout is not None:
             write_model(model, layout, self._model)
             to_disk(self._model)
@@ -171,11 +175,11 @@ class RunFolder:
         write_whole(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
         sealed = [self._spec] if layout is None else [self._spec, self._model]
         files = {LOG: log._asdict(), **{path.name: _sha256(path.read_bytes()) for path in sealed}}
-        # Last, and in one move: where it stands, the run is whole.
+        # Written last and atomically: a folder with a summary is complete.
         write_whole(self._summary, _seal({**summary, "files": files}))
 
     def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
-        """The summary and the model of a finished run, after all files have been verified."""
+        """Verify all files of a finished run, and return its summary and model."""
         sealed = read_sealed(self._summary)
         for _ in read_log(self.log, until=_whole(self.log, sealed.log)):
             pass
@@ -200,7 +204,7 @@ class RunFolder:
 
 
 def read_sealed(path: Path) -> Sealed:
-    """A summary.json, every byte of which is what was written."""
+    """Read a summary.json and verify its checksum."""
     try:
         content = path.read_bytes()
     except OSError as problem:
@@ -215,7 +219,7 @@ def read_sealed(path: Path) -> Sealed:
 
 
 def ended_at(log: Path) -> Position | None:
-    """Where a log ends, according to the summary beside it; None if there is no summary."""
+    """The end of a log according to the summary beside it; None if there is no summary."""
     summary = log.with_name(SUMMARY)
     if log.name != LOG or not summary.exists():
         return None
@@ -249,7 +253,7 @@ def _damaged(path: Path, why: str) -> BadInput:
 
 
 def _input(key: str, record: Record) -> str:
-    """What a part of the opening came from, as the spec names it."""
+    """The name of the input that a part of the opening records comes from."""
     if record["kind"] != "start":
         return f"the data of client {record.get('client')!r}"
     spec = record["spec"]

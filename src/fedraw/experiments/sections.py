@@ -22,7 +22,7 @@ IMAGENET = "imagenet"
 # Durations are drawn from (1 ± this) times a client's mean.
 DEFAULT_JITTER = 0.2
 
-# More clients than any data set has samples for, and few enough to be counted in a moment.
+# More clients than any data set has samples for, and few enough to be partitioned quickly.
 MOST_CLIENTS = 10_000_000
 
 # Labels and clients by number or by name.
@@ -30,6 +30,7 @@ Names = tuple[int | str, ...]
 
 
 def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) -> None:
+    """Refuse a value without the choice that needs it, and the choice without the value."""
     if value is None and chosen == needed:
         raise BadInput(f"{key} is missing; {selector} = {needed!r} needs it")
     if value is not None and chosen != needed:
@@ -38,16 +39,18 @@ def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) 
 
 @dataclass(frozen=True)
 class DataSpec:
+    """Which data set is used, and how much of it."""
+
     name: str = "digits"
     path: str | None = None
     size: int | None = None  # pixels a side
-    per_label: int | None = None  # at most so many training images of each label
+    per_label: int | None = None  # the most training images of each label
     test_per_label: int | None = None
-    holdout: Literal["random", "grouped"] | None = None  # where no test set is published
+    holdout: Literal["random", "grouped"] | None = None  # for data without a published test set
     normalise: Literal["none", "imagenet"] = "none"
 
     def __post_init__(self) -> None:
-        # Spelled out, so that every result says how its test set was made.
+        # Defaults are written out, so that every result says how its test set was made.
         for key, default in (("size", DEFAULT_SIZE), ("holdout", DEFAULT_HOLDOUT)):
             if self.name in LESIONS and getattr(self, key) is None:
                 object.__setattr__(self, key, default)
@@ -55,7 +58,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class FeaturesSpec:
-    """A frozen backbone's features take the place of the pixels."""
+    """The frozen backbone whose features replace the pixels."""
 
     weights: str  # a file, or IMAGENET
     backbone: Literal["resnet18"] = "resnet18"
@@ -65,6 +68,8 @@ class FeaturesSpec:
 
 @dataclass(frozen=True)
 class PartitionSpec:
+    """How the samples are divided among the clients."""
+
     kind: Literal["coverage", "dirichlet", "iid"] = "coverage"
     clients: int = 30
     rare_labels: Names = ()
@@ -85,6 +90,8 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class SpeedsSpec:
+    """How fast clients are, and by which law updates arrive."""
+
     kind: Literal["equal", "uniform", "correlated", "ratio"] = "correlated"
     ratio: float | None = None
     arrivals: Literal["poisson", "fixed", "jitter", "recorded"] = "poisson"
@@ -104,11 +111,14 @@ class SpeedsSpec:
 
 @dataclass(frozen=True)
 class StrategySpec:
+    """The method and its settings."""
+
     name: str = "fedraw"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, table: object) -> StrategySpec:
+        """Read the section [strategy]; its keys depend on the method."""
         if not isinstance(table, Mapping):
             raise BadInput(f"[strategy] must be a table of settings, got {table!r}")
         settings = dict(table)
@@ -120,12 +130,14 @@ class StrategySpec:
 
 @dataclass(frozen=True)
 class MisreportSpec:
+    """An attack: clients that report false label counts."""
+
     label: int | str
-    client: int | str = "fastest"  # or a client's number; fastest: of those without rare labels
+    client: int | str = "fastest"  # of those without rare labels, or a client's number
     share: float = 0.9
     form: Form = "paper"
-    liars: int = 1  # so many do it together, the fastest of their kind
-    # Adaptive: the liar's updates raise the claimed label's output by so much.
+    liars: int = 1  # the number of attackers, the fastest ones
+    # The amount by which an adaptive attacker's updates raise the claimed label's output.
     support: float | None = None
 
     def __post_init__(self) -> None:
@@ -149,7 +161,7 @@ class MisreportSpec:
 
 @dataclass(frozen=True)
 class SummariesSpec:
-    """How clients tell their labels, if not openly; see fedraw.privacy."""
+    """How clients report their labels privately; see fedraw.privacy."""
 
     mechanism: Mechanism
     epsilon: float | None = None
@@ -163,6 +175,7 @@ class SummariesSpec:
             raise BadInput(f"[summaries]: {problem}") from None
 
     def privacy(self) -> Privacy:
+        """The settings as fedraw.privacy takes them."""
         return Privacy(self.mechanism, self.epsilon, self.unit, self.score_epsilon)
 
 
@@ -173,7 +186,7 @@ class DriftSpec:
     kind: Literal["move", "new"]
     label: int | str
     at: float = 0.5  # of the run's events
-    declared: Literal["once", "again"] = "once"  # again: those concerned report their new counts
+    declared: Literal["once", "again"] = "once"  # again: affected clients report their new counts
 
     def __post_init__(self) -> None:
         if not 0 < self.at < 1:
@@ -182,7 +195,7 @@ class DriftSpec:
 
 @dataclass(frozen=True)
 class LabelNoiseSpec:
-    """Training labels that are mixed up, of the clients with a rare label or of all."""
+    """Label noise: wrong training labels of the clients with a rare label, or of all clients."""
 
     share: float
     clients: Literal["rare", "all"] = "rare"
@@ -194,6 +207,8 @@ class LabelNoiseSpec:
 
 @dataclass(frozen=True)
 class TrainingSpec:
+    """The model, and how clients train it."""
+
     kind: Literal["sgd", "none"] = "sgd"
     model: str = "mlp"
     epochs: int = 2
@@ -201,7 +216,7 @@ class TrainingSpec:
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
-    stem: Literal["imagenet", "cifar"] | None = None  # of resnet18, where the default is imagenet
+    stem: Literal["imagenet", "cifar"] | None = None  # of resnet18; default: imagenet
     weights: str | None = None  # a file, or IMAGENET
     device: str = "cpu"
 
@@ -212,16 +227,20 @@ class TrainingSpec:
 
 @dataclass(frozen=True)
 class MetricsSpec:
+    """Which labels the metrics call rare."""
+
     rare_labels: Names | None = None  # default: the partition's
 
 
 @dataclass(frozen=True)
 class RunSpec:
+    """How long a run is, with which seeds, and who trains at once."""
+
     events: int = 3000
     seeds: tuple[int, ...] = (42, 123, 456)
     evaluate_every: int = 150
     concurrency: int | None = None  # default: all clients
-    # Below that, who is handed the model next: anyone idle, or rare clients first.
+    # With fewer, who is handed the model next: any idle client, or rare clients first.
     receivers: Literal["uniform", "rare-first"] = "uniform"
 
     def __post_init__(self) -> None:

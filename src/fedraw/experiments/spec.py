@@ -1,4 +1,4 @@
-"""An experiment as data: what a SPEC.toml says, checked."""
+"""An experiment as data: the checked content of a SPEC.toml."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Spec:
 
     @classmethod
     def read(cls, tables: Mapping[str, Any]) -> Spec:
-        """From nested tables, as in a SPEC.toml; what is left out has its default."""
+        """Read nested tables, as in a SPEC.toml; missing keys have their defaults."""
         tables = dict(tables)
         version = tables.pop("version", VERSION)
         if version != VERSION:
@@ -91,11 +91,11 @@ class Spec:
 
     @classmethod
     def from_toml(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
-        """From a file, with `changes` such as {"strategy.buffer": 5} made first.
+        """Read a file, after applying `changes` such as {"strategy.buffer": 5}.
 
-        Paths in the file are relative to it, paths in changes to the working directory. A change of
-        `strategy.name` keeps those of the file's other [strategy] keys that the new one has too; a
-        change of `training.model` leaves out the file's `stem` and `weights`.
+        Paths in the file are relative to the file, paths in changes to the working directory. A
+        change of `strategy.name` keeps the file's [strategy] keys that the new strategy has too. A
+        change of `training.model` drops the file's `stem` and `weights`.
         """
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ class Spec:
         return strategy
 
     def tables(self) -> dict[str, Any]:
-        """Nested tables that `read` takes back: every default spelled out, nothing that is None."""
+        """Nested tables that `read` accepts: all defaults are written out, None is left out."""
         raw = asdict(self)
         raw["strategy"] = {"name": self.strategy.name, **spec_settings_of(self.make_strategy())}
         clean = {
@@ -148,7 +148,7 @@ class Spec:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let every refusal of a spec, wherever it comes from, begin with the spec's file."""
+    """Prefix every error about a spec with the path of its file."""
     try:
         yield
     except MissingExtra:  # the installation's fault, not the spec's
@@ -159,7 +159,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    """What a spec can say about a strategy; a user's own may have fields that no file can hold."""
+    """The settings of a strategy that a spec can hold; a user's own may have other fields."""
     return {
         name: value
         for name, value in settings_of(strategy).items()
@@ -168,7 +168,7 @@ def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
 
 
 def parse_change(text: str) -> tuple[str, Any]:
-    """A command-line `section.key=value`; the value is TOML, or else a text.
+    """Parse a command-line `section.key=value`; the value is TOML, or else text.
 
     >>> parse_change("strategy.buffer=5"), parse_change("strategy.name=fedfa")
     (('strategy.buffer', 5), ('strategy.name', 'fedfa'))
@@ -198,7 +198,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _forget_other_model(tables: dict[str, Any], new: object) -> None:
-    """The stem and the weights are the file's model's: another one has neither."""
+    """Drop the stem and the weights of the file's model when another model is chosen."""
     training = tables.get("training")
     if new is not None and isinstance(training, dict) and new != training.get("model"):
         tables["training"] = {k: v for k, v in training.items() if k not in ("stem", "weights")}
@@ -222,6 +222,6 @@ def _is_path(value: object) -> TypeGuard[str]:
 
 
 def _sections() -> dict[str, Any]:
-    """The dataclass of each section; of one that may be missing, what it is if it is there."""
+    """The dataclass of each section, without the None of optional ones."""
     hints = type_hints(Spec)
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}

@@ -1,4 +1,4 @@
-"""Writes tables of settings as TOML: the standard library only reads it."""
+"""Write tables of settings as TOML, which the standard library can only read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables one level deep, values that are texts, numbers, truth values or lists of them.
+    """Format tables one level deep, with strings, numbers, booleans and lists as values.
 
     >>> print(to_toml({"version": 1, "run": {"seeds": [42], "fast": True}}), end="")
     version = 1

@@ -1,11 +1,11 @@
 """Arrival laws: how long client i's n-th training lasts, in virtual seconds.
 
-A law is a pure function of the seed, the client and the number of the training, so that every
-method of one seed meets the same clients at the same times, and a resumed run needs no generator.
+A law is a pure function of the seed, the client and the number of the training. So all methods of
+one seed meet the same clients at the same times, and a resumed run needs no generator.
 
-`poisson` (memoryless) is the default and the paper's: the next arrival is client i with probability
-proportional to 1/s_i, whoever came before. Deduplication matters only where arrivals repeat: with
-fixed or jittered durations a client hardly ever comes twice within a short buffer.
+`poisson` is the default and the paper's law. It has no memory: the next arrival is client i with
+probability proportional to 1/s_i, whoever came before. Deduplication matters only if clients repeat
+within a buffer; with fixed or jittered durations they hardly ever do.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from fedraw.errors import BadInput
 
 
 class ArrivalLaw(Protocol):
+    """Says how long each training of each client lasts."""
+
     def duration(self, client: int, training: int) -> float:
-        """Seconds that the client (by position) needs for its n-th training, n from 0."""
+        """Seconds of a training; `client` is a position, `training` counts from 0."""
         ...
 
 
 class Drawn:
-    """A random factor for every (client, training), times the client's mean time.
+    """Each client's mean time, times a random factor for each of its trainings.
 
-    The factors of all clients' n-th trainings are one row from the stream (arrivals, n): making a
-    generator costs more than a draw. A row is dropped once everyone has used it.
+    The factors of all clients' n-th trainings are one row from the stream (arrivals, n), because
+    making a generator costs more than a draw. A row is dropped once all clients have used it.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Drawn:
         self._unused: dict[int, int] = {}
 
     def duration(self, client: int, training: int) -> float:
+        """Seconds of a training."""
         row = self._rows.get(training)
         if row is None:
             rng = self._streams.generator("arrivals", training)
@@ -61,12 +64,12 @@ class Drawn:
 
 
 def poisson(mean_seconds: Floats, streams: Streams) -> Drawn:
-    """Memoryless: exponential durations with the client's mean."""
+    """Exponential durations with the client's mean: arrivals without memory."""
     return Drawn(mean_seconds, streams, lambda rng, n: rng.standard_exponential(n))
 
 
 def jitter(mean_seconds: Floats, streams: Streams, spread: float = 0.2) -> Drawn:
-    """Uniform within ± spread of the client's mean."""
+    """Uniform durations within ± `spread` of the client's mean."""
     if not 0 <= spread < 1:
         raise BadInput(f"speeds.jitter = {spread} must be from 0 to below 1")
     return Drawn(mean_seconds, streams, lambda rng, n: rng.uniform(1 - spread, 1 + spread, n))
@@ -79,11 +82,12 @@ class Fixed:
         self._mean = mean_seconds
 
     def duration(self, client: int, training: int) -> float:
+        """Seconds of a training."""
         return float(self._mean[client])
 
 
 class Recorded:
-    """Durations of a real federation, client by client; used up, a client's begin again."""
+    """Durations recorded in a real federation; each client repeats its own from the beginning."""
 
     def __init__(
         self, clients: Sequence[ClientId], durations: Mapping[str, Sequence[float]]
@@ -97,6 +101,7 @@ class Recorded:
         self._durations = [durations[str(client)] for client in clients]
 
     def duration(self, client: int, training: int) -> float:
+        """Seconds of a training."""
         own = self._durations[client]
         return own[training % len(own)]
 
@@ -104,7 +109,7 @@ class Recorded:
 def read_trace(path: Path) -> dict[str, list[float]]:
     """Durations per client from a CSV `client,seconds`, or from an event log (`.jsonl`).
 
-    In an event log a training lasts from the moment a client was handed its model to its arrival.
+    In an event log, a training lasts from the hand-out of the model to the arrival of the update.
     """
     try:
         is_log = path.suffix == ".jsonl"
@@ -117,11 +122,11 @@ def read_trace(path: Path) -> dict[str, list[float]]:
         for line, client, seconds in rows:
             if not 0 < seconds < float("inf"):
                 raise BadInput(
-                    f"{path}, line {line}: {seconds} seconds is no duration; it must be > 0"
+                    f"{path}, line {line}: {seconds} seconds is not a duration; it must be above 0"
                 )
             durations.setdefault(client, []).append(seconds)
     except csv.Error as problem:
-        raise BadInput(f"{path} is no CSV with the columns client,seconds: {problem}") from None
+        raise BadInput(f"{path} is not a CSV with the columns client,seconds: {problem}") from None
     if not durations:
         raise BadInput(f"{path} has no durations; expected a CSV with the columns client,seconds")
     return durations

@@ -1,4 +1,4 @@
-"""How long each client's training takes on average, drawn once per client."""
+"""Mean training times of the clients, drawn once per client."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def mean_seconds(
     correlated  U[0.5, 1.5], and U[1.5, 3] for clients with rare labels
     ratio       U[0.5, 1.5], and `ratio` times as much for clients with rare labels
 
-    One draw per client whatever the kind, so that two kinds of one seed differ only where they
-    mean to.
+    Every kind makes one draw per client, so two kinds of one seed differ only as described.
     """
     draw = rng.random(clients)
     if kind == "equal":

@@ -1,4 +1,4 @@
-"""A Ray cluster for one command: started on this machine, or one that is there already."""
+"""Connect to a Ray cluster for one command, or start one on this machine."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from typing import Any, NoReturn
 
 from fedraw.errors import BadInput, MissingExtra
 
-# A started cluster may be slow, a dead one must not keep anybody waiting.
+# Seconds within which a cluster must answer: long enough for a slow one, short for a dead one.
 ANSWERS_WITHIN = 20.0
 REMEDY = "use host:port of a `ray start --head` that runs, or leave --address out"
-# Settings of a cluster of our own; the user's environment goes first.
+# Settings of a cluster that we start; the user's environment takes precedence.
 LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # If this process is killed, Ray's agents look for their server so long before they end.
+    # If this process is killed, Ray's agents look for their server this long before they end.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 LOOPBACK = ("127.0.0.1", "::1")
 
 
 def import_ray() -> Any:
+    """Import Ray, or say which extra to install."""
     try:
         import ray
     except ModuleNotFoundError as missing:
@@ -38,9 +39,9 @@ def import_ray() -> Any:
 
 @contextmanager
 def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
-    """Be connected to the cluster at `address`, or to a new one of this machine alone.
+    """Connect to the cluster at `address`, or start one on this machine.
 
-    If this process is connected already, to whatever, it stays so, and no other is started.
+    If this process is connected to a cluster already, that connection is used.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -55,15 +56,15 @@ def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[Non
 
 
 def cpus_of_cluster() -> int:
-    """All CPUs of all nodes, whoever uses them now."""
+    """The number of CPUs of all nodes, whether in use or not."""
     return int(import_ray().cluster_resources().get("CPU", 0))
 
 
 def _start(ray: Any, cpus: int | None, folder: str) -> None:
     settings = {name: os.environ.get(name, value) for name, value in LOCAL_SETTINGS.items()}
     with _environment(settings), _on_loopback(ray):
-        # "local": RAY_ADDRESS may be set. A folder of its own: Ray would keep its logs forever,
-        # and clusters that the user has started shall still be the ones found as "auto".
+        # "local", because RAY_ADDRESS may be set. A temporary folder, because Ray would keep its
+        # logs forever, and "auto" shall still find the clusters that the user has started.
         _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder)
     host = ray.util.get_node_ip_address()
     if host not in LOOPBACK:
@@ -75,11 +76,11 @@ def _start(ray: Any, cpus: int | None, folder: str) -> None:
 
 @contextmanager
 def _on_loopback(ray: Any) -> Iterator[None]:
-    """A cluster that starts now accepts connections from this machine only.
+    """Make a cluster that starts now accept connections from this machine only.
 
-    Ray listens on all interfaces unless its node has the address of loopback. It replaces that
-    address, if given one, by one that other machines can reach; except where clusters of several
-    machines are switched off, which is Ray's default on macOS and Windows.
+    Ray listens on all interfaces unless its node has the loopback address. It replaces a given
+    loopback address by one that other machines can reach, unless clusters of several machines are
+    switched off, which is Ray's default on macOS and Windows.
     """
     constants = ray._private.ray_constants  # the environment was read when Ray was imported
     before = constants.ENABLE_RAY_CLUSTER
@@ -120,7 +121,7 @@ def _init(ray: Any, **settings: Any) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself tries for minutes, and may end this process; so another one asks first."""
+    """Ask in another process first: Ray itself tries for minutes, and may end this process."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         try:
@@ -144,14 +145,14 @@ def _refuse(address: str, reason: str) -> NoReturn:
 
 
 def _short_path() -> dict[str, Any]:
-    # Ray puts sockets there, whose paths must be short; TMPDIR often is not.
+    # Ray puts sockets there, whose paths must be short, and TMPDIR is often long.
     where = "/tmp" if os.path.isdir("/tmp") else None  # noqa: PTH112
     return {"prefix": "fedraw-ray-", "dir": where, "ignore_cleanup_errors": True}
 
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray handles SIGTERM its own way while it is connected, and leaves it at that."""
+    """Restore the SIGTERM handler, which Ray replaces and does not restore."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from fedraw.errors import BadInput
@@ -18,12 +19,14 @@ class Segment:
     shape: tuple[int, ...]
     start: int
 
-    @property
+    @cached_property
     def size(self) -> int:
+        """How many numbers the tensor has."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def slice(self) -> slice:
+        """The tensor's numbers in the vector."""
         return slice(self.start, self.start + self.size)
 
 
@@ -68,8 +71,9 @@ class Layout:
         count = sum(segment.size for segment in segments[: len(parameters)])
         return cls(segments, count, weight, bias)
 
-    @property
+    @cached_property
     def size(self) -> int:
+        """How many numbers a vector has."""
         return sum(segment.size for segment in self.segments)
 
     @property
@@ -82,12 +86,14 @@ class Layout:
         kept = tuple(s for s in self.segments if s.start < self.parameter_count)
         return Layout(kept, self.parameter_count, self.head_weight, self.head_bias)
 
-    @property
+    @cached_property
     def parameters(self) -> slice:
+        """The trainable parameters in a vector."""
         return slice(0, self.parameter_count)
 
-    @property
+    @cached_property
     def statistics(self) -> slice:
+        """The batch-norm statistics in a vector."""
         return slice(self.parameter_count, self.size)
 
 

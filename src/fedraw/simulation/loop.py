@@ -138,6 +138,7 @@ class Simulation:
         hand_out = hand_out or HandOut()
         clients = setup.clients
         self._needs = strategy.needs
+        self._has_findings = self._needs.label_evidence != "declared"
         self._strategy = with_statistics(strategy, setup.layout)
         self._law = law
         self._executor = executor
@@ -199,6 +200,7 @@ class Simulation:
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [client]
         self._hand_out(receivers)
+        scorer = self.scorer if self._has_findings else None
         event, version = timeline.event, self.state.version
         return Step(
             event,
@@ -212,7 +214,7 @@ class Simulation:
             version > before,
             self.state.contents,
             refused,
-            () if self.scorer is None else self.scorer.drain_findings(),
+            () if scorer is None else scorer.drain_findings(),
         )
 
     def _update(self, client: ClientId, flight: Flight) -> Update:

@@ -33,7 +33,7 @@ SECRET = {"mechanism": "secure-sum"}
         ),
         ({"run": {"receivers": "rare-first"}}, "below partition.clients = 30"),
         ({"run": {**RARE_FIRST, "concurrency": 30}}, "below partition.clients = 30"),
-        ({"run": RARE_FIRST, "strategy": {"labels": "inferred"}}, "nobody does"),
+        ({"run": RARE_FIRST, "strategy": {"labels": "inferred"}}, "they report none"),
         ({"strategy": {"labels": "checked"}, "training": {"kind": "none"}}, "strategy.labels"),
         ({"misreport": {**LIE, "support": 0.1}, "training": {"kind": "none"}}, "misreport.support"),
         ({"label_noise": {"share": 0.1}, "training": {"kind": "none"}}, "label_noise"),

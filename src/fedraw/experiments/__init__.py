@@ -1,0 +1,12 @@
+"""Experiments: a spec in, one run folder for each seed out.
+
+spec         an experiment as data: a SPEC.toml, checked; its sections are in `sections`
+options      how a run is carried out, which does not change the results
+scenario     one seed of a spec: clients, model, strategy and arrival law
+clients      who takes part, with which data and labels; the attackers and the drift of a spec
+loading      the data sets and weights that a spec names
+training     how clients train, and the executor of a run
+runner       runs seeds and resumes them; `evaluation` evaluates their models
+run_folder   the files of one run; `checkpoints` has the state of an unfinished one
+cells        runs many seeds at once, each in a process
+"""

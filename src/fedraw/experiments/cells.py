@@ -1,4 +1,4 @@
-"""Many runs at once: cells (method x seed) are independent, so each gets a process of its own."""
+"""Run many cells at once. A cell is one spec with one seed, and runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from fedraw.simulation.executors.workers import CONTEXT, end_with_parent, withou
 
 
 class Cell(NamedTuple):
+    """One seed of a spec."""
+
     spec: Spec
     seed: int
     folder: Path | None = None  # None: nothing is written
     executor: ExecutorKind | None = None  # if not that of the options
 
 
-# Told a cell's number and how many of its events are done.
+# Called with a cell's number and the number of its events that are done.
 CellProgress = Callable[[int, int], None]
-# Told a cell's number and what came of it, the moment it is known.
+# Called with a cell's number and its result, or the error that ended it.
 CellDone = Callable[[int, Result | FedrawError | OSError], None]
 TELL_EVERY_SECONDS = 0.1
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -49,9 +51,16 @@ def run_cells(
     progress: CellProgress | None = None,
     done: CellDone | None = None,
 ) -> list[Result]:
-    """Run all cells, `jobs` at a time (by default one per core); results in the cells' order.
+    """Run all cells and return their results in the cells' order.
 
-    With `done`, a cell that fails does not end the others, and results are told but not kept.
+    Args:
+        cells: What to run.
+        options: How to run; a cell may have an executor of its own.
+        jobs: How many cells run at a time; by default one per core.
+        progress: Called with a cell's number and the number of its events that are done.
+        done: Called with a cell's number and its result or error. With it, a cell that fails does
+            not end the others, and no results are returned.
+
     """
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs} must be at least 1")
@@ -65,7 +74,7 @@ def run_cells(
         kept[number] = result
 
     jobs = min(jobs or cores(), len(cells))
-    # With workers of their own, runs go one after the other.
+    # Runs that have workers of their own follow one another.
     if jobs <= 1 or options.has_workers:
         _one_by_one(cells, options, progress, done or keep)
     else:
@@ -85,7 +94,7 @@ def _one_by_one(
             own = replace(options, executor=executor, progress=tell(number))
             run = partial(run_seed, cell.spec, cell.seed, cell.folder, options=own)
             done(number, _outcome(run))
-    except KeyboardInterrupt:  # between two runs; within one, the run itself heeds it
+    except KeyboardInterrupt:  # between two runs; a run handles its own interrupts
         raise Interrupted("interrupted between two runs") from None
 
 
@@ -96,7 +105,7 @@ def _side_by_side(
     progress: CellProgress | None,
     done: CellDone,
 ) -> None:
-    # A bare byte: workers look at it on every event, and an Event would take a lock each time.
+    # A bare byte, because workers read it on every event, and an Event would take a lock each time.
     told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
     listener = threading.Thread(target=_listen, args=(told, progress), daemon=True)
     listener.start()
@@ -121,7 +130,7 @@ def _side_by_side(
 
 
 def _outcome(result: Callable[[], Result]) -> Result | FedrawError | OSError:
-    """What a cell came to; raised is only what would happen to the others too."""
+    """The result of a cell, or its error; errors that concern all cells are raised."""
     try:
         return result()
     except BrokenProcessPool:
@@ -140,7 +149,7 @@ def _listen(told: Any, progress: CellProgress | None) -> None:
             progress(*message)
 
 
-# What a worker process has from its parent: a queue for progress, a byte that asks it to stop.
+# What a worker process gets from its parent: a queue for progress, and a byte that says stop.
 _from_parent: tuple[Any, Any] = (None, None)
 
 

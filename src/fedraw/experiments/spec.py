@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 from fedraw.errors import BadInput, MissingExtra, nearest
-from fedraw.experiments.agreement import refuse_contradictions
 from fedraw.experiments.sections import (
     IMAGENET,
     NOT_SETTINGS,
@@ -85,7 +84,7 @@ class Spec:
         if "strategy" in tables:
             parts["strategy"] = StrategySpec.read(tables["strategy"])
         spec = cls(**parts)
-        refuse_contradictions(spec)
+        _refuse_contradictions(spec)
         spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
         return spec
 
@@ -225,3 +224,72 @@ def _sections() -> dict[str, Any]:
     """The dataclass of each section, without the None of optional ones."""
     hints = type_hints(Spec)
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
+
+
+def _refuse_contradictions(spec: Spec) -> None:
+    """Refuse settings that would be ignored, or would mean something else than they say."""
+    labels = spec.strategy.settings.get("labels", "declared")
+    _refuse_summaries(spec, labels)
+    _refuse_drift(spec)
+    _refuse_receivers(spec, labels)
+    if spec.training.kind == "none":
+        _refuse_without_models(spec, labels)
+
+
+def _refuse_summaries(spec: Spec, labels: str) -> None:
+    if spec.summaries is None:
+        return
+    if labels == "checked":
+        raise BadInput(
+            "strategy.labels = 'checked' holds claims against updates, and with [summaries] "
+            "the server sees no claims; use 'declared' or 'inferred'"
+        )
+    if labels == "inferred":
+        raise BadInput(
+            "strategy.labels = 'inferred' asks no client for labels, so [summaries] has nothing to "
+            "protect; leave one of them out"
+        )
+    if spec.drift is not None and spec.drift.declared == "again":
+        raise BadInput(
+            "drift.declared = 'again' reports counts openly, and [summaries] is there to prevent "
+            "that; use 'once'"
+        )
+
+
+def _refuse_drift(spec: Spec) -> None:
+    drift, events = spec.drift, spec.run.events
+    if drift is None:
+        return
+    if round(drift.at * events) >= events:
+        raise BadInput(f"drift.at = {drift.at} is at the end of run.events = {events}; give less")
+    if drift.declared == "again" and spec.misreport is not None:
+        raise BadInput(
+            "drift.declared = 'again' reports true counts, also those of the attackers of "
+            "[misreport]; use 'once', or leave one of them out"
+        )
+
+
+def _refuse_receivers(spec: Spec, labels: str) -> None:
+    run, clients = spec.run, spec.partition.clients
+    if run.receivers != "rare-first":
+        return
+    if run.concurrency is None or run.concurrency >= clients:
+        raise BadInput(
+            "run.receivers = 'rare-first' changes nothing while all clients train at once; set "
+            f"run.concurrency below partition.clients = {clients}"
+        )
+    if labels == "inferred":
+        raise BadInput(
+            "run.receivers = 'rare-first' goes by the labels that clients report, and with "
+            "strategy.labels = 'inferred' they report none; use 'declared' or 'checked'"
+        )
+
+
+def _refuse_without_models(spec: Spec, labels: str) -> None:
+    remedy = "and with training.kind = 'none' there is no model; use 'sgd'"
+    if labels != "declared":
+        raise BadInput(f"strategy.labels = {labels!r} reads the updates of a model, {remedy}")
+    if spec.misreport is not None and spec.misreport.support is not None:
+        raise BadInput(f"misreport.support forges the updates of a model, {remedy}")
+    if spec.label_noise is not None:
+        raise BadInput(f"[label_noise] mixes up what a model is trained with, {remedy}")

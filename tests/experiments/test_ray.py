@@ -13,6 +13,7 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ pytestmark = [
 ]
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
-RAY = ("ray", 2)
+RAY = Options("ray", 2)
 SPEC = """
 [partition]
 clients = 10
@@ -127,7 +128,7 @@ def test_the_log_is_the_same_on_a_cluster(
 ) -> None:
     monkeypatch.setattr(ray_workers, "SENT_ALONG", sent_along)  # 0: models are put in the store
     run_seed(spec(name), 1, tmp_path / "inline")
-    run_seed(spec(name), 1, tmp_path / "ray", options=Options(*RAY))
+    run_seed(spec(name), 1, tmp_path / "ray", options=RAY)
     assert same(tmp_path / "inline", tmp_path / "ray")
     wait_until(lambda: not workers(), 20)
 
@@ -166,7 +167,7 @@ def test_a_cluster_of_its_own_listens_on_loopback_only(two_cpus: None) -> None:
     def look(event: int) -> None:
         seen.extend(listening([os.getpid(), *children(os.getpid())]))
 
-    run_seed(spec(), 1, options=Options(*RAY, progress=look))
+    run_seed(spec(), 1, options=replace(RAY, progress=look))
     assert len(seen) >= 5  # at least the control store, the scheduler, this process, two workers
     assert set(seen) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"}
 
@@ -181,7 +182,7 @@ def test_a_killed_worker_changes_nothing(two_cpus: None, tmp_path: Path) -> None
             os.kill(killed[-1], signal.SIGKILL)
 
     run_seed(spec(events=100), 1, tmp_path / "inline")
-    run_seed(spec(events=100), 1, tmp_path / "ray", options=Options(*RAY, progress=kill_one))
+    run_seed(spec(events=100), 1, tmp_path / "ray", options=replace(RAY, progress=kill_one))
     assert len(set(killed)) == 2
     assert same(tmp_path / "inline", tmp_path / "ray")
 
@@ -196,8 +197,8 @@ def test_a_run_goes_on_where_it_was_stopped(two_cpus: None, tmp_path: Path) -> N
 
     run_seed(spec(), 1, tmp_path / "inline")
     with pytest.raises(Interrupted, match="event 31 of 60"):
-        run_seed(spec(), 1, tmp_path / "ray", options=Options(*RAY, stop=stop))
-    run_seed(spec(), 1, tmp_path / "ray", options=Options(*RAY, resume=True))
+        run_seed(spec(), 1, tmp_path / "ray", options=replace(RAY, stop=stop))
+    run_seed(spec(), 1, tmp_path / "ray", options=replace(RAY, resume=True))
     assert same(tmp_path / "inline", tmp_path / "ray")
 
 
@@ -259,7 +260,7 @@ def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
             return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="the ray executor cannot send this to a worker"):
-        run(spec(), model=model, options=Options(*RAY))
+        run(spec(), model=model, options=RAY)
 
 
 def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
@@ -276,7 +277,7 @@ def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
     monkeypatch.setitem(sys.modules, "here_only", here_only)
     words = r"cannot load model here_only\.net \(ModuleNotFoundError: No module named 'here_only'\)"
     with pytest.raises(BadInput, match=words):
-        run(spec(), model=model, options=Options(*RAY))
+        run(spec(), model=model, options=RAY)
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

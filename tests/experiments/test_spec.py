@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,8 @@ from fedraw.cli.run import run as run_command
 from fedraw.disk.event_log import FORMAT
 from fedraw.errors import BadInput
 from fedraw.experiments.runner import run
-from fedraw.experiments.sections import NOT_SETTINGS
+from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.sections import NOT_SETTINGS, SpeedsSpec
 from fedraw.experiments.spec import Spec, parse_change
 from fedraw.experiments.toml import to_toml
 from fedraw.strategies.catalog import BY_NAME
@@ -89,7 +90,9 @@ def test_a_model_of_ones_own_takes_the_place_of_the_specs_with_its_stem() -> Non
 
 def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
     spec = Spec.read({"strategy": {"name": "qfedavg", "q": 1}, "training": {"lr": 0.02}})
-    assert spec.make_strategy() == QFedAvg(lr=0.02, q=1.0)
+    assert spec.make_strategy() == QFedAvg(q=1.0)
+    uniform = replace(spec, speeds=SpeedsSpec(kind="uniform"))
+    assert Scenario.of(uniform, 1).setup.local_lr == 0.02
     settings = {"name": "fedraw", "cap": "naive", "cap_at": 0.3}
     assert Spec.read({"strategy": settings}).make_strategy() == FedRAW(cap="naive", cap_at=0.3)
 

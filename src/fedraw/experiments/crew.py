@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedraw.core.randomness import Streams
-from fedraw.data.images import Images
+from fedraw.data.dataset import Images
 from fedraw.experiments.clients import LocalData, shared
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.training import Recipe, local_training, stacked_training

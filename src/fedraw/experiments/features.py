@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedraw.data import cache
-from fedraw.data.dataset import Dataset
-from fedraw.data.images import Images
-from fedraw.data.progress import Progress
+from fedraw.data.dataset import Dataset, Images
+from fedraw.data.root import Progress
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.sections import FeaturesSpec
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
 from fedraw.data import catalog
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.data.progress import Progress
-from fedraw.data.reduce import fewer
-from fedraw.data.root import data_root
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset
+from fedraw.data.root import Progress, data_root
+from fedraw.data.splits import limit_per_label
 from fedraw.errors import BadInput
 from fedraw.experiments.features import with_features
 from fedraw.experiments.sections import IMAGENET
@@ -40,7 +40,7 @@ def load_dataset(
     dataset = _load(spec, data, streams, where)
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
-        dataset = fewer(dataset, *limits, streams.generator("images"))
+        dataset = limit_per_label(dataset, *limits, streams.generator("images"))
     if spec.features is None or spec.training.kind == "none":
         return dataset
     return with_features(
@@ -55,7 +55,7 @@ def load_dataset(
 
 def prepare(spec: Spec, where: Where) -> None:
     """Decode images and compute features once, before several processes would."""
-    if spec.data.name in catalog.DECODED:
+    if spec.data.name in catalog.PUBLIC:
         load_dataset(spec, None, Streams(0), where)
 
 

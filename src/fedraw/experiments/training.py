@@ -11,7 +11,7 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
-from fedraw.data.images import Images, Pixels
+from fedraw.data.dataset import Images, Pixels
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.clients import LocalData
 from fedraw.experiments.source import weights_file

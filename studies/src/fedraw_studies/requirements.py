@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from fedraw.data.public import BATCHES, LESIONS
+from fedraw.data.catalog import BATCHES, LESIONS
 from fedraw.data.root import data_root
 from fedraw.errors import BadInput
 from fedraw.experiments.sections import IMAGENET

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.machine import headline
 
-from fedraw.data.histograms import Histogram, labels_only
+from fedraw.data.catalog import Histogram, labels_only
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts

@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.machine import headline
 from torch import nn
 
-from fedraw.data.dataset import Dataset, from_arrays
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts

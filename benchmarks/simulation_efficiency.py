@@ -27,8 +27,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedraw.core.randomness import Streams
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.data.digits import digits
+from fedraw.data.arrays import from_arrays
+from fedraw.data.catalog import digits
+from fedraw.data.dataset import Dataset
 from fedraw.disk.event_log import read_log
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed

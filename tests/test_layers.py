@@ -45,7 +45,7 @@ MAY_IMPORT = {
 }
 ONLY_IN = {
     "torch": {"learning"},
-    "sklearn": {"data", "metrics"},
+    "sklearn": {"data"},
     "matplotlib": {"report"},
     "PIL": {"data"},
     "pooch": {"data"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from benchmarks.peers.job import CLASSES, DATA, SHAPES
 
-from fedraw.data.digits import digits
+from fedraw.data.catalog import digits
 
 
 def prepare() -> None:

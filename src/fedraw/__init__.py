@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from fedraw.core.rarity import rarity_scores
     from fedraw.core.update import Update
     from fedraw.core.weighting import weights
-    from fedraw.data.dataset import Dataset, from_arrays
+    from fedraw.data.arrays import from_arrays
+    from fedraw.data.dataset import Dataset
     from fedraw.errors import (
         BadInput,
         FedrawError,
@@ -89,7 +90,7 @@ _DEFINED_IN = {
     "WorkerDied": "fedraw.errors",
     "audit": "fedraw.analysis.audit",
     "compare": "fedraw.experiments.compare",
-    "from_arrays": "fedraw.data.dataset",
+    "from_arrays": "fedraw.data.arrays",
     "rarity_scores": "fedraw.core.rarity",
     "run": "fedraw.experiments.runner",
     "weights": "fedraw.core.weighting",

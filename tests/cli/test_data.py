@@ -18,7 +18,7 @@ from tests.data.file_server import FileServer, serving
 from tests.data.releases_on_disk import lay_out_cifar10, lay_out_ham10000
 from tests.data.small_archives import at, served
 
-from fedraw.data.releases import BY_NAME, Release, find
+from fedraw.data.releases import RELEASES, Release, find
 
 BARE = {key: value for key, value in os.environ.items() if key != "FEDRAW_DATA"}
 
@@ -43,7 +43,7 @@ def published(release: Release) -> str:
     """What makes a process take that release for the public one."""
     return (
         "import fedraw.data.releases as releases\nfrom fedraw.data.releases import *\n"
-        f"releases.BY_NAME[{release.name!r}] = {release!r}"
+        f"releases.RELEASES[{release.name!r}] = {release!r}"
     )
 
 
@@ -56,7 +56,7 @@ def server() -> Iterator[FileServer]:
 def test_list_names_every_release_and_what_it_asks() -> None:
     done = fedraw("list")
     assert (done.returncode, done.stderr) == (0, "")
-    for release in BY_NAME.values():
+    for release in RELEASES.values():
         assert release.name in done.stdout
     assert "CC BY-NC 4.0" in done.stdout
     assert "isic2019 is verified by length and the zip's CRCs" in done.stdout
@@ -94,7 +94,7 @@ def test_fetch_without_network_ends_with_the_way_by_hand(tmp_path: Path) -> None
     done = fedraw("fetch", "cifar10", "--data", tmp_path, before=before)
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
-    assert f"put it as cifar-10-binary.tar.gz into {tmp_path}/downloads" in done.stderr
+    assert f"save it as cifar-10-binary.tar.gz in {tmp_path}/downloads" in done.stderr
 
 
 def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith("fedraw: interrupted; the same command goes on from here\n")
+    assert err.endswith("fedraw: interrupted; repeat the command to resume\n")
     done = fedraw("fetch", "resnet18", before=before, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert server.asked[1].status == 206
@@ -161,7 +161,7 @@ def test_check_of_weights(tmp_path: Path) -> None:
     (weights / "resnet18-f37072fd.pth").write_bytes(b"half")
     half = fedraw("check", "resnet18", data=tmp_path)
     assert half.returncode == 1
-    assert f"and {find('resnet18').sources[0].checksum} is published" in half.stdout
+    assert f"but {find('resnet18').sources[0].checksum} is published" in half.stdout
 
 
 def test_check_of_the_right_weights(server: FileServer, tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_check_of_the_right_weights(server: FileServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fetch", "cifar"], "unknown data set 'cifar'; did you mean 'cifar10'?"),
-        (["fetch", "cifar10"], "no data root is known; give --data DIR or set FEDRAW_DATA"),
+        (["fetch", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
+        (["fetch", "cifar10"], "no data root is set; give --data DIR or set FEDRAW_DATA"),
         (["check", "cifar"], "did you mean 'cifar10'?"),
-        (["check"], "no data root is known"),
+        (["check"], "no data root is set"),
         (["check", "--data", "absent"], "absent is not a folder"),
-        (["check", "--data", "EMPTY"], "holds none of emnist, cifar10"),
+        (["check", "--data", "EMPTY"], "has none of emnist, cifar10"),
         (["check", "emnist", "--data", "EMPTY"], "fedraw data fetch emnist"),
         (["check", "resnet18", "--data", "EMPTY"], "fedraw data fetch resnet18"),
     ],

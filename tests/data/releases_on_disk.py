@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedraw.data.histograms import HAM10000, ISIC2019
+from fedraw.data.releases import HAM10000, ISIC2019
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -106,7 +106,7 @@ def lay_out_ham10000(
     folder: str = "HAM10000",
 ) -> Path:
     """Labels in turn, two images to a lesion, spread over the folders in equal runs."""
-    place, names = root / folder, list(HAM10000)
+    place, names = root / folder, list(HAM10000.label_names)
     place.mkdir(parents=True, exist_ok=True)
     rows = [
         (f"HAM_{i // 2:07}", f"ISIC_{24306 + i:07}", names[i // 2 % 7], "histo")
@@ -129,7 +129,7 @@ def lay_out_isic2019(
     folder: str = "ISIC_2019",
 ) -> Path:
     """Labels in turn, two images to a lesion; the last lesion id is left empty."""
-    place, classes = root / folder, len(ISIC2019)
+    place, classes = root / folder, ISIC2019.labels
     place.mkdir(parents=True, exist_ok=True)
     truth, lesions = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"], ["image,age_approx,lesion_id"]
     for i in range(images):

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedraw.data import cache
-from fedraw.data.cache import Draft, Entry
-from fedraw.data.npy_file import write_npy
+from fedraw.data.cache import Draft, Entry, write_npy
 from fedraw.errors import BadInput
 
 FACTS = {"reader": 1, "files": [["a.jpg", 3, 99]]}
@@ -162,7 +161,7 @@ def test_many_rows_fit_into_the_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
-        ([], "not one piece"),
+        ([], "no chunk"),
         ([np.zeros((1, 2)), np.zeros((1, 3))], r"\(1, 3\) float64 after \(2,\)"),
         ([np.zeros(1), np.zeros(1, np.uint8)], "uint8 after"),
     ],

@@ -88,8 +88,8 @@ def test_a_full_disk_is_told_and_nothing_is_left(root: Path) -> None:
         problem = lines(process)[-1]
     kept = root.parent / "cache"
     assert problem == (
-        f"cannot write to the cache {kept}: File too large; make room there, or set FEDRAW_CACHE "
-        "to another folder"
+        f"cannot write to the cache {kept}: File too large; free some space there, or set "
+        "FEDRAW_CACHE to another folder"
     )
     assert [path.suffix for path in kept.iterdir()] == [".lock"]
     assert len(fingerprint(root)) == 64

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from tests.data.releases_on_disk import lay_out_emnist, lay_out_ham10000
 
-from fedraw.data.catalog import load
-from fedraw.data.digits import digits
+from fedraw.data.catalog import digits, load
 from fedraw.errors import BadInput, MissingExtra
 
 
@@ -66,7 +65,7 @@ def test_the_public_data_sets_need_a_data_root(name: str) -> None:
 
 
 def test_the_public_data_sets_have_no_path(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"'cifar10' has no path.*give --data"):
+    with pytest.raises(BadInput, match=r"'cifar10' takes no path.*--data"):
         load("cifar10", path=tmp_path, rng=rng())
 
 

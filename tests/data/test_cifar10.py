@@ -49,7 +49,7 @@ def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     (lay_out_cifar10(tmp_path) / "data_batch_3.bin").unlink()
-    with pytest.raises(BadInput, match=r"lacks data_batch_3\.bin; looked in .*fetch cifar10"):
+    with pytest.raises(BadInput, match=r"lacks data_batch_3\.bin in .*fetch cifar10"):
         cifar10(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     batch = lay_out_cifar10(tmp_path, "py") / "data_batch_1"
     content = {b"data": Hostile(tmp_path / "was here"), b"labels": []}
     batch.write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(BadInput, match=r"data_batch_1: wants to use posix\.mkdir.*delete the file"):
+    with pytest.raises(BadInput, match=r"data_batch_1: asks to run posix\.mkdir.*delete the file"):
         cifar10(tmp_path)
     assert not (tmp_path / "was here").exists()
     pickle.loads(batch.read_bytes())
@@ -105,7 +105,7 @@ ROWS = np.zeros((2, 3072), np.uint8)
         ({b"labels": [1, 2]}, r"its data are object of shape \(\)"),
         ({b"data": ROWS[:, :9], b"labels": [1, 2]}, r"uint8 of shape \(2, 9\), not uint8 of"),
         ({b"data": ROWS.astype(float), b"labels": [1, 2]}, "its data are float64"),
-        ({b"data": ROWS, b"labels": [1]}, r"2 images, and labels of shape \(1,\)"),
+        ({b"data": ROWS, b"labels": [1]}, r"2 images, but labels of shape \(1,\)"),
         ({b"data": ROWS, b"labels": [1, 10]}, "image 1 has label 10"),
         ({b"data": ROWS, b"labels": [1, -1]}, "image 1 has label -1"),
     ],
@@ -121,10 +121,10 @@ def test_impossible_batches_are_refused(
 def test_a_pickle_cut_off_or_of_something_else_is_refused(tmp_path: Path) -> None:
     file = lay_out_cifar10(tmp_path, "py") / "data_batch_1"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(BadInput, match="no whole pickle of 5,000 bytes"):
+    with pytest.raises(BadInput, match="not a complete pickle; it has 5,000 bytes"):
         cifar10(tmp_path)
     file.write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(BadInput, match="holds a list, not a batch"):
+    with pytest.raises(BadInput, match="contains a list, not a batch"):
         cifar10(tmp_path)
 
 

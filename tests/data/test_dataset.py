@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.data.images import Images
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
 from fedraw.experiments.runner import run
 from fedraw.experiments.spec import Spec
@@ -60,8 +60,8 @@ def test_a_dataset_may_lack_a_test_set() -> None:
         ({"images": np.zeros((3, 1, 2, 2))}, "float64.*from_arrays"),
         ({"images": np.zeros(3, dtype=np.float32)}, r"shape \(3,\)"),
         ({"images": np.zeros((), dtype=np.float32)}, r"images have shape \(\)"),
-        ({"test_images": np.zeros((1, 4), dtype=np.float32)}, "bring both to one shape"),
-        ({"label_names": ("cat", "cat")}, "'cat' stands twice"),
+        ({"test_images": np.zeros((1, 4), dtype=np.float32)}, "give both the same shape"),
+        ({"label_names": ("cat", "cat")}, "'cat' twice"),
     ],
 )
 def test_a_bad_dataset_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
@@ -197,8 +197,11 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
         (lambda: from_arrays([["x"]], [0], rng=rng()), "numbers"),
         (lambda: from_arrays(7, [0], rng=rng()), r"images have shape \(\).*give \(n, \.\.\.\)"),
         (lambda: from_arrays(np.eye(2), 1, rng=rng()), r"labels \(\)"),
-        (lambda: from_arrays([[1, 2], [3]], [0, 1], rng=rng()), "images are not all of one shape"),
-        (lambda: from_arrays(np.eye(2), [[0], [1, 1]], rng=rng()), "labels are not all of one"),
+        (
+            lambda: from_arrays([[1, 2], [3]], [0, 1], rng=rng()),
+            "images do not all have the",
+        ),
+        (lambda: from_arrays(np.eye(2), [[0], [1, 1]], rng=rng()), "labels do not all have"),
         (
             lambda: from_arrays(np.eye(2), np.array([0, 2**64 - 1], np.uint64), rng=rng()),
             "label 18446744073709551615 is too large",
@@ -226,7 +229,7 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
                 test_images=np.ones((1, 2), dtype=np.uint8),
                 test_labels=[0],
             ),
-            "give both in one type",
+            "give both the same type",
         ),
     ],
 )

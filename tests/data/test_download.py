@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from tests.data.file_server import FileServer, serving
 
-from fedraw.data.download import NotServed, Patience, download
+from fedraw.data.download import DownloadFailed, RetryPolicy, download
 from fedraw.errors import FedrawError
 
 CONTENT = random.Random(0).randbytes(1_000_000)
 OTHER = random.Random(1).randbytes(1_000_000)
 SUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-HASTY = Patience(attempts=3, wait=0.01, timeout=5)
-ONCE = Patience(attempts=1, wait=0.01, timeout=5)
+HASTY = RetryPolicy(attempts=3, wait=0.01, timeout=5)
+ONCE = RetryPolicy(attempts=1, wait=0.01, timeout=5)
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ class Download:
         self.said: list[str] = []
         self.told: list[tuple[str, int, int]] = []
 
-    def __call__(self, url: str, checksum: str | None = SUM, patience: Patience = HASTY) -> bytes:
+    def __call__(self, url: str, checksum: str | None = SUM, retry: RetryPolicy = HASTY) -> bytes:
         download(
             url,
             self.target,
             checksum,
             progress=lambda *now: self.told.append(now),
-            say=self.said.append,
-            patience=patience,
+            notify=self.said.append,
+            retry=retry,
         )
         assert [file.name for file in self.target.parent.iterdir()] == ["a.zip"]
         return self.target.read_bytes()
@@ -80,10 +80,12 @@ def test_a_cut_connection_is_taken_up_where_it_broke(server: FileServer, get: Do
 def test_the_next_call_goes_on_too(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.cuts = [300_000, 600_000]
-    with pytest.raises(NotServed, match=r"gave up after 1 attempts; 262 kB are kept in .*a\.zip"):
-        get(url, patience=ONCE)
-    with pytest.raises(NotServed, match="kept in"):
-        get(url, patience=ONCE)
+    with pytest.raises(
+        DownloadFailed, match=r"gave up after 1 attempts; 262 kB are kept in .*a\.z"
+    ):
+        get(url, retry=ONCE)
+    with pytest.raises(DownloadFailed, match="kept in"):
+        get(url, retry=ONCE)
     assert get(url) == CONTENT
     assert [asked.status for asked in server.asked] == [200, 206, 206]
     assert sum(asked.sent for asked in server.asked) < 1_200_000
@@ -96,7 +98,7 @@ def test_a_server_that_knows_no_ranges_starts_anew(server: FileServer, get: Down
     assert [(asked.status, asked.sent) for asked in server.asked] == [
         (200, 400_000), (200, 1_000_000),
     ]  # fmt: skip
-    assert "starting anew" in get.said[1]
+    assert "starting again" in get.said[1]
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -106,8 +108,8 @@ def test_a_file_that_changed_is_never_mixed_with_the_old(
     server.tags = tags
     url = server.add("a", OTHER[:900_000])
     server.cuts = [400_000]
-    with pytest.raises(NotServed):
-        get(url, patience=ONCE)
+    with pytest.raises(DownloadFailed):
+        get(url, retry=ONCE)
     server.add("a", CONTENT)
     assert get(url, checksum=None) == CONTENT
 
@@ -116,8 +118,8 @@ def test_a_file_that_shrank_below_the_part_starts_anew(server: FileServer, get: 
     server.tags = False
     url = server.add("a", OTHER)
     server.cuts = [900_000]
-    with pytest.raises(NotServed):
-        get(url, patience=ONCE)
+    with pytest.raises(DownloadFailed):
+        get(url, retry=ONCE)
     server.add("a", CONTENT[:500_000])
     assert get(url, checksum=None) == CONTENT[:500_000]
     assert [asked.status for asked in server.asked] == [200, 416, 200]
@@ -125,7 +127,7 @@ def test_a_file_that_shrank_below_the_part_starts_anew(server: FileServer, get: 
 
 def test_a_wrong_checksum_names_both_and_leaves_nothing(server: FileServer, get: Download) -> None:
     found = f"sha256:{hashlib.sha256(OTHER).hexdigest()}"
-    with pytest.raises(FedrawError, match=f"has {found}, and {SUM} is published.*try again"):
+    with pytest.raises(FedrawError, match=f"has {found}, but {SUM} is published.*try again"):
         get(server.add("a", OTHER))
     assert list(get.target.parent.iterdir()) == []
     assert get(server.add("a", CONTENT)) == CONTENT
@@ -141,7 +143,7 @@ def test_a_server_in_trouble_is_asked_again(status: int, server: FileServer, get
 
 def test_but_not_forever(server: FileServer, get: Download) -> None:
     server.statuses = [500] * 9
-    with pytest.raises(NotServed, match=r"answered 500 .*; gave up after 3 attempts$"):
+    with pytest.raises(DownloadFailed, match=r"answered 500 .*; gave up after 3 attempts$"):
         get(server.add("a", CONTENT))
     assert len(server.asked) == 3
 
@@ -149,7 +151,7 @@ def test_but_not_forever(server: FileServer, get: Download) -> None:
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_a_refusal_is_not_repeated(status: int, server: FileServer, get: Download) -> None:
     server.statuses = [status]
-    with pytest.raises(NotServed, match=f"answered {status}"):
+    with pytest.raises(DownloadFailed, match=f"answered {status}"):
         get(server.add("a", CONTENT))
     assert len(server.asked) == 1
     assert list(get.target.parent.iterdir()) == []
@@ -159,21 +161,21 @@ def test_a_server_that_is_not_there(get: Download) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/a"
-        with pytest.raises(NotServed, match=f"{url} cannot be reached .*refused"):
+        with pytest.raises(DownloadFailed, match=f"{url} cannot be reached .*refused"):
             get(url)
     assert get.said == []
 
 
 @pytest.mark.parametrize("url", ["http://no-such-host.invalid/a", "ftp//nonsense"])
 def test_an_address_that_leads_nowhere(url: str, get: Download) -> None:
-    with pytest.raises(NotServed, match="cannot be"):
+    with pytest.raises(DownloadFailed, match="cannot be"):
         get(url)
 
 
 def test_a_server_that_falls_silent(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.hang, server.cuts = threading.Event(), [400_000]
-    assert get(url, patience=Patience(attempts=2, wait=0.01, timeout=0.3)) == CONTENT
+    assert get(url, retry=RetryPolicy(attempts=2, wait=0.01, timeout=0.3)) == CONTENT
     assert server.asked[1].status == 206
 
 
@@ -188,8 +190,8 @@ def test_a_part_of_unknown_origin_is_not_used(note: str, server: FileServer, get
 def test_a_part_that_is_whole_needs_no_server(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.cuts = [999_999]
-    with pytest.raises(NotServed):
-        get(url, patience=ONCE)
+    with pytest.raises(DownloadFailed):
+        get(url, retry=ONCE)
     have = get.part.stat().st_size
     with get.part.open("ab") as part:
         part.write(CONTENT[have:])

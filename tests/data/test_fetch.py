@@ -16,12 +16,12 @@ import pytest
 from tests.data.file_server import FileServer, serving
 from tests.data.small_archives import BATCHES, at, served, tarred, zipped
 
-from fedraw.data.download import Patience
-from fedraw.data.fetch import How, fetch
-from fedraw.data.releases import BY_NAME, Here, Release, Source, here
+from fedraw.data.download import RetryPolicy
+from fedraw.data.fetch import FetchOptions, fetch
+from fedraw.data.releases import RELEASES, LocalCopy, Release, Source, local_copy
 from fedraw.errors import BadInput, FedrawError
 
-HASTY = How(patience=Patience(attempts=2, wait=0.01, timeout=5))
+HASTY = FetchOptions(retry=RetryPolicy(attempts=2, wait=0.01, timeout=5))
 LAYOUT = {
     "emnist": {
         f"EMNIST/raw/emnist-balanced-{part}-ubyte.gz"
@@ -66,40 +66,40 @@ def only(release: Release, source: Source) -> Release:
     return replace(release, sources=(source,))
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", RELEASES)
 def test_a_release_comes_whole_and_only_once(name: str, server: FileServer, tmp_path: Path) -> None:
     release = served(name, server)
     root = tmp_path / "not yet there"
-    assert fetch(release, root, how=HASTY) is True
+    assert fetch(release, root, options=HASTY) is True
     assert files(root) == LAYOUT[name] | archives(release)
-    assert here(release, root) is Here.whole
+    assert local_copy(release, root) is LocalCopy.complete
     assert len(server.asked) == len(release.sources)
-    assert fetch(release, root, how=HASTY) is False
+    assert fetch(release, root, options=HASTY) is False
     assert len(server.asked) == len(release.sources)
 
 
 def test_force_fetches_anew(cifar10: Release, server: FileServer, tmp_path: Path) -> None:
-    fetch(cifar10, tmp_path, how=HASTY)
+    fetch(cifar10, tmp_path, options=HASTY)
     damaged = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
     damaged.write_bytes(b"")
-    assert fetch(cifar10, tmp_path, how=replace(HASTY, force=True)) is True
+    assert fetch(cifar10, tmp_path, options=replace(HASTY, force=True)) is True
     assert damaged.read_bytes() == b"test_batch.bin"
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", RELEASES)
 def test_archives_can_be_removed(name: str, server: FileServer, tmp_path: Path) -> None:
-    fetch(served(name, server), tmp_path, how=replace(HASTY, remove_archive=True))
+    fetch(served(name, server), tmp_path, options=replace(HASTY, remove_archive=True))
     assert files(tmp_path) == LAYOUT[name]
-    assert fetch(served(name, server), tmp_path, how=HASTY) is False
+    assert fetch(served(name, server), tmp_path, options=HASTY) is False
 
 
 def test_only_what_is_missing_is_fetched(server: FileServer, tmp_path: Path) -> None:
     release = served("isic2019", server)
-    fetch(release, tmp_path, how=replace(HASTY, remove_archive=True))
+    fetch(release, tmp_path, options=replace(HASTY, remove_archive=True))
     (tmp_path / "ISIC_2019" / "ISIC_2019_Training_Metadata.csv").unlink()
     server.asked.clear()
-    assert fetch(release, tmp_path, how=HASTY) is True
+    assert fetch(release, tmp_path, options=HASTY) is True
     assert [asked.path for asked in server.asked] == ["/ISIC_2019_Training_Metadata.csv"]
     assert files(tmp_path) == LAYOUT["isic2019"]
 
@@ -112,9 +112,9 @@ def test_an_archive_put_there_by_hand_is_used(
     content = server.files.pop(f"/{source.file}")
     (tmp_path / "downloads" / source.file).write_bytes(content)
     said: list[str] = []
-    assert fetch(cifar10, tmp_path, how=replace(HASTY, say=said.append)) is True
+    assert fetch(cifar10, tmp_path, options=replace(HASTY, notify=said.append)) is True
     assert server.asked == []
-    assert said == [f"{tmp_path}/downloads/{source.file} is there and is used"]
+    assert said == [f"using {tmp_path}/downloads/{source.file}, which is already there"]
 
 
 def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
@@ -123,10 +123,10 @@ def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
     archive = tmp_path / "downloads" / cifar10.sources[0].file
     archive.parent.mkdir()
     archive.write_bytes(b"a page that asks for a password")
-    with pytest.raises(BadInput, match=r"tar\.gz: has sha256:.*, and sha256:.*--force"):
-        fetch(cifar10, tmp_path, how=HASTY)
+    with pytest.raises(BadInput, match=r"tar\.gz: has sha256:.*, but sha256:.*--force"):
+        fetch(cifar10, tmp_path, options=HASTY)
     assert archive.exists()
-    assert fetch(cifar10, tmp_path, how=replace(HASTY, force=True)) is True
+    assert fetch(cifar10, tmp_path, options=replace(HASTY, force=True)) is True
 
 
 @pytest.mark.parametrize("status", [403, 404])
@@ -136,20 +136,20 @@ def test_a_refusal_says_how_to_go_on_by_hand(
     release = served("ham10000", server)
     server.statuses = [200, status]
     with pytest.raises(FedrawError) as caught:
-        fetch(release, tmp_path, how=HASTY)
+        fetch(release, tmp_path, options=HASTY)
     message = str(caught.value)
     assert f"{server.url}/HAM10000_images_part_1.zip answered {status}" in message
     assert release.homepage in message
-    assert f"put it as HAM10000_images_part_1.zip into {tmp_path / 'downloads'}" in message
+    assert f"save it as HAM10000_images_part_1.zip in {tmp_path / 'downloads'}" in message
 
 
 def test_without_network_the_address_and_the_way_by_hand_are_named(tmp_path: Path) -> None:
     with serving() as gone:
         release = served("emnist", gone)
     with pytest.raises(FedrawError) as caught:
-        fetch(release, tmp_path, how=HASTY)
+        fetch(release, tmp_path, options=HASTY)
     assert f"{gone.url}/emnist-gzip.zip cannot be reached" in str(caught.value)
-    assert f"put it as emnist-gzip.zip into {tmp_path / 'downloads'}" in str(caught.value)
+    assert f"save it as emnist-gzip.zip in {tmp_path / 'downloads'}" in str(caught.value)
 
 
 def test_a_wrong_checksum_unpacks_nothing(
@@ -157,7 +157,7 @@ def test_a_wrong_checksum_unpacks_nothing(
 ) -> None:
     server.add(cifar10.sources[0].file, tarred({"cifar-10-batches-bin/test_batch.bin": b"evil"}))
     with pytest.raises(FedrawError, match="is published; it was removed, so try again"):
-        fetch(cifar10, tmp_path, how=HASTY)
+        fetch(cifar10, tmp_path, options=HASTY)
     assert files(tmp_path) == set()
 
 
@@ -167,7 +167,7 @@ def test_a_hostile_archive_without_checksum_writes_nothing(
     release = served("isic2019", server)
     hostile = at(server, release.sources[2], zipped({"../../ISIC_1.jpg": b"evil"}))
     with pytest.raises(BadInput, match="leaves the folder"):
-        fetch(only(release, hostile), tmp_path / "root", how=HASTY)
+        fetch(only(release, hostile), tmp_path / "root", options=HASTY)
     assert files(tmp_path) == {"root/downloads/ISIC_2019_Training_Input.zip"}
 
 
@@ -176,8 +176,8 @@ def test_an_archive_with_too_few_images_is_not_the_release(
 ) -> None:
     release = served("isic2019", server)
     few = replace(release.sources[2], count=2)
-    with pytest.raises(FedrawError, match=r"fewer ISIC_\*\.jpg than isic2019 has"):
-        fetch(only(release, few), tmp_path, how=HASTY)
+    with pytest.raises(FedrawError, match=r"fewer ISIC_\*\.jpg than isic2019"):
+        fetch(only(release, few), tmp_path, options=HASTY)
 
 
 def test_a_disk_too_small_is_seen_before(
@@ -185,14 +185,14 @@ def test_a_disk_too_small_is_seen_before(
 ) -> None:
     large = replace(cifar10, unpacked=10**18)
     with pytest.raises(FedrawError, match=r"cifar10 needs .* 1000000000 GB unpacked.*free.*--data"):
-        fetch(large, tmp_path, how=HASTY)
+        fetch(large, tmp_path, options=HASTY)
     assert server.asked == []
 
 
 def test_a_root_that_cannot_be(cifar10: Release, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="Not a directory"):
-        fetch(cifar10, tmp_path / "file" / "root", how=HASTY)
+        fetch(cifar10, tmp_path / "file" / "root", options=HASTY)
 
 
 CHILD = """
@@ -219,9 +219,9 @@ def test_a_killed_unpacking_never_looks_whole(
         assert killed.stdout is not None
         assert killed.stdout.readline() == "three\n"
         killed.kill()
-    assert here(cifar10, tmp_path) is Here.absent
+    assert local_copy(cifar10, tmp_path) is LocalCopy.absent
     assert (tmp_path / "cifar-10-batches-bin.part").is_dir()
-    assert fetch(cifar10, tmp_path, how=HASTY) is True
+    assert fetch(cifar10, tmp_path, options=HASTY) is True
     assert files(tmp_path) == LAYOUT["cifar10"] | archives(cifar10)
     assert len(server.asked) == 1
 
@@ -231,11 +231,11 @@ def test_two_at_once_do_not_spoil_each_other(cifar10: Release, tmp_path: Path) -
         assert first.stdout is not None
         assert first.stdout.readline() == "three\n"
         with pytest.raises(
-            BadInput, match=r"another 'fedraw data fetch' is at work in .*downloads"
+            BadInput, match=r"another 'fedraw data fetch' is running in .*downloads"
         ):
-            fetch(cifar10, tmp_path, how=HASTY)
+            fetch(cifar10, tmp_path, options=HASTY)
         first.kill()
-    assert fetch(cifar10, tmp_path, how=HASTY) is True
+    assert fetch(cifar10, tmp_path, options=HASTY) is True
 
 
 def test_a_disk_that_fills_up_while_downloading(server: FileServer, tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_disk_that_fills_up_while_downloading(server: FileServer, tmp_path: Pa
         _, told = full.communicate(timeout=60)
     last = told.splitlines()[-1]
     assert "resnet18-f37072fd.pth.part: File too large after" in last
-    assert "the same command goes on there" in last
-    assert fetch(only(release, weights), tmp_path, how=HASTY) is True
+    assert "repeat the command to resume" in last
+    assert fetch(only(release, weights), tmp_path, options=HASTY) is True
     assert [asked.status for asked in server.asked] == [200, 206]
 
 
@@ -260,9 +260,9 @@ def test_a_disk_that_fills_up_while_unpacking(
     with child(large, tmp_path, before=limit) as full:
         _, told = full.communicate(timeout=60)
     assert "cannot be unpacked to" in told.splitlines()[-1]
-    assert "(File too large); make room" in told.splitlines()[-1]
+    assert "(File too large); free some space" in told.splitlines()[-1]
     assert files(tmp_path) == archives(large)
-    assert fetch(large, tmp_path, how=HASTY) is True
+    assert fetch(large, tmp_path, options=HASTY) is True
     assert len(server.asked) == 1
 
 
@@ -279,7 +279,7 @@ def test_who_stops_it_keeps_what_has_arrived(
         stopped.send_signal(stop)
         stopped.communicate(timeout=60)
     assert files(tmp_path) == {f"downloads/{part.name}", f"downloads/{part.name}.json"}
-    assert fetch(only(release, weights), tmp_path, how=HASTY) is True
+    assert fetch(only(release, weights), tmp_path, options=HASTY) is True
     assert server.asked[1].status == 206
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedraw.data.catalog import load
-from fedraw.data.histograms import Histogram, labels_only
+from fedraw.data.catalog import Histogram, labels_only, load
 from fedraw.errors import BadInput
 from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts, Scenario
@@ -68,7 +67,7 @@ def test_impossible_histograms_are_refused(histogram: Histogram, words: str) -> 
 
 
 def test_there_is_no_file_to_name() -> None:
-    with pytest.raises(BadInput, match="'emnist-labels' has no path"):
+    with pytest.raises(BadInput, match="'emnist-labels' takes no path"):
         load("emnist-labels", path=Path("emnist.npz"), rng=rng())
 
 

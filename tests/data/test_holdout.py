@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.data.holdout import grouped, unstratified
+from fedraw.data.splits import grouped_holdout, random_holdout
 
 SEEDS = st.integers(0, 2**32)
 
@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 2**32)
 def test_no_group_is_on_both_sides(
     groups: np.ndarray[tuple[int], np.dtype[np.int64]], share: float, seed: int
 ) -> None:
-    kept, held = grouped(groups, share, np.random.default_rng(seed))
+    kept, held = grouped_holdout(groups, share, np.random.default_rng(seed))
     assert sorted([*kept, *held]) == list(range(len(groups)))
     assert not set(groups[kept]) & set(groups[held])
     assert len(kept) >= 1
@@ -28,25 +28,28 @@ def test_no_group_is_on_both_sides(
 
 
 def test_groups_of_one_are_drawn_in_the_exact_share() -> None:
-    kept, held = grouped(np.arange(100), 0.2, np.random.default_rng(0))
+    kept, held = grouped_holdout(np.arange(100), 0.2, np.random.default_rng(0))
     assert (len(kept), len(held)) == (80, 20)
 
 
 def test_a_single_group_is_kept() -> None:
-    assert [len(p) for p in grouped(np.zeros(9, int), 0.5, np.random.default_rng(0))] == [9, 0]
+    assert [len(p) for p in grouped_holdout(np.zeros(9, int), 0.5, np.random.default_rng(0))] == [
+        9,
+        0,
+    ]
 
 
 @given(n=st.integers(0, 50), share=st.floats(0, 0.99), seed=SEEDS)
 def test_unstratified_parts_everything(n: int, share: float, seed: int) -> None:
-    kept, held = unstratified(n, share, np.random.default_rng(seed))
+    kept, held = random_holdout(n, share, np.random.default_rng(seed))
     assert sorted([*kept, *held]) == list(range(n))
     assert len(held) == round(share * n)
 
 
 def test_the_draw_of_earlier_results_is_the_same() -> None:
-    kept, held = unstratified(10, 0.2, np.random.default_rng(0))
+    kept, held = random_holdout(10, 0.2, np.random.default_rng(0))
     drawn = np.random.default_rng(0).permutation(10)
     assert (kept.tolist(), held.tolist()) == (sorted(drawn[2:]), sorted(drawn[:2]))
     untouched = np.random.default_rng(0)
-    unstratified(10, 0.0, untouched)
+    random_holdout(10, 0.0, untouched)
     assert untouched.random() == np.random.default_rng(0).random()

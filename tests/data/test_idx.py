@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.data.releases_on_disk import Bytes, idx
 
-from fedraw.data.idx import read_idx
+from fedraw.data.emnist import read_idx
 from fedraw.errors import BadInput
 
 ANY_BYTES = arrays.arrays(np.uint8, arrays.array_shapes(max_dims=4, max_side=5, min_side=0))
@@ -38,7 +38,7 @@ GOOD = idx(np.zeros((2, 3), np.uint8))
         (idx(np.zeros(6, np.uint8)), "begins with 00 00 08 01.*2 axes"),
         (b"\0\0\x0d" + GOOD[3:], "begins with 00 00 0d 02"),
         (GOOD[:8], "begins with 00 00 08 02"),
-        (GOOD[:-1], r"has 17 bytes, and its header promises 18 \(2 x 3\); download it again"),
+        (GOOD[:-1], r"has 17 bytes, but its header promises 18 \(2 x 3\); download it again"),
         (GOOD + b"!", "has 19 bytes.*promises 18"),
     ],
 )

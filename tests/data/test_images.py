@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.data.images import Images
+from fedraw.data.dataset import Images
 
 TEN = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)
 rows = st.lists(st.integers(0, 9), max_size=12)

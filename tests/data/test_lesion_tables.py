@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.data.lesion_tables import read_ham10000, read_isic2019
+from fedraw.data.lesions import read_ham10000, read_isic2019
 from fedraw.errors import BadInput
 
 HAM = "lesion_id,image_id,dx\nH1,ISIC_1,nv\nH1,ISIC_2,nv\nH2,ISIC_3,df\n"
@@ -54,11 +54,11 @@ def test_an_image_without_a_lesion_id_is_its_own_group(tmp_path: Path) -> None:
         ("", "'lesion_id' is missing .found nothing"),
         (HAM.replace("df", "dff"), "ISIC_3 has the unknown dx 'dff'; did you mean 'df'"),
         (HAM + "H3,ISIC_4\n", "ISIC_4 has the unknown dx ''"),
-        (HAM + "H3,ISIC_1,nv\n", "line 5: ISIC_1 stands twice; keep one row"),
+        (HAM + "H3,ISIC_1,nv\n", "line 5: ISIC_1 is listed twice; keep one row"),
         (HAM + "H3,,nv\n", "line 5: no image_id"),
         (HAM.split("\n", maxsplit=1)[0], "lists no images"),
         (HAM.encode("utf-16"), "is not UTF-8"),
-        (HAM + 'H3,"ISIC_4\n' + "x" * 200_000, "is no table .*field larger"),
+        (HAM + 'H3,"ISIC_4\n' + "x" * 200_000, "is not a table .*field larger"),
     ],
 )
 def test_what_is_wrong_in_ham10000_is_named(
@@ -71,14 +71,14 @@ def test_what_is_wrong_in_ham10000_is_named(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("ISIC_9,0,0,0,0,0,0,0,0,0", "ISIC_9 is of class none; give it exactly one of MEL, NV"),
-        ("ISIC_9,1,0,1,0,0,0,0,0,0", "ISIC_9 is of class MEL and BCC"),
-        ("ISIC_9,0,0,0,0,0,0,0,0,1", "ISIC_9 is of class UNK"),
+        ("ISIC_9,0,0,0,0,0,0,0,0,0", "ISIC_9 has class none; give it exactly one of MEL, NV"),
+        ("ISIC_9,1,0,1,0,0,0,0,0,0", "ISIC_9 has class MEL and BCC"),
+        ("ISIC_9,0,0,0,0,0,0,0,0,1", "ISIC_9 has class UNK"),
         ("ISIC_9,yes,0,0,0,0,0,0,0,0", "ISIC_9 has MEL = 'yes'; write 0.0 or 1.0"),
         ("ISIC_9,nan,0,0,0,0,0,0,0,0", "ISIC_9 has MEL = 'nan'"),
         ("ISIC_9,0,0.5,0,0,0,0,0,0,0", "ISIC_9 has NV = '0.5'"),
         ("ISIC_9,1", "ISIC_9 has NV = ''"),
-        ("ISIC_1,1,0,0,0,0,0,0,0,0", "line 4: ISIC_1 stands twice"),
+        ("ISIC_1,1,0,0,0,0,0,0,0,0", "line 4: ISIC_1 is listed twice"),
     ],
 )
 def test_what_is_wrong_in_isic2019_is_named(tmp_path: Path, row: str, words: str) -> None:

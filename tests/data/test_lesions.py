@@ -118,7 +118,7 @@ def test_grouped_keeps_both_images_of_a_lesion_on_one_side(
 def test_grouped_needs_the_table_of_lesions(tmp_path: Path) -> None:
     lay_out_isic2019(tmp_path, metadata=False)
     assert len(lesions("isic2019", tmp_path, holdout="random").images) == 32
-    with pytest.raises(BadInput, match=r"ISIC_2019_Training_Metadata\.csv is not there"):
+    with pytest.raises(BadInput, match=r"ISIC_2019_Training_Metadata\.csv does not exist"):
         lesions("isic2019", tmp_path, holdout="grouped")
 
 

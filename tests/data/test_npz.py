@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraw.data.npz import load_npz
+from fedraw.data.arrays import load_npz
 from fedraw.errors import BadInput
+from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.spec import Spec
 
 GOOD: dict[str, Any] = {"images": np.zeros((4, 2, 2), dtype=np.uint8), "labels": [0, 0, 1, 1]}
 
@@ -71,6 +73,23 @@ def test_what_is_wrong_in_a_file_is_named(
     with pytest.raises(BadInput, match=words) as caught:
         load(path)
     assert str(path) in str(caught.value)
+
+
+def test_labels_that_do_not_start_at_0_are_told_from_which_numbers_they_go(tmp_path: Path) -> None:
+    spec = Spec.read(
+        {
+            "data": {"name": "npz", "path": str(saved(tmp_path, labels=[1, 1, 2, 2]))},
+            "partition": {
+                "clients": 2,
+                "rare_labels": [2],
+                "clients_per_rare_label": 1,
+                "clients_per_common_label": 1,
+            },
+            "training": {"kind": "none"},
+        }
+    )
+    with pytest.raises(BadInput, match=r"label number 0 has no training samples.*numbered 1, 2;"):
+        Scenario.of(spec, 1)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.data import catalog
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.data.reduce import fewer, smaller
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset
+from fedraw.data.splits import downscale, limit_per_label
 from fedraw.errors import BadInput
 
 
@@ -35,7 +36,7 @@ def test_no_label_has_more_than_asked_and_none_loses_more(
     labels: list[int], most: int, test_most: int
 ) -> None:
     whole = toy(labels)
-    part = fewer(whole, most, test_most, rng())
+    part = limit_per_label(whole, most, test_most, rng())
     counts = np.bincount(whole.labels, minlength=3)
     np.testing.assert_array_equal(np.bincount(part.labels, minlength=3), np.minimum(counts, most))
     np.testing.assert_array_equal(
@@ -51,8 +52,8 @@ def test_no_label_has_more_than_asked_and_none_loses_more(
 
 def test_the_draw_depends_on_the_generator_alone() -> None:
     whole = toy([0] * 20)
-    one, same = (fewer(whole, 5, None, rng()).images[:] for _ in range(2))
-    other = fewer(whole, 5, None, np.random.default_rng(1)).images[:]
+    one, same = (limit_per_label(whole, 5, None, rng()).images[:] for _ in range(2))
+    other = limit_per_label(whole, 5, None, np.random.default_rng(1)).images[:]
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 
@@ -60,11 +61,11 @@ def test_the_draw_depends_on_the_generator_alone() -> None:
 def test_a_smaller_image_is_the_mean_of_blocks() -> None:
     image = np.array([[0, 2, 10, 10], [4, 2, 10, 14]] * 2, np.uint8).reshape(1, 1, 4, 4)
     data = from_arrays(image, [0], test_images=image, test_labels=[0], label_names=["a"])
-    small = smaller(data, 2)
+    small = downscale(data, 2)
     assert small.images[:].tolist() == [[[[2, 11], [2, 11]]]]
     assert small.images.dtype == np.uint8
     assert small.notes == ("arrays: images of 2x2, official 4x4",)
-    assert smaller(data, 4) is data
+    assert downscale(data, 4) is data
 
 
 @pytest.mark.parametrize("size", [0, 3, 5, 16])
@@ -79,5 +80,5 @@ def test_digits_of_four_pixels() -> None:
 
 @pytest.mark.parametrize("limits", [(0, None), (None, -1)])
 def test_no_images_at_all_are_refused(limits: tuple[int | None, int | None]) -> None:
-    with pytest.raises(BadInput, match="leaves no image; give a number from 1 on"):
-        fewer(toy([0, 1]), *limits, rng())
+    with pytest.raises(BadInput, match="leaves no image; give a number from 1 up"):
+        limit_per_label(toy([0, 1]), *limits, rng())

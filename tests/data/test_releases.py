@@ -6,23 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.data.histograms import HAM10000, ISIC2019
-from fedraw.data.releases import BY_NAME, Here, Source, damage, find, here, missing
+from fedraw.data.releases import RELEASES, LocalCopy, Source, damage, find, local_copy, missing
 from fedraw.errors import BadInput
 
 HEX = {"md5": 32, "sha256": 64}
 
 
-def test_what_is_published_agrees_with_the_histograms() -> None:
-    assert (find("ham10000").images, find("ham10000").labels) == (10_015, len(HAM10000))
-    assert find("ham10000").images == sum(HAM10000.values())
-    assert (find("isic2019").images, find("isic2019").labels) == (25_331, len(ISIC2019))
-    assert find("isic2019").images == sum(ISIC2019.values())
+def test_the_counts_add_up_to_the_published_numbers() -> None:
+    sizes = {name: (release.images, release.labels) for name, release in RELEASES.items()}
+    assert sizes == {
+        "emnist": (131_600, 47),
+        "cifar10": (60_000, 10),
+        "ham10000": (10_015, 7),
+        "isic2019": (25_331, 8),
+        "resnet18": (0, 0),
+    }
     images = [source.count for source in find("ham10000").sources if source.kind == "zip"]
     assert sum(images) == find("ham10000").images
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", RELEASES)
 def test_every_release_says_where_it_is_from_and_how_it_is_verified(name: str) -> None:
     release = find(name)
     assert release.licence and release.citation and release.title
@@ -39,19 +42,21 @@ def test_every_release_says_where_it_is_from_and_how_it_is_verified(name: str) -
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(BadInput, match="unknown dataset 'cifar'; did you mean 'cifar10'"):
         find("cifar")
 
 
 def test_a_folder_holds_nothing_a_part_or_all(tmp_path: Path) -> None:
     release = find("emnist")
-    assert here(release, tmp_path) is Here.absent
+    assert local_copy(release, tmp_path) is LocalCopy.absent
     raw = tmp_path / "EMNIST" / "raw"
     raw.mkdir(parents=True)
     for n in range(4):
         assert missing(release, tmp_path) == list(release.sources)
         (raw / f"emnist-balanced-{n}.gz").touch()
-        assert here(release, tmp_path) is (Here.whole if n == 3 else Here.part)
+        assert local_copy(release, tmp_path) is (
+            LocalCopy.complete if n == 3 else LocalCopy.partial
+        )
 
 
 def test_only_what_is_not_there_is_missing(tmp_path: Path) -> None:
@@ -67,4 +72,4 @@ def test_a_checksum_tells_the_published_file_from_another(tmp_path: Path) -> Non
     right = "md5:900150983cd24fb0d6963f7d28e17f72"
     assert damage(Source("", "a", 3, right, "file", "", "a"), path) is None
     wrong = damage(Source("", "a", 3, "md5:00", "file", "", "a"), path)
-    assert wrong == f"has {right}, and md5:00 is published"
+    assert wrong == f"has {right}, but md5:00 is published"

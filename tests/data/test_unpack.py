@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.data.small_archives import packed_as, tarred, zipped
 
+from fedraw.data.fetch import unpack
 from fedraw.data.releases import Kind, Source
-from fedraw.data.unpack import unpack
 from fedraw.errors import BadInput
 
 IMAGES = Source("http://official/a", "a", 0, None, "zip", "set/images", "ISIC_*.jpg", count=2)
@@ -96,7 +96,7 @@ def test_a_damaged_archive_leaves_nothing(kind: Kind, keep: float, tmp_path: Pat
     source = replace(IMAGES, kind=kind)
     content = packed_as(source, {f"ISIC_{n}.jpg": bytes(range(256)) * 9 for n in range(9)})
     end = int(keep * len(content)) if isinstance(keep, float) else keep
-    with pytest.raises(BadInput, match=r"a: damaged or no .* archive .*--force"):
+    with pytest.raises(BadInput, match=r"a: is damaged or not a .* archive .*--force"):
         unpacked(content[:end], tmp_path, source)
     assert not (tmp_path / "set" / "images").exists()
 
@@ -109,7 +109,7 @@ def test_a_flipped_bit_is_found_by_the_crc_of_a_zip(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_something_else_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds no ISIC_\*\.jpg; it is not http://official/a"):
+    with pytest.raises(BadInput, match=r"contains no ISIC_\*\.jpg; it is not http://official/a"):
         unpacked(tarred({"cat.jpg": b""}), tmp_path, replace(IMAGES, kind="tar.gz"))
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-import sys
 import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import precision_recall_fscore_support
 
-from fedraw.errors import MissingExtra
+from fedraw.core.types import Floats
 from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
 
 # Label 0: 3 of 4 right, the other taken for 1. Label 1: 1 of 2 right, the other taken for 0.
@@ -27,7 +29,6 @@ def test_memory_does_not_grow_with_the_square_of_the_labels() -> None:
     classes = 5_000
     labels = np.arange(classes).repeat(2)
     predictions = (labels * 7) % classes
-    accuracy_metrics(LABELS, PREDICTIONS, 2, rare=[1])  # imports scikit-learn
     tracemalloc.start()
     recall_per_label(labels, predictions, classes)
     accuracy_metrics(labels, predictions, classes, rare=[3])
@@ -89,7 +90,26 @@ def test_without_a_test_set_everything_is_undefined() -> None:
     assert set(accuracy_metrics(NONE, NONE, 2, [0]).values()) == {None}
 
 
-def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    with pytest.raises(MissingExtra, match=r"fedraw\[sim\]"):
-        accuracy_metrics(LABELS, PREDICTIONS, 2, [0])
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_the_scores_are_those_of_scikit_learn_bit_for_bit(
+    classes: int, samples: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    labels, predictions = rng.integers(classes, size=(2, samples))
+    present = np.unique(labels)
+    rare = [label for label in range(classes) if label % 2]
+    is_rare = np.isin(present, rare)
+
+    def scikit(beta: float) -> tuple[Floats, Floats]:
+        _, recall, score, _ = precision_recall_fscore_support(
+            labels, predictions, labels=present, beta=beta, zero_division=0
+        )
+        return recall, score
+
+    (recall, f1), (_, f2) = scikit(1), scikit(2)
+    metrics = accuracy_metrics(labels, predictions, classes, rare)
+    assert metrics["MacroF1"] == 100 * f1.mean()
+    if is_rare.any():
+        assert metrics["AvgRare"] == 100 * recall[is_rare].mean()
+        assert metrics["RareF1"] == 100 * f1[is_rare].mean()
+        assert metrics["RareF2"] == 100 * f2[is_rare].mean()

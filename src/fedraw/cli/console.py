@@ -20,7 +20,7 @@ from fedraw.core.text import printable
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from fedraw.data.progress import Progress as DataProgress
+    from fedraw.data.root import Progress as DataProgress
     from fedraw.experiments.cells import Cell, CellProgress
 
 

@@ -1,59 +1,69 @@
-"""fedraw data: the public data sets, where they come from and whether they are whole."""
+"""`fedraw data`: list, fetch and check the public datasets."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
 from fedraw.cli import console
-from fedraw.data.progress import Progress
-from fedraw.data.releases import BY_NAME, Here, Release, damage, find, here, size_text
-from fedraw.data.root import data_root
+from fedraw.data.releases import (
+    RELEASES,
+    CheckReport,
+    LocalCopy,
+    Release,
+    damage,
+    find,
+    local_copy,
+    size_text,
+)
+from fedraw.data.root import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
-
-if TYPE_CHECKING:
-    from fedraw.data.check import Checked
 
 data = typer.Typer(
     name="data",
-    help="Public data sets: list, fetch, check.",
+    help="List, fetch and check the public datasets.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-KNOWN = ", ".join(BY_NAME)
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help=f"Of these: {KNOWN}.")]
+KNOWN = ", ".join(RELEASES)
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help=f"One or more of {KNOWN}.")]
 Root = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", envvar="FEDRAW_DATA", help="The data root."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        envvar="FEDRAW_DATA",
+        help="The data root: the folder of the public datasets.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @data.command("list")
 def list_(root: Root = None, json_: Json = False) -> None:
-    """List the data sets that can be fetched, with size, licence and origin."""
+    """List the datasets that can be fetched, with size, licence and origin."""
     if root is not None and not root.is_dir():
-        console.say(f"the data root {root} is not a folder yet; 'fedraw data fetch' makes it")
+        console.say(f"the data root {root} does not exist; 'fedraw data fetch' creates it")
     if json_:
         releases = [
-            release.as_json() | {"here": _here(release, root)} for release in BY_NAME.values()
+            release.as_json() | {"here": _presence(release, root)} for release in RELEASES.values()
         ]
         console.print_json({"data": None if root is None else str(root), "releases": releases})
         return
     console.out.print(_list_table(root))
-    for release in BY_NAME.values():
+    for release in RELEASES.values():
         if release.verified_by != "checksum":
             print(f"{release.name} is verified by {release.verified_by}.")
-    print("Each licence is its owners'; their terms are at the homepage that --json names.")
+    print("The owners' terms are at each dataset's homepage, which --json lists.")
     if root is None:
-        print("No data root is known: --data DIR or FEDRAW_DATA.")
+        print("No data root is set; give --data DIR or set FEDRAW_DATA.")
 
 
 @data.command()
@@ -65,22 +75,22 @@ def fetch(
         bool, typer.Option("--remove-archive", help="Delete the archives once unpacked.")
     ] = False,
 ) -> None:
-    """Download data sets from their owners, verify and unpack them; goes on where it broke off."""
-    from fedraw.data.fetch import How  # needs the extra 'data', which list does not
+    """Download datasets from their owners, verify and unpack them; resume if interrupted."""
+    from fedraw.data.fetch import FetchOptions  # needs the extra 'data', unlike `list`
     from fedraw.data.fetch import fetch as fetch_release
 
     releases = [find(name) for name in names]
     if root is None:
-        raise BadInput("no data root is known; give --data DIR or set FEDRAW_DATA")
-    how = How(force=force, remove_archive=remove_archive, say=console.say)
+        raise BadInput("no data root is set; give --data DIR or set FEDRAW_DATA")
+    options = FetchOptions(force=force, remove_archive=remove_archive, notify=console.say)
     try:
         with console.task_progress() as progress:
             for release in releases:
                 _announce(release)
-                new = fetch_release(release, root, progress, how)
+                new = fetch_release(release, root, progress, options)
                 console.say(f"{release.name}: {'fetched to' if new else 'already in'} {root}")
     except KeyboardInterrupt:
-        console.say("fedraw: interrupted; the same command goes on from here")
+        console.say("fedraw: interrupted; repeat the command to resume")
         raise typer.Exit(130) from None
 
 
@@ -89,13 +99,13 @@ def check(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME…]", help=f"Of these: {KNOWN}; by default all that are there."
+            metavar="[NAME…]", help=f"One or more of {KNOWN}; default: all in the data root."
         ),
     ] = None,
     root: Root = None,
     json_: Json = False,
 ) -> None:
-    """Read every file of data sets: how many images each label has, and what is damaged."""
+    """Read every file of datasets; report the images of each label, and damaged files."""
     wanted = [find(name) for name in names or ()]
     folder = data_root(root)
     with console.task_progress() as progress:
@@ -119,36 +129,36 @@ def _announce(release: Release) -> None:
         console.say(f"{release.name} is verified by {release.verified_by}")
 
 
-def _check_all(root: Path, progress: Progress) -> list[Checked]:
-    found = [_check_if_there(release, root, progress) for release in BY_NAME.values()]
+def _check_all(root: Path, progress: Progress) -> list[CheckReport]:
+    found = [_check_if_there(release, root, progress) for release in RELEASES.values()]
     checked = [one for one in found if one is not None]
     if not checked:
-        raise BadInput(f"{root} holds none of {KNOWN}; 'fedraw data fetch NAME' brings them")
+        raise BadInput(f"{root} has none of {KNOWN}; get one with 'fedraw data fetch NAME'")
     return checked
 
 
-def _check_if_there(release: Release, root: Path, progress: Progress) -> Checked | None:
+def _check_if_there(release: Release, root: Path, progress: Progress) -> CheckReport | None:
     try:
         return _check(release, root, progress)
     except MissingExtra:
         raise
     except BadInput:
-        # Readers know more layouts than the one that fetch makes, so they are asked as well.
-        if here(release, root) == Here.absent:
+        # Readers know more layouts than the one that fetch creates, so they are tried first.
+        if local_copy(release, root) == LocalCopy.absent:
             return None
         raise
 
 
-def _check(release: Release, root: Path, progress: Progress) -> Checked:
-    from fedraw.data import check  # needs the extra 'data'
+def _check(release: Release, root: Path, progress: Progress) -> CheckReport:
+    from fedraw.data import catalog  # needs NumPy
 
     if release.labels:
-        return check.check(release.name, root, progress)
+        return catalog.check(release.name, root, progress)
     return _check_weights(release, root)
 
 
-def _here(release: Release, root: Path | None) -> str | None:
-    return None if root is None else str(here(release, root))
+def _presence(release: Release, root: Path | None) -> str | None:
+    return None if root is None else str(local_copy(release, root))
 
 
 def _list_table(root: Path | None) -> Table:
@@ -158,7 +168,7 @@ def _list_table(root: Path | None) -> Table:
         table.add_column(numbers, justify="right", no_wrap=True)
     for words in ("licence", "from", "here"):
         table.add_column(words, overflow="fold")
-    for release in BY_NAME.values():
+    for release in RELEASES.values():
         table.add_row(
             release.name,
             f"{release.images:,}" if release.images else "–",
@@ -166,30 +176,28 @@ def _list_table(root: Path | None) -> Table:
             size_text(release.download),
             release.licence,
             release.origin,
-            _here(release, root) or "–",
+            _presence(release, root) or "–",
         )
     return table
 
 
-def _check_weights(release: Release, root: Path) -> Checked:
-    from fedraw.data.check import Checked
-
+def _check_weights(release: Release, root: Path) -> CheckReport:
     (source,) = release.sources
     folder = root / source.folder
     path = folder / source.file
     others = sorted(file.name for file in folder.glob("*.pth") if file != path)
-    notes = [f"{name} is not {source.file} of torchvision, so not verified" for name in others]
+    notes = [f"{name} is not {source.file} of torchvision and was not verified" for name in others]
     if not path.exists():
         if not others:
-            raise BadInput(f"{path} does not exist; 'fedraw data fetch {release.name}' brings it")
-        return Checked(release.name, {}, tuple(notes), ())
+            raise BadInput(f"{path} does not exist; get it with 'fedraw data fetch {release.name}'")
+        return CheckReport(release.name, {}, tuple(notes), ())
     wrong = damage(source, path)
     if wrong is None:
         notes.insert(0, f"{source.file} has the published {source.checksum}")
-    return Checked(release.name, {}, tuple(notes), (f"{path} {wrong}",) if wrong else ())
+    return CheckReport(release.name, {}, tuple(notes), (f"{path} {wrong}",) if wrong else ())
 
 
-def _print(checked: Checked) -> None:
+def _print(checked: CheckReport) -> None:
     state = f"{len(checked.damaged):,} damaged or missing" if checked.damaged else "nothing damaged"
     print(f"{checked.name}: {state}")
     if checked.counts:
@@ -200,7 +208,7 @@ def _print(checked: Checked) -> None:
         console.write(f"  ! {file}\n")
 
 
-def _counts_table(checked: Checked) -> Table:
+def _counts_table(checked: CheckReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1), show_edge=False)
     table.add_column("part")
     for numbers in ("images", "labels", "least per label", "most per label"):
@@ -217,7 +225,7 @@ def _counts_table(checked: Checked) -> Table:
     return table
 
 
-def _as_json(root: Path, checked: list[Checked]) -> dict[str, Any]:
+def _as_json(root: Path, checked: list[CheckReport]) -> dict[str, Any]:
     return {
         "data": str(root),
         "whole": not any(one.damaged for one in checked),

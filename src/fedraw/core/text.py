@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -26,6 +27,17 @@ def one_line(text: str) -> str:
     'site 4\\x07'
     """
     return printable(" ".join(text.split()))
+
+
+def several(names: Iterable[str], most: int = 5) -> str:
+    """List at most so many names, and say how many more there are.
+
+    >>> several(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    names = list(names)
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _escaped(character: str) -> str:

@@ -1,4 +1,4 @@
-"""A release that keeps its images in a few large files, split into train and test."""
+"""Reads a release that stores its images in a few large files, split into train and test."""
 
 from __future__ import annotations
 
@@ -10,55 +10,60 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.text import several
 from fedraw.core.types import Ints
-from fedraw.data.cache import Draft, Facts
-from fedraw.data.official import Checked, count_notes, tally
-from fedraw.data.progress import Progress
-from fedraw.data.root import fingerprint, several, stamps
+from fedraw.data.cache import Draft, Facts, fingerprint, stamps
+from fedraw.data.dataset import count_labels
+from fedraw.data.releases import CheckReport, count_notes
+from fedraw.data.root import Progress
 from fedraw.errors import BadInput
 
-# One more whenever the same files come to be read in another way, so that caches are made anew.
-READER = 1
+# Increased whenever the same files are read differently, so that cached arrays are written again.
+_READER_VERSION = 1
 PARTS = ("train", "test")
 
 Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Images with their labels, in one file or in two that belong together."""
+class ReleaseBatch:
+    """Images with their labels, in one file or in two files that belong together.
+
+    `read_file` reads one of the files, and `join` turns their contents into images and labels.
+    """
 
     part: str
     files: tuple[Path, ...]
-    # What a file holds, and how the content of the files becomes images and labels.
     read_file: Callable[[Path], Any]
     join: Callable[..., tuple[Pixels, Ints]]
 
     def read(self) -> tuple[Pixels, Ints]:
+        """Read the images and labels."""
         return self.join(*(self.read_file(file) for file in self.files))
 
 
 @dataclass(frozen=True)
-class Batches:
-    """The batches of a release, and where they were looked for."""
+class BatchedRelease:
+    """The batches of a release; `searched` lists the folders that were searched for them."""
 
     name: str
     root: Path
     label_names: tuple[str, ...]
-    batches: tuple[Batch, ...]
-    looked_in: str
+    batches: tuple[ReleaseBatch, ...]
+    searched: str
 
     @property
     def files(self) -> list[Path]:
+        """All files of the release, whether or not they exist."""
         return [file for batch in self.batches for file in batch.files]
 
     def facts(self) -> Facts:
-        """What the decoded images depend on; refuses what is incomplete."""
+        """Return what the decoded images depend on; raise BadInput if a file is missing."""
         self._refuse_missing(at_most=0)
-        return {"reader": READER, "files": fingerprint(stamps(self.files, self.root))}
+        return {"reader": _READER_VERSION, "files": fingerprint(stamps(self.files, self.root))}
 
     def write(self, draft: Draft, progress: Progress | None) -> Facts:
-        """Images, labels and parts, as numbers into PARTS."""
+        """Write the arrays `images`, `labels` and `part` (an index into PARTS) to the cache."""
         labels: list[Ints] = []
         parts: list[Ints] = []
 
@@ -72,22 +77,22 @@ class Batches:
         draft.write("labels", labels)
         draft.write("part", parts)
         found, part = np.concatenate(labels), np.concatenate(parts)
-        counts = {p: tally(found[part == i], self.label_names) for i, p in enumerate(PARTS)}
+        counts = {p: count_labels(found[part == i], self.label_names) for i, p in enumerate(PARTS)}
         return {"label_names": self.label_names, "notes": count_notes(self.name, counts)}
 
-    def check(self, progress: Progress | None) -> Checked:
-        """Read every file, and go on after a damaged one."""
+    def check(self, progress: Progress | None) -> CheckReport:
+        """Read every file, and continue after a damaged one."""
         self._refuse_missing(at_most=len(self.files) - 1)
         damaged: list[str] = []
         counts = {part: dict.fromkeys(self.label_names, 0) for part in PARTS}
         for batch, _, numbers in self._read("checking", progress, damaged):
-            for label, n in tally(numbers, self.label_names).items():
+            for label, n in count_labels(numbers, self.label_names).items():
                 counts[batch.part][label] += n
-        return Checked(self.name, counts, count_notes(self.name, counts), tuple(damaged))
+        return CheckReport(self.name, counts, count_notes(self.name, counts), tuple(damaged))
 
     def _read(
         self, doing: str, progress: Progress | None, damaged: list[str] | None = None
-    ) -> Iterator[tuple[Batch, Pixels, Ints]]:
+    ) -> Iterator[tuple[ReleaseBatch, Pixels, Ints]]:
         for done, batch in enumerate(self.batches, start=1):
             try:
                 yield (batch, *batch.read())
@@ -102,14 +107,14 @@ class Batches:
         missing = [file for file in self.files if not file.is_file()]
         if len(missing) > at_most:
             raise BadInput(
-                f"dataset {self.name!r} lacks {several([file.name for file in missing])}; looked "
-                f"in {self.looked_in}; get it with 'fedraw data fetch {self.name}', or give "
-                "another data root with --data"
+                f"dataset {self.name!r} lacks {several([file.name for file in missing], 6)} in "
+                f"{self.searched}; get it with 'fedraw data fetch {self.name}', or give another "
+                "data root with --data"
             )
 
 
-def _problems(batch: Batch) -> list[str]:
-    """What is wrong with each file by itself."""
+def _problems(batch: ReleaseBatch) -> list[str]:
+    """Return what is wrong with each file by itself."""
     problems = []
     for file in batch.files:
         try:
@@ -120,12 +125,12 @@ def _problems(batch: Batch) -> list[str]:
 
 
 def check_labels(file: Path, labels: Ints, classes: int) -> Ints:
-    """The labels, if each is one of the classes."""
+    """Return the labels, or raise BadInput if one of them is not a class."""
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         row = int(outside.argmax())
         raise BadInput(
-            f"{file}: image {row} has label {labels[row]}, and labels go from 0 to {classes - 1}; "
+            f"{file}: image {row} has label {labels[row]}, but labels go from 0 to {classes - 1}; "
             "download it again"
         )
     return labels

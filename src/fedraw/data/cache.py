@@ -1,13 +1,14 @@
-"""Arrays that are costly to make, kept in files and read through memory maps.
+"""A cache of arrays that are expensive to compute, kept in files and read through memory maps.
 
-An entry is a folder, `<name>-<key>`, of .npy files and meta.json; its key is made of everything
-that the arrays depend on. It is written as `<entry>.part` and renamed when whole, so a process
-that dies leaves nothing that looks whole.
+An entry is a folder `<name>-<key>` of .npy files and meta.json. Its key is a hash of everything
+that the arrays depend on. The folder is written as `<entry>.part` and renamed when it is complete,
+so a process that dies never leaves an entry that looks complete.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -20,33 +21,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.data.npy_file import write_npy
-from fedraw.data.progress import Progress
+from fedraw.data.root import Progress
 from fedraw.errors import BadInput
 
 try:
     import fcntl
-except ModuleNotFoundError:  # not a Unix: there two processes may make the same entry
+except ModuleNotFoundError:  # not Unix: two processes may then write the same entry
     fcntl = None  # type: ignore[assignment]
 
-# One more whenever the form of an entry changes, so that older ones are made anew.
-_FORM = 1
+# Increased whenever the format of an entry changes, so that older entries are written again.
+_FORMAT = 1
 
 Array = npt.NDArray[Any]
-# What an array depends on, or what is told about it: anything that JSON can hold.
+# What arrays depend on, or a description of them: anything that JSON can represent.
 Facts = Mapping[str, Any]
+# How a source file is told from a changed one: its name, size in bytes and modification time.
+Stamp = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Whole and readable arrays, and what was told about them when they were made."""
+    """A complete entry: its arrays, and the description that was stored with them."""
 
     folder: Path
     meta: Facts
 
     @property
     def info(self) -> Facts:
-        """What the writer returned."""
+        """The description that the writer of the entry returned."""
         info: Facts = self.meta["info"]
         return info
 
@@ -54,37 +56,37 @@ class Entry:
         return name in self.meta["arrays"]
 
     def array(self, name: str) -> Array:
-        """An array, mapped: it costs no memory until it is read, and is shared by processes."""
+        """Map an array into memory: it is read on access and shared between processes."""
         mapped: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r")
         return mapped
 
     def sha256(self, name: str) -> str:
-        """The fingerprint of an array's bytes, known without reading them."""
+        """Return the stored fingerprint of an array's bytes, without reading them."""
         return str(self.meta["arrays"][name]["sha256"])
 
 
 class Draft:
-    """An entry in the making."""
+    """An entry that is being written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.arrays: dict[str, dict[str, Any]] = {}
 
     def write(self, name: str, chunks: Iterable[Array]) -> None:
-        """One array from pieces of it, in order, of one type and one shape but for their length."""
+        """Write one array from consecutive chunks, which may differ in length only."""
         size, sha256 = write_npy(self.folder / f"{name}.npy", chunks)
         self.arrays[name] = {"bytes": size, "sha256": sha256}
 
 
-# Writes the arrays of an entry and returns what is to be told about them. Problems with what it
-# reads it raises as BadInput: an OSError is taken for one of the cache.
+# Writes the arrays of an entry and returns their description. It raises BadInput for problems with
+# its source files, because an OSError is attributed to the cache.
 Writer = Callable[[Draft], Facts]
 
 
 def entry(name: str, facts: Facts, write: Writer, progress: Progress | None = None) -> Entry:
-    """The arrays that depend on `facts`: those that are kept, or else written now.
+    """Return the cached entry for `facts`, or write it now with `write`.
 
-    A second process that wants them meanwhile waits for the first one's.
+    A second process that needs the same entry waits until the first one has written it.
     """
     final = cache_folder() / f"{name}-{_key(facts)}"
     found = _open(final)
@@ -97,12 +99,50 @@ def entry(name: str, facts: Facts, write: Writer, progress: Progress | None = No
     except OSError as problem:
         raise BadInput(
             f"cannot write to the cache {final.parent}: {problem.strerror or problem}; "
-            "make room there, or set FEDRAW_CACHE to another folder"
+            "free some space there, or set FEDRAW_CACHE to another folder"
         ) from None
 
 
+def write_npy(path: Path, chunks: Iterable[Array]) -> tuple[int, str]:
+    """Write consecutive chunks as one .npy file; return its size and the sha256 of the array.
+
+    A writable memory map would be shorter, but on a full disk it kills the process.
+    """
+    digest, rows, header = hashlib.sha256(), 0, b""
+    with path.open("wb") as file:
+        for chunk in chunks:
+            if not header:
+                shape, dtype = chunk.shape[1:], chunk.dtype
+                header = _header((0, *shape), dtype)
+                file.write(header)
+            elif (chunk.shape[1:], chunk.dtype) != (shape, dtype):
+                raise ValueError(f"{path.name}: {chunk.shape} {chunk.dtype} after {shape} {dtype}")
+            content = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
+            file.write(content)
+            digest.update(content)
+            rows += len(chunk)
+        if not header:
+            raise ValueError(f"{path.name}: there is no chunk to write")
+        # NumPy reserves space for the length of the first axis, so the header does not grow.
+        file.seek(0)
+        file.write(_header((rows, *shape), dtype))
+        file.flush()
+        os.fsync(file.fileno())
+    return path.stat().st_size, digest.hexdigest()
+
+
+def stamps(files: Iterable[Path], base: Path) -> list[Stamp]:
+    """Return the stamp of each file, with its name relative to `base`."""
+    return [_stamp(file, base) for file in files]
+
+
+def fingerprint(files: Iterable[Stamp]) -> str:
+    """Return a hash that changes when any of the files changes."""
+    return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
+
+
 def cache_folder() -> Path:
-    """FEDRAW_CACHE, or else a folder among the user's caches."""
+    """Return FEDRAW_CACHE, or else the folder `fedraw` in the user's cache folder."""
     own = os.environ.get("FEDRAW_CACHE")
     if own:
         return Path(own).expanduser().absolute()
@@ -110,13 +150,21 @@ def cache_folder() -> Path:
     return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "fedraw"
 
 
+def _stamp(file: Path, base: Path) -> Stamp:
+    try:
+        state = file.stat()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
+    return file.relative_to(base).as_posix(), state.st_size, state.st_mtime_ns
+
+
 def _key(facts: Facts) -> str:
-    text = json.dumps([_FORM, facts], sort_keys=True)
+    text = json.dumps([_FORMAT, facts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _open(folder: Path) -> Entry | None:
-    """The entry, if it is there and its files are as long as they were."""
+    """Return the entry if it exists and its files have their original size."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         expected = {name: array["bytes"] for name, array in meta["arrays"].items()}
@@ -128,8 +176,8 @@ def _open(folder: Path) -> Entry | None:
 
 def _make(final: Path, facts: Facts, write: Writer) -> Entry:
     draft = Draft(final.with_name(f"{final.name}.part"))
-    _remove(draft.folder)  # what a killed process left
-    _remove(final)  # what is damaged
+    _remove(draft.folder)  # left by a killed process
+    _remove(final)  # damaged
     try:
         draft.folder.mkdir()
         info = write(draft)
@@ -148,7 +196,7 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _locked(final: Path, name: str, progress: Progress | None) -> Iterator[None]:
-    """One writer at a time; the lock goes with its process, however that ends."""
+    """Allow one writer at a time; the system releases the lock when its process ends."""
     with final.with_name(f"{final.name}.lock").open("ab") as file:
         if fcntl is not None:
             try:
@@ -158,3 +206,12 @@ def _locked(final: Path, name: str, progress: Progress | None) -> Iterator[None]
                     progress(f"waiting for another process to prepare {name}", 0, 1)
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    file = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": description, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue()

@@ -1,37 +1,66 @@
-"""The datasets that a spec can name: the only place that lists them."""
+"""The datasets that a spec can name, and how each of them is loaded and checked.
+
+`digits` ships inside scikit-learn, `npz` is the user's own file, and the public datasets are
+decoded once from the files of a data root and cached. `emnist-labels` and the like have the label
+counts of the public releases and no images: they are enough for a run without training and need no
+files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from fedraw.data.dataset import Dataset
-from fedraw.data.digits import digits
-from fedraw.data.histograms import BY_NAME as HISTOGRAMS
-from fedraw.data.histograms import labels_only
-from fedraw.data.npz import load_npz
-from fedraw.data.progress import Progress
-from fedraw.data.public import BATCHES, LESIONS, PUBLIC, load_batches, load_lesions
-from fedraw.data.reduce import smaller
-from fedraw.data.root import data_root
-from fedraw.errors import BadInput, nearest
+from fedraw.core.labels import whole_counts
+from fedraw.core.types import Ints
+from fedraw.data import cache
+from fedraw.data.arrays import from_arrays, load_npz
+from fedraw.data.batches import PARTS, BatchedRelease
+from fedraw.data.cifar10 import find_cifar10
+from fedraw.data.dataset import Dataset, Images
+from fedraw.data.emnist import find_emnist
+from fedraw.data.lesions import LESION_IDS, Lesions, find_ham10000, find_isic2019
+from fedraw.data.releases import RELEASES, CheckReport
+from fedraw.data.root import Progress, data_root
+from fedraw.data.splits import downscale, grouped_holdout, random_holdout
+from fedraw.errors import BadInput, MissingExtra, nearest
 
-# Those that are decoded from the files of a data root and kept in the cache.
-DECODED = PUBLIC
+# The paper holds out a fifth of the images of a release without a test set of its own.
+_HELD_OUT = 0.2
+DEFAULT_SIZE = 64
+_MAX_SIZE = 1024
+DEFAULT_HOLDOUT = "random"
+_HOLDOUTS = (DEFAULT_HOLDOUT, "grouped")
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    name: str
-    path: Path | None
-    root: Path | None
-    size: int | None
-    holdout: str | None
-    rng: np.random.Generator
-    progress: Progress | None
+class Histogram:
+    """Number of samples of each label, and the share of them that is held out for testing."""
+
+    counts: Mapping[str, int]
+    holdout: float = 0.0
+
+
+# Public releases by how their files are read.
+BATCHES: Mapping[str, Callable[[Path], BatchedRelease]] = {
+    "emnist": find_emnist,
+    "cifar10": find_cifar10,
+}
+LESIONS: Mapping[str, Callable[[Path], Lesions]] = {
+    "ham10000": find_ham10000,
+    "isic2019": find_isic2019,
+}
+# Datasets that are decoded from the files of a data root and cached.
+PUBLIC = (*BATCHES, *LESIONS)
+HISTOGRAMS = {
+    **{f"{name}-labels": Histogram(RELEASES[name].counts["train"]) for name in BATCHES},
+    **{f"{name}-labels": Histogram(RELEASES[name].counts["all"], _HELD_OUT) for name in LESIONS},
+}
+DATASETS = ("digits", "npz", *HISTOGRAMS, *PUBLIC)
 
 
 def load(
@@ -44,71 +73,175 @@ def load(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A dataset by name; `rng` draws the test set where none is published.
+    """Load a dataset by name.
 
-    The public data sets are read from the data `root` (default: FEDRAW_DATA). `size` is
-    pixels a side, `holdout` for photographs without a test set.
+    Args:
+        name: one of DATASETS.
+        path: the file of dataset 'npz'.
+        root: the data root of the public datasets (default: FEDRAW_DATA).
+        size: pixels per side of each image; the default is 64 for photographs, and the original
+            size for all other datasets.
+        holdout: how a test set is drawn from photographs, 'random' or 'grouped'.
+        rng: draws the test set where none is published.
+        progress: is called while images are decoded.
 
     >>> load("digits", rng=np.random.default_rng(0)).classes
     10
+
     """
-    if name not in BY_NAME:
-        raise BadInput(f"unknown dataset {name!r}; {nearest(name, BY_NAME)}")
-    wanted = _Wanted(name, path, root, size, holdout, rng, progress)
-    _refuse_useless(wanted)
-    dataset = BY_NAME[name](wanted)
-    if size is None or name in LESIONS:  # photographs are decoded at their size
-        return dataset
-    return smaller(dataset, size)
-
-
-def _refuse_useless(wanted: _Wanted) -> None:
-    """What has no effect is a misunderstanding."""
-    if wanted.holdout is not None and wanted.name not in LESIONS:
-        raise BadInput(
-            f"dataset {wanted.name!r} takes no holdout, got {wanted.holdout!r}; leave it out (it "
-            f"is for {' and '.join(LESIONS)})"
+    if name not in DATASETS:
+        raise BadInput(f"unknown dataset {name!r}; {nearest(name, DATASETS)}")
+    _refuse_settings_without_effect(name, path, size, holdout)
+    if name in LESIONS:  # photographs are decoded at the requested size
+        return load_lesions(
+            name, data_root(root, name), rng, size=size, holdout=holdout, progress=progress
         )
-    if wanted.size is not None and wanted.name in HISTOGRAMS:
-        raise BadInput(f"dataset {wanted.name!r} has labels only, no size; leave size out")
-    if wanted.path is not None and wanted.name != "npz":
-        remedy = "give --data, the data root" if wanted.name in PUBLIC else "did you mean 'npz'?"
-        raise BadInput(f"dataset {wanted.name!r} has no path, got {str(wanted.path)!r}; {remedy}")
-
-
-def _digits(wanted: _Wanted) -> Dataset:
-    return digits(wanted.rng)
-
-
-def _npz(wanted: _Wanted) -> Dataset:
-    if wanted.path is None:
+    if name in BATCHES:
+        dataset = load_batches(name, data_root(root, name), progress)
+    elif name in HISTOGRAMS:
+        dataset = labels_only(name, HISTOGRAMS[name], rng)
+    elif name == "digits":
+        dataset = digits(rng)
+    elif path is None:
         raise BadInput("dataset 'npz' needs a path; set path to the .npz file")
-    return load_npz(wanted.path, wanted.rng)
+    else:
+        dataset = load_npz(path, rng)
+    return dataset if size is None else downscale(dataset, size)
 
 
-def _labels_only(wanted: _Wanted) -> Dataset:
-    return labels_only(wanted.name, HISTOGRAMS[wanted.name], wanted.rng)
+def check(name: str, root: Path | None = None, progress: Progress | None = None) -> CheckReport:
+    """Read every file of a public dataset, decode every image, and report what is damaged.
+
+    Raises BadInput if the data root has no file of the dataset. JPEG has no checksum, so altered
+    bytes that still decode are not found.
+    """
+    if name not in PUBLIC:
+        raise BadInput(f"dataset {name!r} cannot be checked; {nearest(name, PUBLIC)}")
+    folder = data_root(root, name)
+    release = BATCHES[name](folder) if name in BATCHES else LESIONS[name](folder)
+    return release.check(progress)
 
 
-def _batches(wanted: _Wanted) -> Dataset:
-    return load_batches(wanted.name, data_root(wanted.root, wanted.name), wanted.progress)
+def digits(rng: np.random.Generator, holdout: float = 0.2) -> Dataset:
+    """Load scikit-learn's 1,797 handwritten digits: shape (1, 8, 8), pixels in [0, 1].
+
+    Each of the ten labels has about 180 images. A share `holdout` of each label is the test set.
+
+    >>> data = digits(np.random.default_rng(0))
+    >>> data.input_shape, len(data.images) + len(data.test_images)
+    ((1, 8, 8), 1797)
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "sim") from error
+    pixels, labels = load_digits(return_X_y=True)
+    images = (pixels / 16).reshape(-1, 1, 8, 8)
+    names = [str(number) for number in range(10)]
+    return from_arrays(images, labels, name="digits", label_names=names, holdout=holdout, rng=rng)
 
 
-def _lesions(wanted: _Wanted) -> Dataset:
-    return load_lesions(
-        wanted.name,
-        data_root(wanted.root, wanted.name),
-        wanted.rng,
-        size=wanted.size,
-        holdout=wanted.holdout,
-        progress=wanted.progress,
+def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Dataset:
+    """Make a dataset with the given number of samples of each label, and no pixels.
+
+    The label counts determine which clients hold a label, and with that every rarity score.
+
+    >>> data = labels_only("pets", Histogram({"cat": 3, "dog": 1}), np.random.default_rng(0))
+    >>> data.labels.tolist(), data.images.shape, data.has_images
+    ([0, 0, 0, 1], (4, 0), False)
+    """
+    names = list(histogram.counts)
+    counts = whole_counts(list(histogram.counts.values()), lambda i: f"label {names[i]!r}")
+    labels = np.repeat(np.arange(len(counts)), counts)
+    # As in the paper, the test set is drawn from all samples alike, not label by label.
+    kept, held = random_holdout(len(labels), histogram.holdout, rng)
+    return Dataset(
+        name, _no_pixels(len(kept)), labels[kept], _no_pixels(len(held)), labels[held], tuple(names)
     )
 
 
-BY_NAME: dict[str, Callable[[_Wanted], Dataset]] = {
-    "digits": _digits,
-    "npz": _npz,
-    **dict.fromkeys(HISTOGRAMS, _labels_only),
-    **dict.fromkeys(BATCHES, _batches),
-    **dict.fromkeys(LESIONS, _lesions),
-}
+def load_batches(name: str, root: Path, progress: Progress | None = None) -> Dataset:
+    """Load EMNIST or CIFAR-10 with its official test set."""
+    release = BATCHES[name](root)
+    write = partial(release.write, progress=progress)
+    entry = cache.entry(name, release.facts(), write, progress)
+    part = entry.array("part")
+    train, test = (np.flatnonzero(part == number) for number in range(len(PARTS)))
+    return _from_cache(name, entry, train, test)
+
+
+def load_lesions(
+    name: str,
+    root: Path,
+    rng: np.random.Generator,
+    *,
+    size: int | None = None,
+    holdout: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load HAM10000 or ISIC-2019 as RGB of size x size (default: 64), ignoring the aspect ratio.
+
+    A fifth of the images is the test set. With `holdout` = 'random' (default), it is drawn from all
+    images. With 'grouped', whole lesions are drawn, so that no lesion is in both train and test.
+    """
+    size, holdout = _checked_size(size), _checked_holdout(holdout)
+    release = LESIONS[name](root)
+    write = partial(release.write, size=size, progress=progress)
+    entry = cache.entry(name, release.facts(size), write, progress)
+    if holdout == DEFAULT_HOLDOUT:
+        split = random_holdout(len(entry.array("labels")), _HELD_OUT, rng)
+    elif "groups" in entry:
+        split = grouped_holdout(np.array(entry.array("groups")), _HELD_OUT, rng)
+    else:
+        raise BadInput(
+            f"holdout = 'grouped' needs the lesion of each image, but {release.base / LESION_IDS} "
+            "does not exist; put it there, or use holdout = 'random'"
+        )
+    return _from_cache(name, entry, *split)
+
+
+def _refuse_settings_without_effect(
+    name: str, path: Path | None, size: int | None, holdout: str | None
+) -> None:
+    if holdout is not None and name not in LESIONS:
+        raise BadInput(
+            f"dataset {name!r} takes no holdout, got {holdout!r}; leave it out (it is for "
+            f"{' and '.join(LESIONS)})"
+        )
+    if size is not None and name in HISTOGRAMS:
+        raise BadInput(f"dataset {name!r} has labels only, no size; leave size out")
+    if path is not None and name != "npz":
+        remedy = "give the data root with --data" if name in PUBLIC else "did you mean 'npz'?"
+        raise BadInput(f"dataset {name!r} takes no path, got {str(path)!r}; {remedy}")
+
+
+def _no_pixels(n: int) -> Images:
+    return Images(np.zeros((n, 0), np.float32))
+
+
+def _from_cache(name: str, entry: cache.Entry, train: Ints, test: Ints) -> Dataset:
+    images = Images(entry.array("images"), sha256=entry.sha256("images"))
+    labels, info = np.array(entry.array("labels")), entry.info
+    return Dataset(
+        name,
+        images.select(train),
+        labels[train],
+        images.select(test),
+        labels[test],
+        tuple(info["label_names"]),
+        tuple(info["notes"]),
+    )
+
+
+def _checked_size(size: int | None) -> int:
+    if size is None:
+        return DEFAULT_SIZE
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MAX_SIZE:
+        raise BadInput(f"size = {size!r}; it must be a whole number of pixels, 1 to {_MAX_SIZE}")
+    return size
+
+
+def _checked_holdout(holdout: str | None) -> str:
+    if holdout is not None and holdout not in _HOLDOUTS:
+        raise BadInput(f"unknown holdout {holdout!r}; {nearest(holdout, _HOLDOUTS)}")
+    return holdout or DEFAULT_HOLDOUT

@@ -1,21 +1,29 @@
-"""Brings a public release to the data root: download, verify, unpack.
+"""Fetches a public release into the data root: download, verify, unpack.
 
-ROOT/downloads keeps the archives. One that was put there by hand is used like a downloaded one.
+Archives are kept in ROOT/downloads; one that was put there by hand is used like a downloaded one.
+Members are copied under the last part of their name, never extracted by path, and an archive with
+a path that leaves its folder is refused altogether.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import IO
 
-from fedraw.data.download import NotServed, Patience, Say, download, forget
-from fedraw.data.progress import Progress
+from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, discard_partial, download
 from fedraw.data.releases import Release, Source, damage, find, missing, size_text
-from fedraw.data.unpack import unpack
+from fedraw.data.root import Progress
 from fedraw.errors import BadInput, FedrawError
 
 try:
@@ -24,52 +32,95 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,  # a password, or a compression method that zipfile does not know
+)
+Member = tuple[str, IO[bytes]]
+
+
 @dataclass(frozen=True)
-class How:
-    """`force` downloads and unpacks again; `say` is told what a user may want to read."""
+class FetchOptions:
+    """How to fetch a release.
+
+    `force` downloads and unpacks it again, `remove_archive` deletes the archives once they are
+    unpacked, `retry` is for interrupted downloads, and `notify` is called with messages for the
+    user.
+    """
 
     force: bool = False
     remove_archive: bool = False
-    patience: Patience = field(default_factory=Patience)
-    say: Say = lambda _: None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    notify: Notify = lambda _: None
 
 
 def fetch(
     release: str | Release,
     root: Path,
     progress: Progress = lambda *_: None,
-    how: How = How(),  # noqa: B008, frozen
+    options: FetchOptions = FetchOptions(),  # noqa: B008, frozen
 ) -> bool:
-    """Fetch what is not there yet; False if all of it was."""
+    """Fetch the files of a release that are missing; return False if none was."""
     wanted = find(release) if isinstance(release, str) else release
-    sources = list(wanted.sources) if how.force else missing(wanted, root)
+    sources = list(wanted.sources) if options.force else missing(wanted, root)
     if not sources:
         return False
-    downloads = _downloads(root)
-    with _alone_in(downloads):
-        _fetch(wanted, sources, root, progress, how)
+    downloads = _make_downloads(root)
+    with _locked(downloads):
+        _fetch(wanted, sources, root, progress, options)
     return True
 
 
+def unpack(source: Source, archive: Path, root: Path, progress: Progress) -> None:
+    """Unpack the members of an archive that `source` names into its folder below the data root.
+
+    The files appear in the folder only when all of them are complete.
+    """
+    folder = root / source.folder
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        if _copy_all(source, archive, part, progress) == 0:
+            raise BadInput(f"{archive}: contains no {source.members}; it is not {source.url}")
+        _move(part, folder)
+    except _DAMAGED as error:
+        raise BadInput(
+            f"{archive}: is damaged or not a {source.kind} archive ({error}); fetch it again with "
+            "--force"
+        ) from error
+    except OSError as error:
+        raise FedrawError(
+            f"{archive}: cannot be unpacked to {folder} ({error.strerror or error}); free some "
+            "space or correct the permissions, and repeat the command"
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def _fetch(
-    release: Release, sources: list[Source], root: Path, progress: Progress, how: How
+    release: Release, sources: list[Source], root: Path, progress: Progress, options: FetchOptions
 ) -> None:
     downloads = root / "downloads"
     _check_room(release, sources, downloads)
-    # All downloads first: one that breaks off leaves nothing to unpack twice.
+    # Download everything first, so that nothing is unpacked twice after an interruption.
     for source in sources:
-        _obtain(release, source, downloads, progress, how)
+        _obtain(release, source, downloads, progress, options)
     for source in sources:
         unpack(source, downloads / source.file, root, progress)
     _check_whole(release, root)
     for source in sources:
-        if how.remove_archive or source.kind == "file":
+        if options.remove_archive or source.kind == "file":
             (downloads / source.file).unlink()
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two that append to one part would spoil it; the folder itself is the lock."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder: two processes that append to one partial download would corrupt it."""
     if fcntl is None:
         yield
         return
@@ -79,20 +130,18 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise BadInput(
-            f"another 'fedraw data fetch' is at work in {folder}; let it end, then try again"
+            f"another 'fedraw data fetch' is running in {folder}; wait for it, then try again"
         ) from error
     finally:
         os.close(handle)
 
 
-def _downloads(root: Path) -> Path:
+def _make_downloads(root: Path) -> Path:
     folder = root / "downloads"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(
-            f"{folder}: {error.strerror}; give a data folder that can be written to"
-        ) from error
+        raise BadInput(f"{folder}: {error.strerror}; give a data root that is writable") from error
     return folder
 
 
@@ -106,8 +155,8 @@ def _check_room(release: Release, sources: list[Source], downloads: Path) -> Non
     if rest + unpacked > free:
         raise FedrawError(
             f"{release.name} needs {size_text(rest)} to download and {size_text(unpacked)} "
-            f"unpacked, and {downloads} has {size_text(free)} free; make room or give another "
-            "folder with --data"
+            f"unpacked, but {downloads} has only {size_text(free)} free; free some space or give "
+            "another data root with --data"
         )
 
 
@@ -116,44 +165,108 @@ def _size(path: Path) -> int:
 
 
 def _obtain(
-    release: Release, source: Source, downloads: Path, progress: Progress, how: How
+    release: Release, source: Source, downloads: Path, progress: Progress, options: FetchOptions
 ) -> None:
     archive = downloads / source.file
-    if how.force:
+    if options.force:
         archive.unlink(missing_ok=True)
-        forget(downloads / f"{source.file}.part")
+        discard_partial(downloads / f"{source.file}.part")
     if archive.exists():
-        return _accept(source, archive, how.say)
+        return _accept(source, archive, options.notify)
     try:
         download(
             source.url,
             archive,
             source.checksum,
             progress=progress,
-            say=how.say,
-            patience=how.patience,
+            notify=options.notify,
+            retry=options.retry,
         )
-    except NotServed as error:
+    except DownloadFailed as error:
         raise FedrawError(f"{error}\n{_by_hand(release, source, downloads)}") from error
 
 
-def _accept(source: Source, archive: Path, say: Say) -> None:
+def _accept(source: Source, archive: Path, notify: Notify) -> None:
     wrong = damage(source, archive)
     if wrong is not None:
-        raise BadInput(f"{archive}: {wrong}; delete it, or --force downloads it again")
-    say(f"{archive} is there and is used")
+        raise BadInput(f"{archive}: {wrong}; delete it, or download it again with --force")
+    notify(f"using {archive}, which is already there")
 
 
 def _by_hand(release: Release, source: Source, downloads: Path) -> str:
     return (
-        f"By hand: download {source.url} where you can (terms: {release.homepage}), put it as "
-        f"{source.file} into {downloads.absolute()}, and give the same command again."
+        f"By hand: download {source.url} in another way (terms: {release.homepage}), save it as "
+        f"{source.file} in {downloads.absolute()}, and repeat the command."
     )
 
 
 def _check_whole(release: Release, root: Path) -> None:
     for source in missing(release, root):
         raise FedrawError(
-            f"{root / source.folder}: fewer {source.members} than {release.name} has; "
+            f"{root / source.folder}: has fewer {source.members} than {release.name}; "
             f"{source.file} is not the official file, so fetch it again with --force"
         )
+
+
+def _copy_all(source: Source, archive: Path, part: Path, progress: Progress) -> int:
+    done = 0
+    what = f"unpack {source.file}"
+    for name, content in _members(source, archive):
+        if not fnmatchcase(name, source.members):
+            continue
+        with (part / name).open("wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+        done += 1
+        progress(what, done, source.count)
+    return done
+
+
+def _members(source: Source, archive: Path) -> Iterator[Member]:
+    if source.kind == "file":
+        with archive.open("rb") as file:
+            yield source.file, file
+    elif source.kind == "zip":
+        yield from _zip_members(archive)
+    else:
+        yield from _tar_members(archive)
+
+
+def _zip_members(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as packed:
+        entries = packed.infolist()
+        for entry in entries:
+            _refuse_hostile(archive, entry.filename, stat.S_ISLNK(entry.external_attr >> 16))
+        for entry in entries:
+            if not entry.is_dir():
+                with packed.open(entry) as content:
+                    yield PurePosixPath(entry.filename).name, content
+
+
+def _tar_members(archive: Path) -> Iterator[Member]:
+    with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as packed:
+        for entry in packed:
+            _refuse_hostile(archive, entry.name, not (entry.isreg() or entry.isdir()))
+            content = packed.extractfile(entry)
+            if content is not None:
+                with content:
+                    yield PurePosixPath(entry.name).name, content
+        while stream.read(1 << 20):  # the tar ends before the gzip stream, whose CRC comes last
+            pass
+
+
+def _refuse_hostile(archive: Path, name: str, special: bool) -> None:
+    path = PurePosixPath(name)
+    if special or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+        what = "a link or device" if special else "a path that leaves the folder"
+        raise BadInput(
+            f"{archive}: member {name!r} is {what}, which the official archive does not have; "
+            "delete the file and fetch it again"
+        )
+
+
+def _move(part: Path, folder: Path) -> None:
+    if not folder.exists():
+        part.rename(folder)
+        return
+    for file in part.iterdir():
+        file.replace(folder / file.name)

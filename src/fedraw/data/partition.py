@@ -1,24 +1,70 @@
-"""Spreads samples over clients: labels and a generator in, one sorted index array each out."""
+"""Partitions: distribute samples over clients by label coverage, Dirichlet shares or at random.
+
+A partition is a function of the labels and a generator; it returns one sorted array of sample
+indices per client. `shuffle_labels` adds label noise to a client's samples.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.text import several
 from fedraw.core.types import Floats, Ints
-from fedraw.data.coverage import coverage
-from fedraw.data.holdout import check_share
+from fedraw.data.dataset import count_labels
+from fedraw.data.splits import check_share
 from fedraw.errors import BadInput
 
-__all__ = ["check_partition", "coverage", "dirichlet", "iid", "label_counts", "split_local"]
+# The clients that hold each label, in the order of the labels.
+Holders = list[list[int]]
+
+
+def coverage(
+    labels: Ints,
+    classes: int,
+    rng: np.random.Generator,
+    *,
+    clients: int,
+    rare_labels: Sequence[int],
+    clients_per_rare_label: int,
+    clients_per_common_label: int,
+) -> list[Ints]:
+    """Give each rare label to a few dedicated clients and each common label to many random ones.
+
+    With m clients per rare label, clients 0 to m-1 hold the first rare label, m to 2m-1 the second,
+    and so on; they may hold common labels as well. A label is split over its holders in parts that
+    differ by at most one sample. A client that was drawn for no label takes over one common label
+    from a client with two or more labels, so each label has as many holders as requested.
+
+    >>> labels = np.repeat([0, 1, 2], 6)
+    >>> parts = coverage(labels, 3, np.random.default_rng(0), clients=4, rare_labels=[2],
+    ...                  clients_per_rare_label=1, clients_per_common_label=3)
+    >>> [np.bincount(labels[part], minlength=3).tolist() for part in parts]
+    [[0, 2, 6], [2, 0, 0], [2, 2, 0], [2, 2, 0]]
+    """
+    setting = _Coverage(
+        clients, tuple(rare_labels), clients_per_rare_label, clients_per_common_label
+    )
+    setting.check(np.bincount(labels, minlength=classes))
+    holders = _occupy_all(setting, setting.draw(classes, rng), rng)
+    owner = np.empty(len(labels), np.int64)
+    for label, chosen in enumerate(holders):
+        shuffled = rng.permutation(np.flatnonzero(labels == label))
+        each, rest = divmod(len(shuffled), len(chosen))
+        owner[shuffled] = np.repeat(chosen, [each + 1] * rest + [each] * (len(chosen) - rest))
+    ends = np.cumsum(np.bincount(owner, minlength=clients))
+    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
 
 def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -> list[Ints]:
-    """Equal parts of one shuffle; `classes` is not used, all partitions are called alike.
+    """Split the shuffled samples into equal parts.
+
+    `classes` is not used; it is there because all partitions have the same signature.
 
     >>> [len(part) for part in iid(np.zeros(7), 1, np.random.default_rng(0), clients=3)]
     [3, 2, 2]
@@ -36,10 +82,11 @@ def dirichlet(
     alpha: float,
     min_samples: int = 1,
 ) -> list[Ints]:
-    """Spread each label in proportions ~ Dir(alpha): the smaller alpha, the more uneven.
+    """Distribute each label in proportions ~ Dir(alpha); a smaller alpha is more uneven.
 
-    A client that ends with fewer than `min_samples` is given random samples of whichever client
-    then holds most, one at a time; so small alphas come out a little less uneven than drawn.
+    A client with fewer than `min_samples` samples receives random samples, one at a time, from the
+    client that currently holds the most. The result of a small alpha is therefore slightly less
+    uneven than drawn.
 
     >>> labels = np.repeat([0, 1], 50)
     >>> parts = dirichlet(labels, 2, np.random.default_rng(0), clients=3, alpha=0.1)
@@ -47,7 +94,9 @@ def dirichlet(
     [{'a': 4}, {'b': 50}, {'a': 46}]
     """
     if not 0 < alpha < math.inf:
-        raise BadInput(f"alpha = {alpha!r} is no Dirichlet parameter; it must be a number above 0")
+        raise BadInput(
+            f"alpha = {alpha!r} is not a Dirichlet parameter; it must be a number above 0"
+        )
     _check_clients(clients, min_samples, len(labels))
     drawn = [
         _cut(np.flatnonzero(labels == k), _shares(clients, alpha, rng), rng) for k in range(classes)
@@ -57,7 +106,7 @@ def dirichlet(
 
 
 def split_local(indices: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """A client's own train and test samples; at least one sample stays in train.
+    """Split a client's samples into train and test; at least one sample stays in train.
 
     >>> [len(part) for part in split_local(np.arange(10), 0.2, np.random.default_rng(0))]
     [8, 2]
@@ -71,18 +120,17 @@ def split_local(indices: Ints, share: float, rng: np.random.Generator) -> tuple[
 def label_counts(
     labels: Ints, indices_per_client: Sequence[Ints], label_names: Sequence[str]
 ) -> list[dict[str, int]]:
-    """Each client's histogram of the labels that it holds.
+    """Count each client's samples by label name, leaving out labels that it does not hold.
 
     >>> label_counts(np.array([0, 1, 1]), [np.array([0]), np.array([1, 2])], ["cat", "dog"])
     [{'cat': 1}, {'dog': 2}]
     """
-    least = len(label_names)
-    tallies = [np.bincount(labels[part], minlength=least).tolist() for part in indices_per_client]
-    return [{name: n for name, n in zip(label_names, tally, strict=True) if n} for tally in tallies]
+    counts = [count_labels(labels[part], label_names) for part in indices_per_client]
+    return [{name: n for name, n in client.items() if n} for client in counts]
 
 
 def check_partition(parts: Sequence[npt.ArrayLike], n: int) -> list[Ints]:
-    """A user's own partition of `n` samples in the form used here, or what is wrong with it.
+    """Return a user's own partition of `n` samples in sorted form, or raise BadInput.
 
     >>> check_partition([[2, 0], [1]], n=3)
     [array([0, 2]), array([1])]
@@ -95,10 +143,27 @@ def check_partition(parts: Sequence[npt.ArrayLike], n: int) -> list[Ints]:
             if index in owner:
                 raise BadInput(
                     f"sample {index} is held by client {owner[index]} and again by client {client};"
-                    " give it to one of them, once"
+                    " give each sample to one client"
                 )
             owner[index] = client
     return checked
+
+
+def shuffle_labels(labels: Ints, share: float, rng: np.random.Generator) -> Ints:
+    """Add label noise: shuffle a share of a client's labels among its own samples.
+
+    The number of samples of each label does not change. The counts that the client reports remain
+    true, so a method that relies on counts does not notice the noise.
+
+    >>> labels = np.array([1, 1, 1, 2, 2, 2])
+    >>> noisy = shuffle_labels(labels, 1.0, np.random.default_rng(0))
+    >>> noisy.tolist(), np.bincount(noisy).tolist()
+    ([2, 2, 1, 1, 2, 1], [0, 3, 3])
+    """
+    chosen = rng.permutation(labels.size)[: round(share * labels.size)]
+    noisy = labels.copy()
+    noisy[chosen] = labels[rng.permutation(chosen)]
+    return noisy
 
 
 def _as_part(client: int, part: npt.NDArray[Any], n: int) -> Ints:
@@ -110,8 +175,8 @@ def _as_part(client: int, part: npt.NDArray[Any], n: int) -> Ints:
     outside = (part < 0) | (part >= n)
     if outside.any():
         raise BadInput(
-            f"client {client} holds sample {part[outside.argmax()]}, and samples go from 0 to "
-            f"{n - 1}; mend the index"
+            f"client {client} holds sample {part[outside.argmax()]}, but samples go from 0 to "
+            f"{n - 1}; correct the index"
         )
     return np.sort(part.astype(np.int64))
 
@@ -123,7 +188,7 @@ def _check_clients(clients: int, min_samples: int, n: int) -> None:
         raise BadInput(f"min_samples = {min_samples}; a client needs at least one sample")
     if clients * min_samples > n:
         raise BadInput(
-            f"{clients} clients with at least {min_samples} of {n} samples each cannot be; "
+            f"{n} samples are too few for {clients} clients with at least {min_samples} each; "
             f"use at most {n // min_samples} clients"
         )
 
@@ -131,7 +196,7 @@ def _check_clients(clients: int, min_samples: int, n: int) -> None:
 def _shares(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
     shares = rng.dirichlet(np.full(clients, alpha))
     if not np.isclose(shares.sum(), 1):  # NaN included
-        raise BadInput(f"alpha = {alpha!r} is beyond what can be computed; use 0.001 to 1000000")
+        raise BadInput(f"alpha = {alpha!r} cannot be computed with; use 0.001 to 1000000")
     return shares
 
 
@@ -150,3 +215,94 @@ def _with_at_least(least: int, parts: list[Ints], rng: np.random.Generator) -> l
         sizes[poor] += 1
         sizes[rich] -= 1
     return parts
+
+
+@dataclass(frozen=True)
+class _Coverage:
+    """The settings of a coverage partition."""
+
+    clients: int
+    rare: tuple[int, ...]
+    per_rare: int
+    per_common: int
+
+    def per_label(self, label: int) -> int:
+        return self.per_rare if label in self.rare else self.per_common
+
+    def draw(self, classes: int, rng: np.random.Generator) -> Holders:
+        return [self._draw(label, rng) for label in range(classes)]
+
+    def _draw(self, label: int, rng: np.random.Generator) -> list[int]:
+        if label in self.rare:
+            first = self.rare.index(label) * self.per_rare
+            return list(range(first, first + self.per_rare))
+        return [int(c) for c in rng.choice(self.clients, self.per_common, replace=False)]
+
+    def check(self, samples: Ints) -> None:
+        self._check_clients()
+        self._check_rare(len(samples))
+        for label, count in enumerate(samples.tolist()):
+            if count < self.per_label(label):
+                raise BadInput(
+                    f"label {label} has {count} samples for {self.per_label(label)} clients; "
+                    f"give it to at most {count} clients"
+                    if count
+                    else _no_samples(label, np.flatnonzero(samples).tolist())
+                )
+
+    def _check_clients(self) -> None:
+        if self.clients < 1 or self.per_rare < 1:
+            raise BadInput(
+                f"clients = {self.clients}, clients_per_rare_label = {self.per_rare}; "
+                "both must be 1 or more"
+            )
+        if not 1 <= self.per_common <= self.clients:
+            raise BadInput(
+                f"clients_per_common_label = {self.per_common} of {self.clients} clients; "
+                f"it must be from 1 to {self.clients}"
+            )
+        if len(self.rare) * self.per_rare > self.clients:
+            raise BadInput(
+                f"{len(self.rare)} rare labels on {self.per_rare} clients each need "
+                f"{len(self.rare) * self.per_rare} clients, but there are {self.clients}; "
+                "use more clients or a smaller clients_per_rare_label"
+            )
+
+    def _check_rare(self, classes: int) -> None:
+        for label in self.rare:
+            if not 0 <= label < classes:
+                raise BadInput(f"rare label {label} is unknown; labels go from 0 to {classes - 1}")
+            if self.rare.count(label) > 1:
+                raise BadInput(f"rare label {label} is listed twice; list it once")
+
+
+def _no_samples(label: int, found: list[int]) -> str:
+    return (
+        f"label number {label} has no training samples, so no client can hold it: the samples have "
+        f"{len(found)} labels, numbered {several([str(number) for number in found])}; number the "
+        "labels from 0 without gaps, or leave names without samples out of label_names"
+    )
+
+
+def _occupy_all(setting: _Coverage, holders: Holders, rng: np.random.Generator) -> Holders:
+    """Move a common label to every client that holds nothing."""
+    load = np.bincount(
+        [client for chosen in holders for client in chosen], minlength=setting.clients
+    )
+    common = [label for label in range(len(holders)) if label not in setting.rare]
+    places = [(label, place) for label in common for place in range(len(holders[label]))]
+    held = np.array([holders[label][place] for label, place in places], np.int64)
+    for idle in np.flatnonzero(load == 0):
+        spare = np.flatnonzero(load[held] > 1)
+        if not spare.size:
+            raise BadInput(
+                f"{setting.clients} clients are too many for {len(holders)} labels with "
+                f"clients_per_common_label = {setting.per_common}: client {idle} would hold "
+                "nothing; use fewer clients or more clients per common label"
+            )
+        pick = spare[rng.integers(spare.size)]
+        load[held[pick]] -= 1
+        label, place = places[pick]
+        held[pick] = holders[label][place] = int(idle)
+        load[idle] += 1
+    return holders

@@ -1,4 +1,4 @@
-"""Decodes photographs in threads, in order, a bounded number at a time."""
+"""Decodes photographs in threads, in order, with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.data.progress import Progress
+from fedraw.data.root import Progress
 from fedraw.errors import MissingExtra
 
 Pixels = npt.NDArray[np.uint8]
@@ -24,7 +24,8 @@ _BLOCK = 256
 _BLOCK_BYTES = 64 * 2**20
 
 
-def need_pillow() -> None:
+def require_pillow() -> None:
+    """Raise MissingExtra if Pillow is not installed."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
@@ -32,11 +33,10 @@ def need_pillow() -> None:
 
 
 def thumbnail(path: Path, size: int) -> tuple[Pixels, Extent]:
-    """An image as RGB of shape (3, size, size), and how large it is in the file.
+    """Decode an image as RGB of shape (3, size, size), and return its size in the file as well.
 
-    The aspect is not kept: what is wider than high is squeezed. A rotation that stands in the
-    file's EXIF data is ignored. Decoding leaves out detail that the result could not show, down
-    to twice its size.
+    The aspect ratio is not kept, and a rotation in the EXIF data is ignored. To save time, the
+    image is decoded at reduced resolution, but at no less than twice the requested size.
     """
     from PIL import Image
 
@@ -48,7 +48,7 @@ def thumbnail(path: Path, size: int) -> tuple[Pixels, Extent]:
 
 
 def decode_fully(path: Path) -> Extent:
-    """How large an image is, after every pixel of it was decoded."""
+    """Decode every pixel of an image and return its size."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -56,11 +56,11 @@ def decode_fully(path: Path) -> Extent:
         return image.size
 
 
-def reason(error: Exception) -> str:
-    """Why an image could not be decoded, without the path that Pillow repeats."""
+def failure_reason(error: Exception) -> str:
+    """Return why an image could not be decoded, without the path that Pillow repeats."""
     from PIL import UnidentifiedImageError
 
-    return "no image" if isinstance(error, UnidentifiedImageError) else str(error)
+    return "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
 
 
 def in_blocks(
@@ -70,7 +70,11 @@ def in_blocks(
     progress: Progress | None,
     block: int = _BLOCK,
 ) -> Iterator[list[Result]]:
-    """The results in the order of the files, block by block; Pillow lets threads run at once."""
+    """Apply `work` to the files in threads, and yield the results block by block, in order.
+
+    Pillow releases the interpreter lock while it decodes, so threads run in parallel. `doing` is
+    the description for `progress`.
+    """
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for start in range(0, len(files), block):
             if progress is not None:
@@ -80,17 +84,17 @@ def in_blocks(
         progress(doing, len(files), len(files))
 
 
-def block_for(size: int) -> int:
-    """How many thumbnails fit into a block's memory.
+def block_size(size: int) -> int:
+    """Return how many thumbnails of this size fit into the memory of a block.
 
-    >>> block_for(64), block_for(1024)
+    >>> block_size(64), block_size(1024)
     (256, 21)
     """
     return min(_BLOCK, max(1, _BLOCK_BYTES // (3 * size * size)))
 
 
 def extent_notes(name: str, extents: Counter[Extent]) -> tuple[str, ...]:
-    """What a result must say if the images are not as large as the official ones.
+    """Describe how the sizes of the images differ from the official ones; empty if they agree.
 
     >>> extent_notes("ham10000", Counter([(200, 150), (200, 150)]))
     ('ham10000: images of 200x150, official 600x450',)

@@ -1,45 +1,50 @@
-"""The public releases that can be fetched: where they come from, what they hold, what they ask.
+"""The public releases: their label counts, files, checksums, licences and citations.
 
-Checksums are the published ones (of the owners, of torchvision, of the Dataverse); where
-there is none it stays None, and then the length and the CRCs inside the zip are what is verified.
+This is the only place that describes a release. Readers compare a copy on disk with it, and
+`fedraw.data.fetch` downloads from it. Checksums are the ones published by the owners, by
+torchvision or by the Dataverse. Where none is published, the length and the CRCs of the zip archive
+are verified instead.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
 
 Kind = Literal["zip", "tar.gz", "file"]
+# Part of a release ("train" and "test", or "all" if it is not split) -> label -> images.
+Counts = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file to download, and where its content goes below the data root."""
+    """One file to download, and where its content goes in the data root."""
 
     url: str
     file: str  # its name in ROOT/downloads
-    size: int  # bytes, to foresee the room; what the server says decides
+    size: int  # bytes, to check the free space; the server's answer decides
     checksum: str | None  # "md5:…" or "sha256:…"
     kind: Kind
     folder: str
-    members: str  # file names, as a pattern; whatever else an archive holds stays packed
-    count: int = 1  # files of that pattern
+    members: str  # pattern of the file names to unpack; all other members are ignored
+    count: int = 1  # number of files that match the pattern
 
 
 @dataclass(frozen=True)
 class Release:
-    """What its owners publish under one name; `labels` is 0 for weights."""
+    """A dataset, or a file of weights, that its owners publish under one name."""
 
     name: str
     title: str
-    images: int
-    labels: int
+    counts: Counts  # official number of images of each label; empty for weights
     unpacked: int  # bytes on disk, without the archives
     licence: str
     origin: str
@@ -48,16 +53,34 @@ class Release:
     sources: tuple[Source, ...]
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels, in the order of their numbers."""
+        return tuple(next(iter(self.counts.values()), ()))
+
+    @property
+    def labels(self) -> int:
+        """Number of labels; 0 for weights."""
+        return len(self.label_names)
+
+    @property
+    def images(self) -> int:
+        """Number of images in all parts; 0 for weights."""
+        return sum(sum(part.values()) for part in self.counts.values())
+
+    @property
     def download(self) -> int:
+        """Total bytes to download."""
         return sum(source.size for source in self.sources)
 
     @property
     def verified_by(self) -> str:
+        """How downloaded files are verified, as a phrase for the user."""
         if all(source.checksum for source in self.sources):
             return "checksum"
         return "length and the zip's CRCs; no published checksum is known"
 
     def as_json(self) -> dict[str, Any]:
+        """Describe the release for `fedraw data list --json`."""
         files = [
             {"url": source.url, "checksum": source.checksum, "folder": source.folder}
             for source in self.sources
@@ -78,29 +101,48 @@ class Release:
         }
 
 
-class Here(StrEnum):
-    """How much of a release is in a data root."""
+class LocalCopy(StrEnum):
+    """How much of a release a data root contains."""
 
-    whole = "yes"
-    part = "part"
+    complete = "yes"
+    partial = "part"
     absent = "no"
 
 
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of reading a release: its images, differences from the official, and damage."""
+
+    name: str
+    counts: Counts
+    notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
 def find(name: str) -> Release:
-    """The release of that name, or which one was meant.
+    """Return the release with this name, or raise BadInput with the closest known name.
 
     >>> find("cifar10").labels
     10
     """
-    if name not in BY_NAME:
-        raise BadInput(f"unknown data set {name!r}; {nearest(name, BY_NAME)}")
-    return BY_NAME[name]
+    if name not in RELEASES:
+        raise BadInput(f"unknown dataset {name!r}; {nearest(name, RELEASES)}")
+    return RELEASES[name]
+
+
+def count_notes(name: str, counts: Counts) -> tuple[str, ...]:
+    """Describe how the counts of a copy differ from the official ones; empty if they agree.
+
+    >>> count_notes("ham10000", {"all": {"nv": 12}})
+    ('ham10000: 12 images, official 10,015',)
+    """
+    return tuple(_count_notes(name, counts))
 
 
 def missing(release: Release, root: Path) -> list[Source]:
-    """The sources whose files are not all in the root.
+    """Return the sources whose files are not all in the data root.
 
-    A file gets its final name when it is whole, so counting names is enough.
+    A file gets its final name when it is complete, so counting names is enough.
     """
     wanted: Counter[tuple[str, str]] = Counter()
     for source in release.sources:
@@ -109,31 +151,31 @@ def missing(release: Release, root: Path) -> list[Source]:
     return [source for source in release.sources if (source.folder, source.members) in lacking]
 
 
-def here(release: Release, root: Path) -> Here:
-    """Whether all of a release, some of it or nothing is in the root."""
+def local_copy(release: Release, root: Path) -> LocalCopy:
+    """Return how much of a release is in the data root."""
     if not missing(release, root):
-        return Here.whole
+        return LocalCopy.complete
     places = {(source.folder, source.members) for source in release.sources}
-    return Here.part if any(_files(root, place) for place in places) else Here.absent
+    return LocalCopy.partial if any(_files(root, p) for p in places) else LocalCopy.absent
 
 
 def digest(path: Path, checksum: str) -> str:
-    """The file's checksum, by the algorithm of the one it is to be compared with."""
+    """Compute a file's checksum with the algorithm of the given `checksum`."""
     algorithm = checksum.partition(":")[0]
     with path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
 def damage(source: Source, path: Path) -> str | None:
-    """What is wrong with a file that should be the published one."""
+    """Return how a file differs from the published one, or None if it does not."""
     if source.checksum is None:
         return None
     found = digest(path, source.checksum)
-    return None if found == source.checksum else f"has {found}, and {source.checksum} is published"
+    return None if found == source.checksum else f"has {found}, but {source.checksum} is published"
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes for people.
 
     >>> size_text(170_052_171), size_text(9_771_618_190), size_text(512)
     ('170 MB', '9.8 GB', '512 bytes')
@@ -145,6 +187,18 @@ def size_text(size: int) -> str:
     return f"{size} bytes"
 
 
+def _count_notes(name: str, counts: Counts) -> Iterator[str]:
+    for part, official in RELEASES[name].counts.items():
+        found, kind = counts.get(part, {}), "" if part == "all" else f"{part} "
+        total, expected = sum(found.values()), sum(official.values())
+        different = [label for label, n in official.items() if found.get(label, 0) != n]
+        if total != expected:
+            yield f"{name}: {total:,} {kind}images, official {expected:,}"
+        elif different:
+            each = [f"{label} {found.get(label, 0):,} ({official[label]:,})" for label in different]
+            yield f"{name}: {kind}images by label (official) differ: {several(each, 3)}"
+
+
 def _files(root: Path, place: tuple[str, str]) -> int:
     folder, members = place
     return sum(1 for _ in (root / folder).glob(members))
@@ -153,8 +207,10 @@ def _files(root: Path, place: tuple[str, str]) -> int:
 EMNIST = Release(
     name="emnist",
     title="EMNIST Balanced: handwritten digits and letters, 28x28, grey",
-    images=131_600,
-    labels=47,
+    counts={
+        "train": {str(label): 2400 for label in range(47)},
+        "test": {str(label): 400 for label in range(47)},
+    },
     unpacked=40_000_000,
     licence="free for research",
     origin="NIST",
@@ -175,11 +231,16 @@ EMNIST = Release(
     ),
 )
 
+_CIFAR10_LABELS = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 CIFAR10 = Release(
     name="cifar10",
     title="CIFAR-10: ten kinds of things, 32x32, colour",
-    images=60_000,
-    labels=10,
+    counts={
+        "train": dict.fromkeys(_CIFAR10_LABELS, 5000),
+        "test": dict.fromkeys(_CIFAR10_LABELS, 1000),
+    },
     unpacked=184_380_000,
     licence="free for research",
     origin="Univ. of Toronto",
@@ -200,12 +261,20 @@ CIFAR10 = Release(
     ),
 )
 
+# The names and the order of the skin lesions are those of the archives.
+_HAM10000_COUNTS = {
+    "akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142,
+}  # fmt: skip
+_ISIC2019_COUNTS = {
+    "mel": 4522, "nv": 12875, "bcc": 3323, "ak": 867, "bkl": 2624, "df": 239, "vasc": 253,
+    "scc": 628,
+}  # fmt: skip
+
 _DATAVERSE = "https://dataverse.harvard.edu/api/access/datafile"
 HAM10000 = Release(
     name="ham10000",
     title="HAM10000: dermatoscopic images of pigmented skin lesions, 600x450, colour",
-    images=10_015,
-    labels=7,
+    counts={"all": _HAM10000_COUNTS},
     unpacked=2_771_000_000,
     licence="CC BY-NC 4.0",
     origin="Harvard Dataverse",
@@ -214,7 +283,7 @@ HAM10000 = Release(
     "multi-source dermatoscopic images of common pigmented skin lesions. Scientific Data 2018",
     sources=(
         Source(
-            # Without format=original the table comes converted, and no checksum fits it.
+            # Without format=original the table is converted, and no checksum fits it.
             url=f"{_DATAVERSE}/4338392?format=original",
             file="HAM10000_metadata.csv",
             size=690_218,
@@ -257,8 +326,7 @@ def _isic_table(what: str, size: int) -> Source:
 ISIC2019 = Release(
     name="isic2019",
     title="ISIC 2019 challenge, training part: dermatoscopic images, many sizes, colour",
-    images=25_331,
-    labels=8,
+    counts={"all": _ISIC2019_COUNTS},
     unpacked=9_800_000_000,
     licence="CC BY-NC 4.0",
     origin="ISIC Archive",
@@ -284,8 +352,7 @@ ISIC2019 = Release(
 RESNET18 = Release(
     name="resnet18",
     title="ResNet-18 weights of torchvision, trained on ImageNet-1K",
-    images=0,
-    labels=0,
+    counts={},
     unpacked=46_830_571,
     licence="BSD-3 (code), research use",
     origin="PyTorch",
@@ -305,4 +372,4 @@ RESNET18 = Release(
     ),
 )
 
-BY_NAME = {release.name: release for release in (EMNIST, CIFAR10, HAM10000, ISIC2019, RESNET18)}
+RELEASES = {release.name: release for release in (EMNIST, CIFAR10, HAM10000, ISIC2019, RESNET18)}

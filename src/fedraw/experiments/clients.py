@@ -13,9 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
 from fedraw.data import partition
-from fedraw.data.dataset import Dataset
-from fedraw.data.images import Images
-from fedraw.data.label_noise import mixed_up
+from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
 from fedraw.experiments.loading import Data, load_dataset
 from fedraw.experiments.options import DEFAULTS, Options
@@ -164,7 +162,7 @@ def _noisy(
     labels = list(epoch.labels)
     for client in rare if noise.clients == "rare" else range(len(labels)):
         rng = streams.generator("label noise", client)
-        labels[client] = mixed_up(labels[client], noise.share, rng)
+        labels[client] = partition.shuffle_labels(labels[client], noise.share, rng)
     return replace(epoch, labels=labels)
 
 

@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
 from fedraw.data import cache, catalog
-from fedraw.data.dataset import Dataset, from_arrays
-from fedraw.data.images import Images
-from fedraw.data.progress import Progress
-from fedraw.data.reduce import fewer
-from fedraw.data.root import data_root
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset, Images
+from fedraw.data.root import Progress, data_root
+from fedraw.data.splits import limit_per_label
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.sections import IMAGENET, FeaturesSpec
 from fedraw.experiments.spec import Spec
@@ -68,7 +67,7 @@ def load_dataset(
         dataset = data if isinstance(data, Dataset) else from_arrays(*data, rng=rng)
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
-        dataset = fewer(dataset, *limits, streams.generator("images"))
+        dataset = limit_per_label(dataset, *limits, streams.generator("images"))
     if spec.features is None or spec.training.kind == "none":
         return dataset
     return with_features(
@@ -83,7 +82,7 @@ def load_dataset(
 
 def prepare(spec: Spec, root: Path | None = None, progress: Progress | None = None) -> None:
     """Decode images and compute features once, before several processes would do it."""
-    if spec.data.name in catalog.DECODED:
+    if spec.data.name in catalog.PUBLIC:
         load_dataset(spec, Streams(0), None, root, progress)
 
 

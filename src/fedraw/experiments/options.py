@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from fedraw.data.progress import Progress as DataProgress
+from fedraw.data.root import Progress as DataProgress
 from fedraw.errors import BadInput
 from fedraw.simulation.executors.ray_cluster import cluster
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedraw.data.public import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
+from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
 from fedraw.experiments.settings import checked_settings
 from fedraw.privacy.budget import Mechanism, Privacy, Unit

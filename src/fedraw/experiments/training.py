@@ -13,7 +13,7 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
-from fedraw.data.images import Images, Pixels
+from fedraw.data.dataset import Images, Pixels
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiments.clients import LocalData, shared
 from fedraw.experiments.loading import weights_file

@@ -1,4 +1,4 @@
-"""How evenly the global model serves the clients, each measured on its own test samples."""
+"""Measures how evenly the global model serves the clients, each on its own test samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fedraw.core.types import Floats, Ints
 def client_accuracies(
     correct: npt.NDArray[np.bool_], owner: Ints, clients: int
 ) -> list[float | None]:
-    """Each client's accuracy in percent, from all local tests laid end to end.
+    """Return each client's accuracy in percent; None for a client without test samples.
+
+    `correct` and `owner` have one entry for each local test sample of any client: whether the
+    prediction was right, and the position of the client that holds the sample.
 
     >>> client_accuracies(np.array([True, False, True]), np.array([0, 0, 2]), clients=3)
     [50.0, None, 100.0]
@@ -26,10 +29,11 @@ def client_accuracies(
 def fairness_metrics(
     accuracies: Sequence[float | None], rare: Collection[int]
 ) -> dict[str, float | None]:
-    """Worst10, LocalRare, LocalCommon, MeanClient in percent, Jain in 0..1; None where undefined.
+    """Compute Worst10, LocalRare, LocalCommon and MeanClient in percent, and Jain in 0..1.
 
-    `rare` holds the positions of the rare clients. A client without local test samples (None)
-    takes no part. Worst10 is the mean of the worst tenth, rounded up to whole clients.
+    A metric is None where it is undefined. `rare` holds the positions of the rare clients. Clients
+    without local test samples (None) are left out. Worst10 is the mean over the worst tenth of the
+    clients, rounded up to whole clients.
 
     >>> fairness_metrics([50.0, 100.0, None], rare={0})["LocalRare"]
     50.0
@@ -47,7 +51,9 @@ def fairness_metrics(
 
 
 def jain(values: Floats) -> float | None:
-    """(Σ a)² / (N Σ a²): 1 if all are equal, 1/N if one has everything, None if all are 0.
+    """Compute Jain's index (Σ a)² / (N Σ a²).
+
+    It is 1 if all values are equal, 1/N if all but one are 0, and None if all are 0.
 
     >>> jain(np.array([1.0, 1.0])), jain(np.array([1.0, 0.0])), jain(np.zeros(2))
     (1.0, 0.5, None)

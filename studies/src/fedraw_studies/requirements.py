@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from fedraw.data.progress import Progress
-from fedraw.data.public import BATCHES, LESIONS
-from fedraw.data.root import data_root
+from fedraw.data.catalog import BATCHES, LESIONS
+from fedraw.data.root import Progress, data_root
 from fedraw.errors import BadInput
 from fedraw.experiments.loading import prepare, weights_file
 from fedraw.experiments.sections import IMAGENET

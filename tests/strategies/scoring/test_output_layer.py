@@ -23,7 +23,7 @@ def test_levels_of_a_difference_are_the_difference_of_levels(
     for layout in (WITH_BIAS, WITHOUT):
         a, b = (np.array(own[: layout.size], np.float32) for own in (one, other))
         levels = OutputLayer.of(layout).levels
-        assert levels(a - b) == pytest.approx(levels(a) - levels(b))
+        assert levels(a - b) == pytest.approx(levels(a) - levels(b), abs=1e-5)
 
 
 def test_a_layer_without_bias_is_summed_row_by_row_and_statistics_stay_out() -> None:

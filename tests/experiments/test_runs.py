@@ -343,9 +343,9 @@ def test_private_summaries_leave_scores_and_nothing_else() -> None:
     [
         ({"strategy": {"name": "fedraw", "buffer": 9}}, "never fills .* use at most 8"),
         ({"misreport": {"label": 9, "client": 8}}, "misreport.client = 8 must be 'fastest' or"),
-        ({"misreport": {"label": 99}}, "label 99 of dataset 'digits' is out of range"),
+        ({"misreport": {"label": 99}}, "dataset 'digits' has no label number 99"),
         ({"misreport": {"label": 9, "share": 1.5}}, "misreport.share = 1.5"),
-        ({"metrics": {"rare_labels": ["nine"]}}, "unknown label 'nine'"),
+        ({"metrics": {"rare_labels": ["nine"]}}, "dataset 'digits' has no label 'nine'"),
         ({"speeds": {"arrivals": "jitter", "jitter": 2}}, "speeds.jitter = 2.0"),
         ({"partition": {"kind": "iid", "clients": 8}}, "slows clients with rare labels"),
         ({"data": {"name": "mnist"}}, "mnist"),

@@ -30,7 +30,7 @@ from fedraw.core.randomness import Streams
 from fedraw.data.arrays import from_arrays
 from fedraw.data.catalog import digits
 from fedraw.data.dataset import Dataset
-from fedraw.disk.event_log import read_log
+from fedraw.eventlog import ArrivalRecord, JoinedRecord, read_log
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed
 from fedraw.experiments.scenario import Parts
@@ -90,8 +90,8 @@ def timed_run(case: Case, folder: Path, options: Options) -> tuple[float, float]
 def sample_counts(folder: Path) -> list[int]:
     """How many samples each update of the run was trained on."""
     records = list(read_log(folder / "events.jsonl"))
-    own = {r["client"]: sum(r["counts"].values()) for r in records if r["kind"] == "joined"}
-    return [own[r["client"]] for r in records if r["kind"] == "arrival"]
+    own = {r.client: sum(r.counts.values()) for r in records if isinstance(r, JoinedRecord)}
+    return [own[r.client] for r in records if isinstance(r, ArrivalRecord)]
 
 
 def bare_steps(case: Case, counts: list[int], way: str, ready: Any, done: Any) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,16 @@ from tests.server.engine import COUNTS, LAYOUT, SIZE, Engine
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
+from fedraw.eventlog import (
+    ArrivalRecord,
+    DeclaredRecord,
+    EndRecord,
+    JoinedRecord,
+    LeftRecord,
+    Record,
+    read_log,
+)
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.orders import Answer, Failure, Order, Trained
 from fedraw.strategies.ca2fl import CA2FL
@@ -291,7 +299,7 @@ def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended)
     except (BadInput, OSError) as problem:
         yield f"after its end: {problem}"
         return
-    arrivals = [(r["client"], r["start_version"]) for r in records if r["kind"] == "arrival"]
+    arrivals = [(r.client, r.start_version) for r in records if isinstance(r, ArrivalRecord)]
     counted = [(u["client"], u["start_version"]) for u in seen.counted]
     if arrivals != counted:
         yield f"the log has {len(arrivals)} arrivals, {len(counted)} updates count: not the same"
@@ -302,7 +310,7 @@ def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended)
     written = np.concatenate([final[s.name].ravel() for s in LAYOUT.segments])
     if written.tobytes() != expected.tobytes():
         yield "model.safetensors is not the model of the accepted updates"
-    if sum(record["kind"] == "end" for record in records) != 1:
+    if sum(isinstance(record, EndRecord) for record in records) != 1:
         yield "the log has not exactly one end"
 
 
@@ -310,23 +318,22 @@ def reference(
     strategy: Strategy[Any], records: Sequence[Record], updates: Sequence[dict[str, Any]]
 ) -> Vector:
     """The strategy alone, given the founders, the changes of members, and the updates as sent."""
-    first = next(i for i, r in enumerate(records) if r["kind"] == "joined")
-    founders: dict[str, dict[str, int]] = {}
-    later = list(records[first:])
-    while later and later[0]["kind"] == "joined" and len(founders) < SETTINGS["min_clients"]:
-        record = later.pop(0)
-        founders[record["client"]] = record["counts"]
+    later = list(records[1:])
+    founders: dict[str, Mapping[str, int]] = {}
+    while isinstance(record := later[0], JoinedRecord) and len(founders) < SETTINGS["min_clients"]:
+        founders[str(record.client)] = record.counts
+        del later[0]
     state, _ = strategy.start(Setup(np.zeros(SIZE, np.float32), LabelTable.from_counts(founders)))
     sent = iter(updates)
     for record in later:
-        match record["kind"]:
-            case "joined":
-                state, _ = strategy.step(state, Joined(record["client"], record["counts"]))
-            case "declared":
-                state, _ = strategy.step(state, Declared(record["client"], record["counts"]))
-            case "left":
-                state, _ = strategy.step(state, Left(record["client"]))
-            case "arrival":
+        match record:
+            case JoinedRecord():
+                state, _ = strategy.step(state, Joined(record.client, record.counts))
+            case DeclaredRecord():
+                state, _ = strategy.step(state, Declared(record.client, record.counts or {}))
+            case LeftRecord():
+                state, _ = strategy.step(state, Left(record.client))
+            case ArrivalRecord():
                 facts = dict(next(sent))
                 vector = np.frombuffer(bytes.fromhex(facts.pop("vector")), np.float32)
                 state, _ = strategy.step(state, Arrived(Update(vector=vector, **facts)))

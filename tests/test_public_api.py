@@ -12,6 +12,7 @@ def test_what_is_exported_is_what_is_visible() -> None:
     modules |= {
         "analysis",
         "disk",
+        "eventlog",
         "flower",
         "privacy",
         "records",

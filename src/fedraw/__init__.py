@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         RefusedUpdate,
         WorkerDied,
     )
-    from fedraw.experiments.compare import Row, Stat, compare
+    from fedraw.eventlog.compare import ComparisonRow, Stat, compare
     from fedraw.experiments.options import Options
     from fedraw.experiments.runner import Result, run
     from fedraw.experiments.spec import Spec
@@ -59,6 +59,7 @@ _DEFINED_IN = {
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.analysis.audit",
     "BadInput": "fedraw.errors",
+    "ComparisonRow": "fedraw.eventlog.compare",
     "Dataset": "fedraw.data.dataset",
     "Declared": "fedraw.strategies.protocol",
     "FedAsync": "fedraw.strategies.fedasync",
@@ -79,17 +80,16 @@ _DEFINED_IN = {
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
     "Result": "fedraw.experiments.runner",
-    "Row": "fedraw.experiments.compare",
     "Setup": "fedraw.strategies.protocol",
     "Simulation": "fedraw.simulation.loop",
     "Spec": "fedraw.experiments.spec",
-    "Stat": "fedraw.experiments.compare",
+    "Stat": "fedraw.eventlog.compare",
     "Step": "fedraw.simulation.loop",
     "Strategy": "fedraw.strategies.protocol",
     "Update": "fedraw.core.update",
     "WorkerDied": "fedraw.errors",
     "audit": "fedraw.analysis.audit",
-    "compare": "fedraw.experiments.compare",
+    "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
     "rarity_scores": "fedraw.core.rarity",
     "run": "fedraw.experiments.runner",
@@ -101,6 +101,7 @@ __all__ = [
     "Arrived",
     "Audit",
     "BadInput",
+    "ComparisonRow",
     "Dataset",
     "Declared",
     "FedAsync",
@@ -121,7 +122,6 @@ __all__ = [
     "RefusedUpdate",
     "Replay",
     "Result",
-    "Row",
     "Setup",
     "Simulation",
     "Spec",

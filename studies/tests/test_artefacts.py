@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedraw.errors import BadInput
+from fedraw.eventlog.records import JoinedRecord
+from fedraw.eventlog.summary import RunSummary
 from fedraw.experiments.spec import Spec
-from fedraw.experiments.summary import Summary
 from fedraw_studies.artefacts import (
     EVERY,
     NAMES,
@@ -204,7 +205,8 @@ def test_a_summary_has_every_metric_that_is_not_derived() -> None:
     derived |= {m + end for m in ("GlobalAcc", "AvgRare") for end in ("Lost", "Recovered")}
     derived |= {f"as {number}" for number in range(10)}
     asked = {metric for artefact in PAPER.values() for metric in artefact.columns}
-    empty = Summary.of([{"kind": "joined", "client": 0, "counts": {"a": 1}}]).as_dict()
+    joined = JoinedRecord(event=0, time=0.0, client=0, counts={"a": 1})
+    empty = RunSummary.of([joined]).as_dict()
     assert asked - derived <= set(empty["metrics"])
 
 

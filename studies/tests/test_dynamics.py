@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from fedraw.errors import BadInput
+from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.dynamics import Dynamics
+from fedraw.eventlog.records import JoinedRecord
+from fedraw.eventlog.summary import RunSummary
 from fedraw.experiments.cells import run_cells
-from fedraw.experiments.compare import Stat
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import Result
 from fedraw.experiments.spec import Spec
-from fedraw.experiments.summary import Summary
-from fedraw.metrics.dynamics import Dynamics
 from fedraw_studies.dynamics import (
     Artefact,
     Finding,
@@ -205,5 +206,6 @@ def test_as_json() -> None:
 
 def test_a_summary_names_every_metric_the_tables_ask_for() -> None:
     asked = {metric for a in paper_artefacts() for row in a.rows for metric in row.metrics}
-    empty = Summary.of([{"kind": "joined", "client": 0, "counts": {"a": 1}}]).as_dict()
+    joined = JoinedRecord(event=0, time=0.0, client=0, counts={"a": 1})
+    empty = RunSummary.of([joined]).as_dict()
     assert asked <= set(empty["metrics"])

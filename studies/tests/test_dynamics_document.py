@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedraw.experiments.compare import Stat
+from fedraw.eventlog.compare import Stat
 from fedraw_studies.dynamics import Artefact, Finding
 from fedraw_studies.dynamics_document import markdown, verdict
 from fedraw_studies.figure import Figure

@@ -14,7 +14,7 @@ from fedraw.analysis.groups import Groups
 from fedraw.analysis.influence import Weighting
 from fedraw.analysis.label_influence import LabelShares
 from fedraw.core.labels import LabelTable
-from fedraw.metrics.influence import label_influence
+from fedraw.eventlog.influence import label_influence
 
 COUNTS = st.lists(
     st.dictionaries(st.sampled_from("abcde"), st.integers(1, 500), min_size=1),

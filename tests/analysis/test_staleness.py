@@ -18,7 +18,7 @@ from fedraw.analysis.staleness import (
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
-from fedraw.metrics.dynamics import Dynamics
+from fedraw.eventlog.dynamics import Dynamics
 from fedraw.simulation.speeds import Speeds, mean_seconds
 
 RARE = np.arange(30) < 6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import SMALL, fedraw
-from tests.event_logs import rewrite
+from tests.eventlog.logs import rewrite
 
 from fedraw.report.all_figures import write_figures
 from fedraw.report.material import read_material

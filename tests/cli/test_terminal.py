@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import SMALL, fedraw
-from tests.event_logs import as_bytes
-
-from fedraw.disk.event_log import read_log
+from tests.eventlog.logs import as_bytes, read_objects
 
 # Clears the screen, forges a line, reverses the reading direction, rings; C0, C1 and format codes.
 NASTY = "\x1b[2J\x9b31m\x07\x7f\u202e\rforged"
@@ -44,7 +42,7 @@ def test_names_and_notes_in_a_comparison(tmp_path: Path) -> None:
     quick = ("--seeds", "1", "--set", "training.kind=none")
     assert fedraw("run", "s.toml", *quick, "--out", "r", cwd=tmp_path).returncode == 0
     log = tmp_path / "r/seed-1/events.jsonl"
-    start, *rest = read_log(log)
+    start, *rest = read_objects(log)
     log.write_bytes(as_bytes([start | {"name": NASTY, "notes": [NASTY]}, *rest]))
     for form in ([], ["--format", "md"], ["--format", "csv"], ["--format", "latex"]):
         assert_harmless(fedraw("compare", "r", *form, cwd=tmp_path))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import SMALL
-from tests.experiments import federation_log
+from tests.eventlog import federation_log
 
 # The small spec, slower and without an end.
 SPEC = (
@@ -260,7 +260,7 @@ def test_json_has_the_same_facts(finished: Path) -> None:
         (None, ".", "holds no run"),
         ("hello\n", "events.jsonl", "line 1 is no record of an event log"),
         ("hello", ".", "line 1 is no record of an event log"),
-        ('{"kind":"start","format":9}\n', ".", "has format 9, and this fedraw reads format 2"),
+        ('{"kind":"start","format":9}\n', ".", "has format 9, and this fedraw reads format 3"),
     ],
 )
 def test_bad_input_gets_a_message_and_exit_code_2(
@@ -286,4 +286,4 @@ def test_the_log_of_a_real_server(tmp_path: Path) -> None:
     assert "notes         2 notes, 1 × quarantine" in lines
     assert "  event 4: node 9 did not tell who it is" in lines
     told = json.loads(watch("federation", "--json", cwd=tmp_path).stdout)
-    assert told["runs"][0]["life"]["away"][0]["client"] == "west"
+    assert told["runs"][0]["history"]["away"][0]["client"] == "west"

@@ -11,8 +11,8 @@ import pytest
 
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import Position
 from fedraw.errors import BadInput, Interrupted
+from fedraw.eventlog.log_file import Position
 from fedraw.experiments.checkpoints import EVERY_SECONDS, Checkpoints
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed

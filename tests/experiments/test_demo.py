@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedraw
-from fedraw.experiments.compare import Row, Stat, compare
+from fedraw.eventlog.compare import ComparisonRow, Stat, compare
 from fedraw.experiments.demo import RARE_LABELS, conclusion, demo_specs
 from fedraw.experiments.runner import run
 
@@ -31,9 +31,9 @@ def test_the_demo_has_every_method_on_the_same_federation() -> None:
     assert RARE_LABELS == (8, 9)
 
 
-def row(name: str, overall: float, rare: float) -> Row:
+def row(name: str, overall: float, rare: float) -> ComparisonRow:
     metrics = {"GlobalAcc": Stat.of([overall]), "AvgRare": Stat.of([rare])}
-    return Row(name, (1,), metrics)
+    return ComparisonRow(name, (1,), metrics)
 
 
 def test_the_conclusion_says_what_the_table_shows() -> None:

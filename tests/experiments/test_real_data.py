@@ -18,7 +18,7 @@ from tests.data.releases_on_disk import (
 
 import fedraw
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import as_json, compare
+from fedraw.eventlog.compare import as_json, compare
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import Result, run_seed
 from fedraw.experiments.scenario import Scenario

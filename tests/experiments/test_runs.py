@@ -9,21 +9,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tests.eventlog.logs import read_objects
 from torch import nn
 
 import fedraw
 from fedraw import CA2FL, FedAvg, FedBuff, FedFa, FedRAW, LabelTable, QFedAvg
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
-from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
+from fedraw.eventlog.compare import compare
+from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.summary import METRICS, RunSummary
 from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.compare import compare
 from fedraw.experiments.options import Options
 from fedraw.experiments.run_folder import RunFolder
 from fedraw.experiments.runner import Result, run, run_seed
 from fedraw.experiments.spec import Spec
-from fedraw.experiments.summary import METRICS, Summary
 from fedraw.report.page import write_report
 from fedraw.strategies.catalog import BY_NAME
 
@@ -58,7 +59,7 @@ def test_all_asynchronous_methods_meet_the_same_arrivals(tmp_path: Path) -> None
     arrivals = {}
     for name in ("fedraw", "fedfa", "fedbuff", "ca2fl", "fedasync"):
         run_seed(method(name), 1, tmp_path / name)
-        records = read_log(tmp_path / name / "events.jsonl")
+        records = read_objects(tmp_path / name / "events.jsonl")
         arrivals[name] = [(r["time"], r["client"]) for r in records if r["kind"] == "arrival"]
     first, *others = arrivals.values()
     assert len(first) == 40
@@ -67,7 +68,7 @@ def test_all_asynchronous_methods_meet_the_same_arrivals(tmp_path: Path) -> None
 
 def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
     result = run_seed(small(), 1, tmp_path)
-    again = Summary.of(read_log(tmp_path / "events.jsonl")).as_dict()
+    again = RunSummary.of(read_log(tmp_path / "events.jsonl")).as_dict()
     assert again == result.summary
     written = json.loads((tmp_path / "summary.json").read_text())
     assert {key: written[key] for key in result.summary} == result.summary
@@ -94,7 +95,7 @@ def test_files_do_not_grow_with_the_square_of_the_labels(tmp_path: Path) -> None
 def test_a_run_folder_is_whole(tmp_path: Path) -> None:
     (result,) = run(small(), out=tmp_path)
     folder = tmp_path / "seed-1"
-    records = list(read_log(folder / "events.jsonl"))
+    records = list(read_objects(folder / "events.jsonl"))
     kinds = [record["kind"] for record in records]
     assert kinds.count("joined") == 8
     assert kinds.count("arrival") == 40
@@ -135,7 +136,7 @@ def test_training_free_runs_have_the_same_arrivals_and_buffers(tmp_path: Path) -
     run_seed(small(), 1, tmp_path / "trained")
     run_seed(small(training={"kind": "none"}), 1, tmp_path / "free")
     logs = [
-        [r for r in read_log(tmp_path / kind / "events.jsonl") if r["kind"] == "arrival"]
+        [r for r in read_objects(tmp_path / kind / "events.jsonl") if r["kind"] == "arrival"]
         for kind in ("trained", "free")
     ]
     assert logs[0] == logs[1]
@@ -182,7 +183,7 @@ def with_one_failing_client(spec: Spec, out: Path | None = None) -> Result:
 def test_a_client_that_diverges_is_refused_counted_and_the_run_goes_on(tmp_path: Path) -> None:
     spec = small(partition={}, speeds={"kind": "equal"}, run={"events": 60, "seeds": [1]})
     result = with_one_failing_client(spec, tmp_path)
-    log = read_log(tmp_path / "seed-1" / "events.jsonl")
+    log = read_objects(tmp_path / "seed-1" / "events.jsonl")
     rejected = [record for record in log if record["kind"] == "rejected"]
     assert {record["client"] for record in rejected} == {0}
     assert "NaN or infinite" in rejected[0]["reason"]
@@ -263,7 +264,7 @@ def test_a_liar_is_named_and_loses_what_it_gained(tmp_path: Path) -> None:
             run={"events": 400, "evaluate_every": 200, "seeds": [1]},
         )
         (result,) = run(spec, out=tmp_path / labels)
-        records = list(read_log(tmp_path / labels / "seed-1" / "events.jsonl"))
+        records = list(read_objects(tmp_path / labels / "seed-1" / "events.jsonl"))
         attacker = records[0]["attacker"]
         last = [r for r in records if r["kind"] == "arrival"][-200:]
         held = [
@@ -288,7 +289,7 @@ def test_what_updates_tell_of_labels_is_in_the_log_the_summary_and_the_page(tmp_
     (result,) = run(spec, out=tmp_path)
     truth = draw_clients(spec, Streams(1)).table.counts()
     holders = [client for client, counts in truth.items() if counts.get("9")]
-    records = list(read_log(tmp_path / "seed-1" / "events.jsonl"))
+    records = list(read_objects(tmp_path / "seed-1" / "events.jsonl"))
     told = [r["inferred"] for r in records if r["kind"] == "evaluation"]
     assert told[-1] == result.summary["inferred"]
     assert sorted(told[-1]["holders"]["9"]) == sorted(holders)

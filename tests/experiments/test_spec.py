@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes, record
 from tests.experiments.spec_mutations import mutations
 from torch import nn
 
 from fedraw.cli.run import run as run_command
-from fedraw.disk.event_log import FORMAT
 from fedraw.errors import BadInput
 from fedraw.experiments.runner import run
 from fedraw.experiments.scenario import Scenario
@@ -269,10 +268,7 @@ def test_what_no_run_can_use_is_refused_by_name(tmp_path: Path, text: str, messa
 
 
 def test_a_time_of_400_digits_in_a_trace_is_refused(tmp_path: Path) -> None:
-    records = [
-        {"kind": "start", "format": FORMAT},
-        {"kind": "arrival", "client": 0, "time": int(HUGE), "start_time": 0},
-    ]
+    records = [record("start"), record("arrival", client=0, time=int(HUGE))]
     (tmp_path / "trace.jsonl").write_bytes(as_bytes(records))
     text = '[speeds]\nkind = "uniform"\narrivals = "recorded"\ntrace = "trace.jsonl"\n'
     told = dry_run(write(tmp_path, text))

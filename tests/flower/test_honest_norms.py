@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
+from tests.eventlog.logs import read_objects
 from tests.flower.memory_grid import MemoryGrid, identity
 from tests.flower.quiet import ROOT
 
-from fedraw.disk.event_log import read_log
 from fedraw.flower import TrainConfig, client_app, server_app
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedbuff import FedBuff
@@ -84,6 +84,6 @@ def test_no_honest_update_is_refused(
         initial_model=lambda: network().state_dict(), strategy=strategy, settings=settings
     )
     server(MemoryGrid(app, contexts), Context(1, 1, {}, RecordDict(), {}))
-    records = list(read_log(tmp_path / "events.jsonl"))
+    records = list(read_objects(tmp_path / "events.jsonl"))
     assert [r["kind"] for r in records].count("arrival") == ARRIVALS
     assert [r for r in records if r["kind"] in ("rejected", "left", "note")] == []

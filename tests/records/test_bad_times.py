@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes, record
 
 from fedraw.errors import BadInput
 from fedraw.records.times import read_times
@@ -15,8 +15,8 @@ LOG = "client,timestamp\n"
 ABOVE = "; write a number of seconds above 0"
 STAMP = "; write seconds as a number from 0 on, or ISO 8601 such as 2026-01-31T08:00:00Z"
 EVENTS = (
-    " is an arrival without a client and a time; name an events.jsonl, or a table with the columns "
-    "client,seconds or client,timestamp"
+    " does not fit an event log: its client = None has the wrong type; restore the file from a "
+    "copy, or run it again with --force"
 )
 NO_RECORD = (
     " is no record of an event log; was the run cut off? Restore the file from a copy, "
@@ -93,11 +93,11 @@ REFUSED = [
         "client,seconds,site\na,1,2\n",
         ": column 'site' is not one of client, seconds; remove it",
     ),
-    (as_bytes([{"kind": "arrival", "client": "a"}]), f": line 1{EVENTS}"),
-    (as_bytes([{"kind": "end"}]) + b"[1]\n", f", line 2{NO_RECORD}"),
-    (as_bytes([{"kind": "end"}]) + b'{"kind":"arr', f", line 2{NO_RECORD}"),
+    (as_bytes([{"kind": "arrival", "client": None}]), f", line 1{EVENTS}"),
+    (as_bytes([record("end")]) + b"[1]\n", f", line 2{NO_RECORD}"),
+    (as_bytes([record("end")]) + b'{"kind":"arr', f", line 2{NO_RECORD}"),
     (
-        as_bytes([{"kind": "arrival", "client": "a", "time": -1}]),
+        as_bytes([record("arrival", client="a", time=-1)]),
         f": line 1, column 'timestamp': '-1' is negative or too large{STAMP}",
     ),
     (b"client,seconds\na,1\n\xe9,2\n", ": line 3 is not UTF-8; save it as CSV in UTF-8"),

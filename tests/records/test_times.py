@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes, record
 
-from fedraw.disk.event_log import FORMAT, Record
 from fedraw.records.times import Times, read_times
 
 AB = ("a", "b")
@@ -87,14 +86,14 @@ def test_milliseconds_are_noticed(tmp_path: Path) -> None:
 
 
 def test_fedraws_own_log(tmp_path: Path) -> None:
-    records: list[Record] = [
-        {"kind": "start", "format": FORMAT},
-        {"kind": "joined", "event": 0, "time": 0.0, "client": 7, "counts": {"x": 1}},
-        {"kind": "arrival", "event": 1, "time": 1.0, "client": 7, "buffer": [7], "weights": []},
-        {"kind": "evaluation", "event": 1, "metrics": {}},
-        {"kind": "arrival", "event": 2, "time": 2.5, "client": "b", "buffer": [7], "weights": []},
-        {"kind": "rejected", "event": 3, "time": 3.0, "client": 7, "reason": "NaN"},
-        {"kind": "arrival", "event": 4, "time": 5.0, "client": 7, "buffer": [7], "weights": []},
+    records = [
+        record("start"),
+        record("joined", client=7, counts={"x": 1}),
+        record("arrival", event=1, time=1.0, client=7),
+        record("evaluation", event=1),
+        record("arrival", event=2, time=2.5, client="b"),
+        record("rejected", event=3, time=3.0, client=7, reason="NaN"),
+        record("arrival", event=4, time=5.0, client=7),
     ]
     path = tmp_path / "events.jsonl"
     path.write_bytes(as_bytes(records))

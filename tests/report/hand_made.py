@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk.event_log import FORMAT, EventLog, Record
+from tests.eventlog.logs import as_bytes, record
+
+from fedraw.eventlog.records import Record, StartRecord
 
 COMMON, RARE = "common", "scarce"
 
@@ -43,59 +45,53 @@ def records(
     The last model of a finished run takes 3 of 4 test samples of the rare label for the common one.
     """
     beside = [f"label {n}" for n in range(labels_beside)]
-    start: Record = {
-        "kind": "start",
-        "format": FORMAT,
-        "name": name,
-        "seed": seed,
-        "events": events_wanted,
-        "labels": [COMMON, rare, *beside],
-        "rare_labels": [rare],
-        "spec": spec(name, seed, **strategy),
-    }
-    if data is not None:
-        start["data"] = {"train": 6, "test": 8, "sha256": data}
+    start = StartRecord(
+        origin="simulation",
+        name=name,
+        seed=seed,
+        events=events_wanted,
+        labels=[COMMON, rare, *beside],
+        rare_labels=[rare],
+        data=None if data is None else {"train": 6, "test": 8, "sha256": data},
+        spec=spec(name, seed, **strategy),
+    )
     joined = [
-        {"kind": "joined", "client": "a", "counts": {COMMON: 3}},
-        {"kind": "joined", "client": "b", "counts": {COMMON: 1, rare: 2}},
+        record("joined", client="a", counts={COMMON: 3}),
+        record("joined", client="b", counts={COMMON: 1, rare: 2}),
     ]
-    arrivals = [_arrival(1, "a"), _arrival(2, "b")]
-    evaluations: list[Record] = [
-        {
-            "kind": "evaluation",
-            "event": event,
-            "metrics": {"GlobalAcc": everywhere, "AvgRare": scarce},
-            "recall": {COMMON: 100.0, rare: scarce, **dict.fromkeys(beside, 90.0)},
-        }
+    confusion = {label: {label: 4} for label in start.labels}
+    confusion[rare] = {COMMON: 3, rare: 1}
+    evaluations = [
+        record(
+            "evaluation",
+            event=event,
+            metrics={"GlobalAcc": everywhere, "AvgRare": scarce},
+            recall={COMMON: 100.0, rare: scarce, **dict.fromkeys(beside, 90.0)},
+            confusion=confusion if finished and event == len(accuracies) else None,
+        )
         for event, (everywhere, scarce) in enumerate(accuracies, start=1)
     ]
-    if finished and evaluations:
-        confusion = {label: {label: 4} for label in start["labels"]}
-        confusion[rare] = {COMMON: 3, rare: 1}
-        evaluations[-1]["confusion"] = confusion
-    return [start, *joined, *arrivals, *evaluations, *([{"kind": "end"}] if finished else [])]
+    end = [record("end")] if finished else []
+    return [start, *joined, _arrival(1, "a"), _arrival(2, "b"), *evaluations, *end]
 
 
 def write_run(folder: Path, name: str, seed: int, *args: Any, **kwargs: Any) -> Path:
     """The folder of one seed, as 'fedraw run' lays it out."""
     own = folder / name / f"seed-{seed}"
     own.mkdir(parents=True)
-    with (own / "events.jsonl").open("wb") as file:
-        log = EventLog(file)
-        for record in records(name, seed, *args, **kwargs):
-            log.write(record)
+    (own / "events.jsonl").write_bytes(as_bytes(records(name, seed, *args, **kwargs)))
     timing = {"date": "2031-02-03T04:05:06+00:00", "machine": "z80", "cores": 1, "python": "3.11.1"}
     (own / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
     return folder / name
 
 
 def _arrival(event: int, client: str) -> Record:
-    return {
-        "kind": "arrival",
-        "event": event,
-        "client": client,
-        "staleness_events": 4 * event,
-        "aggregated": True,
-        "buffer": ["a", "b"],
-        "weights": [0.75, 0.25],
-    }
+    return record(
+        "arrival",
+        event=event,
+        client=client,
+        staleness_events=4 * event,
+        aggregated=True,
+        buffer=["a", "b"],
+        weights=[0.75, 0.25],
+    )

@@ -16,7 +16,7 @@ from tests.browser import Tab, started
 from tests.report.hand_made import write_run
 
 from fedraw.experiments.demo import demo_specs
-from fedraw.experiments.names import row_name
+from fedraw.experiments.log_records import row_name
 from fedraw.experiments.runner import run
 from fedraw.report.page import write_report
 

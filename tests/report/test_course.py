@@ -1,40 +1,43 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.experiments.federation_log import START, STORY
+from tests.eventlog.federation_log import START, STORY
+from tests.eventlog.logs import record
 
-from fedraw.experiments.summary import Summary
+from fedraw.eventlog.records import Record
+from fedraw.eventlog.summary import RunSummary
 from fedraw.report.course import BINS, QUANTILES, Course, spread_of
 
 
 def course_of(
-    arrivals: list[dict[str, Any]], clients: dict[str, dict[str, int]], **start: Any
-) -> tuple[Course, Summary]:
+    arrivals: list[Record], clients: dict[str, dict[str, int]], **start: Any
+) -> tuple[Course, RunSummary]:
     """Read as one log, by both readers."""
-    course, summary = Course(), Summary()
-    records: list[dict[str, Any]] = [{"kind": "start", "rare_labels": ["owl"], **start}]
-    records += [{"kind": "joined", "client": c, "counts": n} for c, n in clients.items()]
-    for record in [*records, *arrivals]:
-        course.observe(record)
-        summary.observe(record)
+    course, summary = Course(), RunSummary()
+    records = [record("start", rare_labels=["owl"], **start)]
+    records += [record("joined", client=c, counts=n) for c, n in clients.items()]
+    for known in [*records, *arrivals]:
+        course.observe(known)
+        summary.observe(known)
     return course, summary
 
 
-def arrival(event: int, client: str, buffer: list[str], weights: list[float]) -> dict[str, Any]:
-    return {
-        "kind": "arrival",
-        "event": event,
-        "client": client,
-        "staleness_events": event,
-        "aggregated": bool(buffer),
-        "buffer": buffer,
-        "weights": weights,
-    }
+def arrival(event: int, client: str, buffer: list[str], weights: list[float]) -> Record:
+    return record(
+        "arrival",
+        event=event,
+        client=client,
+        staleness_events=event,
+        aggregated=bool(buffer),
+        buffer=buffer,
+        weights=weights,
+    )
 
 
 CLIENTS = {"a": {"owl": 1, "cat": 1}, "b": {"cat": 5}, "c": {"cat": 5}}
@@ -111,8 +114,8 @@ def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None
 
 def test_sites_that_come_and_go() -> None:
     course = Course()
-    for record in [{**START, "events": 5}, *STORY[1:]]:
-        course.observe(record)
+    for known in [replace(START, events=5), *STORY[1:]]:
+        course.observe(known)
     presence = [point.presence for point in course.points()]
     assert presence == [0, 100, 0, None, 0]  # the fourth was refused
     assert [point.rare_weight for point in course.points()] == [0, 75, 0, None, 0]
@@ -124,8 +127,8 @@ def test_sites_that_come_and_go() -> None:
 
 def test_a_cached_update_goes_with_its_client() -> None:
     course = Course()
-    for record in [{**START, "events": 5, "influence": "cache"}, *STORY[1:]]:
-        course.observe(record)
+    for known in [replace(START, events=5, influence="cache"), *STORY[1:]]:
+        course.observe(known)
     largest = [point.largest for point in course.points()]
     # Members: west, east; and north; without east; without west, with east again.
     assert largest == pytest.approx([50, 100 / 3, 50, None, 50], nan_ok=True)

@@ -7,17 +7,17 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from fedraw.disk.event_log import Record
 from fedraw.errors import MissingExtra
+from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.figures import MOST_POINTS, PANELS, curve_of, learning_curves
 from fedraw.report.looks import COLOURS, OWN_COLOUR, looks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def evaluations(*pairs: tuple[float | None, float | None]) -> list[Record]:
+def evaluations(*pairs: tuple[float | None, float | None]) -> list[EvaluationPoint]:
     return [
-        {"event": 100 * n, "metrics": {"GlobalAcc": everywhere, "AvgRare": rare}}
+        EvaluationPoint(100 * n, {"GlobalAcc": everywhere, "AvgRare": rare}, {})
         for n, (everywhere, rare) in enumerate(pairs, start=1)
     ]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes
 from tests.report.hand_made import write_run
 
 from fedraw.errors import BadInput
@@ -36,6 +36,16 @@ def test_a_line_that_was_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> Non
     assert interruption(run) == "interrupted at event 2 of 7"
 
 
+@pytest.mark.parametrize("end", [b"\0" * 60, b'{"kind":"arrival","ev' + b"\0" * 40])
+def test_zeros_at_the_end_are_not_a_line_that_was_cut_off(end: bytes, tmp_path: Path) -> None:
+    """A power failure may leave them instead of records that had been written."""
+    write_run(tmp_path, "fedraw", 42, finished=False)
+    with log_of(tmp_path).open("ab") as log:
+        log.write(end)
+    with pytest.raises(BadInput, match=r"events\.jsonl, line 8 is no record.* Restore the file"):
+        read_material([tmp_path])
+
+
 def test_a_finished_run_is_not_interrupted(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     ((_, run),) = read_material([tmp_path]).runs
@@ -52,10 +62,10 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
-    text = log_of(tmp_path).read_text().replace('"format":2', '"format":7', 1)
+    text = log_of(tmp_path).read_text().replace('"format":3', '"format":7', 1)
     log_of(tmp_path).write_text(text)
     with pytest.raises(
-        BadInput, match=r"events\.jsonl has format 7, and this fedraw reads format 2"
+        BadInput, match=r"events\.jsonl has format 7, and this fedraw reads format 3"
     ):
         read_material([tmp_path])
 
@@ -78,7 +88,9 @@ def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_logs_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"empty holds no run: there is no events\.jsonl"):
+    with pytest.raises(
+        BadInput, match=r"empty holds no run: there is no events\.jsonl.*; name a folder"
+    ):
         read_material([tmp_path / "empty"])
 
 

@@ -6,13 +6,14 @@ import hashlib
 import io
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.event_logs import rewrite
-from tests.experiments import federation_log
+from tests.eventlog import federation_log
+from tests.eventlog.logs import rewrite
 from tests.report.hand_made import COMMON, RARE, write_run
 
 from fedraw.errors import BadInput
@@ -274,7 +275,7 @@ def test_real_federations_side_by_side(tmp_path: Path) -> None:
         server = {"folder": f"/srv/{name}"}
         spec = {"strategy": {"name": name}, "server": server}
         labels = ["cat", "owl"] if name == "fedraw" else ["owl", "cat"]  # who came first
-        start = {**federation_log.START, "name": name, "labels": labels, "spec": spec}
+        start = replace(federation_log.START, name=name, labels=labels, spec=spec)
         for again in ("one", "two"):
             federation_log.write(tmp_path / name / again / "events.jsonl", [start, *story])
     page = written(tmp_path)

@@ -9,20 +9,22 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fedraw.experiments.compare import Row, Stat
-from fedraw.experiments.summary import METRICS
+from fedraw.eventlog.compare import ComparisonRow, Stat
+from fedraw.eventlog.summary import METRICS
 from fedraw.report import tables
 from fedraw.report.cells import grid
 
 TWO_SEEDS = [
-    Row("fedraw", (42, 7), {"GlobalAcc": Stat.of([89, 91]), "Jain": Stat.of([0.9, 0.9])}),
-    Row("fedfa", (42, 7), {"GlobalAcc": Stat.of([70, 92]), "Jain": Stat.of([0.9, None])}),
+    ComparisonRow("fedraw", (42, 7), {"GlobalAcc": Stat.of([89, 91]), "Jain": Stat.of([0.9, 0.9])}),
+    ComparisonRow("fedfa", (42, 7), {"GlobalAcc": Stat.of([70, 92]), "Jain": Stat.of([0.9, None])}),
 ]
 NASTY = r"<b>|a_b [red]& 50% $x$ #1 {y} ~^\ *"
 
 
-def one_seed(name: str, **values: float | None) -> Row:
-    return Row(name, (42,), {metric: Stat.of([value]) for metric, value in values.items()})
+def one_seed(name: str, **values: float | None) -> ComparisonRow:
+    return ComparisonRow(
+        name, (42,), {metric: Stat.of([value]) for metric, value in values.items()}
+    )
 
 
 def printed(table: Table, width: int = 80) -> list[str]:
@@ -57,7 +59,7 @@ def test_with_a_single_seed_there_is_no_spread() -> None:
 def test_nine_methods_fit_eighty_columns() -> None:
     names = ["fedraw", "fedraw-weight-only", *"abcdefg"]
     spread = {metric: Stat.of([80, 98.7, 90]) for metric in METRICS}
-    lines = printed(tables.text_table([Row(name, (1, 2, 3), spread) for name in names]))
+    lines = printed(tables.text_table([ComparisonRow(name, (1, 2, 3), spread) for name in names]))
     assert max(map(len, lines)) <= 80
     assert len(lines) == 2 + 9 + 1, "no name is broken over two lines"
 
@@ -106,7 +108,7 @@ def test_nothing_at_all_is_still_a_table() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], TWO_SEEDS[:1]])
-def test_any_number_of_rows_will_do(rows: Sequence[Row]) -> None:
+def test_any_number_of_rows_will_do(rows: Sequence[ComparisonRow]) -> None:
     assert isinstance(tables.text_table(rows), Table)
     assert "*" not in tables.markdown(rows)
     assert "bf" not in tables.latex(rows)
@@ -122,7 +124,10 @@ def test_markdown() -> None:
 
 
 def test_csv_has_every_digit() -> None:
-    rows = [Row("a,b", (1, 2), {"AvgRare": Stat.of([0.1, 0.2])}), one_seed("c", AvgRare=None)]
+    rows = [
+        ComparisonRow("a,b", (1, 2), {"AvgRare": Stat.of([0.1, 0.2])}),
+        one_seed("c", AvgRare=None),
+    ]
     table = list(csv.DictReader(io.StringIO(tables.csv(rows))))
     assert [row["name"] for row in table] == ["a,b", "c"]
     assert table[0]["seeds"] == "1 2"

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedraw.experiments.status import (
-    Detail,
+from fedraw.eventlog.status import (
+    BufferSlot,
+    EvaluationPoint,
+    Incident,
     LabelTrend,
-    Life,
-    Point,
-    Refusal,
     Restart,
-    Slot,
-    State,
-    Status,
+    RunDetail,
+    RunState,
+    RunStatus,
+    ServerHistory,
 )
 from fedraw.report.watch import Frame
 from fedraw.report.words import spark
 
 NASTY = "[red]\x1b[31mé\nnevus 12345678901234567890 and more of it"
 
-RUN = Status(
+RUN = RunStatus(
     folder=Path("runs/mine/seed-1"),
     name="fedraw",
     seed=1,
@@ -39,9 +39,9 @@ RUN = Status(
     checkpoint=None,
     metrics={"GlobalAcc": 81.25, "AvgRare": 5.0},
 )
-DETAIL = Detail(
+DETAIL = RunDetail(
     curve=tuple(
-        Point(
+        EvaluationPoint(
             event,
             {"GlobalAcc": event / 20, "AvgRare": 5.0},
             {"cat": 90.0, "dog": 80.0, "fox": 85.0, "hen": 88.0, "owl": 5.0},
@@ -57,7 +57,7 @@ DETAIL = Detail(
         LabelTrend("hen", False, 88.0, 0.0, False, False),
         LabelTrend("cat", False, 90.0, None, False, False),
     ),
-    buffer=(Slot(3, 0.25, 7, False), Slot(12, 0.75, 0, True)),
+    buffer=(BufferSlot(3, 0.25, 7, False), BufferSlot(12, 0.75, 0, True)),
     capacity=2,
     aggregated_at=1500,
     version=1499,
@@ -66,7 +66,7 @@ DETAIL = Detail(
     unheard=(4, 9),
     participation={"RarePart": 2.5, "BufPres": 61.04},
     rejected={"7": 3},
-    refusals=(Refusal(1490, 7, "its vector holds a value that is not finite"),),
+    refusals=(Incident(1490, 7, "its vector holds a value that is not finite"),),
 )
 
 
@@ -78,7 +78,7 @@ def drawn(frame: Frame, width: int = 80, encoding: str = "utf-8") -> list[str]:
     return [line.rstrip() for line in caught.get().splitlines()]
 
 
-def one(run: Status = RUN, detail: Detail = DETAIL) -> Frame:
+def one(run: RunStatus = RUN, detail: RunDetail = DETAIL) -> Frame:
     return Frame([run], run, detail)
 
 
@@ -124,7 +124,7 @@ def test_what_is_unknown_is_a_dash() -> None:
     unknown = replace(RUN, rate=None, seconds_left=None)
     assert drawn(one(unknown))[1].endswith("  50 %  –/s  – left")
     young = replace(RUN, state="starting", event=0, events=None, seed=None, rate=None)
-    nothing = Detail((), {}, None, (), (), None, None, 0, 0, (), (), {}, {}, ())
+    nothing = RunDetail((), {}, None, (), (), None, None, 0, 0, (), (), {}, {}, ())
     assert drawn(one(replace(young, seconds_left=None), nothing)) == [
         "fedraw  starting                                                runs/mine/seed-1",
         f"event 0 of –  {'─' * 50}  –  –/s  – left",
@@ -138,7 +138,7 @@ def test_what_is_unknown_is_a_dash() -> None:
 
 
 def test_a_buffer_that_fills_has_no_weights_yet() -> None:
-    slots = (Slot(3, None, 1, False), Slot(3, None, 0, False))
+    slots = (BufferSlot(3, None, 1, False), BufferSlot(3, None, 0, False))
     lines = drawn(one(detail=replace(DETAIL, buffer=slots, capacity=10, aggregated_at=1490)))
     start = lines.index(
         "buffer        2 of 10 slots filled, last aggregated at event 1490, version 1499"
@@ -171,7 +171,7 @@ def test_several_runs_are_listed() -> None:
 
 
 def test_many_runs_and_a_low_screen_leave_room_for_what_matters() -> None:
-    counts: dict[State, int] = {"finished": 20, "stopped": 5, "running": 2}
+    counts: dict[RunState, int] = {"finished": 20, "stopped": 5, "running": 2}
     states = [state for state, count in counts.items() for _ in range(count)]
     runs = [replace(RUN, seed=seed, state=state) for seed, state in enumerate(states)]
     frame = Frame(runs, runs[-1], DETAIL)
@@ -189,8 +189,8 @@ def test_a_frame_is_not_higher_than_its_screen(rows: int) -> None:
     assert len(one().lines(80, rows)) <= rows
 
 
-def large() -> Detail:
-    slots = tuple(Slot(f"hospital-{n}", 1 / 40, 1234567, n % 2 == 0) for n in range(40))
+def large() -> RunDetail:
+    slots = tuple(BufferSlot(f"hospital-{n}", 1 / 40, 1234567, n % 2 == 0) for n in range(40))
     labels = tuple(LabelTrend(f"{n} {NASTY}", True, 100.0, -100.0, True, True) for n in range(30))
     return replace(
         DETAIL,
@@ -201,7 +201,7 @@ def large() -> Detail:
         unheard=tuple(range(10_000, 10_100)),
         clients=20_000,
         rejected={f"hospital-{n}": 10**6 for n in range(50)},
-        refusals=(Refusal(10**9, NASTY, NASTY * 9),) * 5,
+        refusals=(Incident(10**9, NASTY, NASTY * 9),) * 5,
     )
 
 
@@ -247,19 +247,19 @@ def test_a_spark_line_runs_over_events() -> None:
 
 
 SERVER = replace(RUN, name="fedraw", seed=None, events=None, event=120, is_server=True, rate=0.05)
-LIFE = Life(
-    away=(Refusal(110, "west", "quarantined for 3600 s"), Refusal(90, "east", "out of reach")),
+LIFE = ServerHistory(
+    away=(Incident(110, "west", "quarantined for 3600 s"), Incident(90, "east", "out of reach")),
     changed=3,
     restarts=2,
     last_restart=Restart(100, 75.0, 4),
     notes=14,
     quarantined=1,
-    last_notes=(Refusal(110, "west", "quarantined for 3600 s"), Refusal(80, None, "disk full")),
+    last_notes=(Incident(110, "west", "quarantined for 3600 s"), Incident(80, None, "disk full")),
 )
 
 
 def test_a_server_shows_who_came_and_went() -> None:
-    detail = replace(DETAIL, clients=6, members=4, life=LIFE, unheard=(), rare_clients=("east",))
+    detail = replace(DETAIL, clients=6, members=4, history=LIFE, unheard=(), rare_clients=("east",))
     lines = drawn(one(SERVER, detail))
     assert lines[0].startswith("fedraw  running")
     assert lines[1] == "event 120  3.0/min"
@@ -283,14 +283,14 @@ def test_a_stopped_server_is_started_again_not_resumed() -> None:
 
 @pytest.mark.parametrize("rows", [18, 24, 40])
 def test_the_frame_of_a_server_is_not_higher_than_its_screen_either(rows: int) -> None:
-    detail = replace(DETAIL, clients=6, members=4, life=LIFE)
+    detail = replace(DETAIL, clients=6, members=4, history=LIFE)
     assert len(one(SERVER, detail).lines(80, rows)) <= rows
 
 
 def test_nor_wider() -> None:
-    many = tuple(Refusal(10**9, NASTY, NASTY * 9) for _ in range(60))
+    many = tuple(Incident(10**9, NASTY, NASTY * 9) for _ in range(60))
     life = replace(LIFE, away=many, last_notes=many[:10])
-    frame = one(replace(SERVER, event=10**9), replace(large(), members=10**6, life=life))
+    frame = one(replace(SERVER, event=10**9), replace(large(), members=10**6, history=life))
     for line in drawn(frame):
         assert len(line) <= 80
         assert "\x1b" not in line

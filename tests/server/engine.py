@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.eventlog.logs import read_objects
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import read_log
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.opening import open_federation
 from fedraw.server.orders import Answer, Evaluated, Failure, Order, Summary, Trained
@@ -130,7 +130,7 @@ class Engine:
 
     def log(self, *kinds: str) -> list[dict[str, Any]]:
         path = self.settings.folder / "events.jsonl"
-        records = read_log(path) if path.stat().st_size else ()
+        records = read_objects(path) if path.stat().st_size else ()
         return [record for record in records if not kinds or record["kind"] in kinds]
 
     def kinds(self) -> list[str]:

@@ -15,7 +15,7 @@ from tests.server.test_recovery import packed
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.watched import Watched
+from fedraw.eventlog.follow import RunsFollower
 from fedraw.strategies.fedraw import FedRAW
 
 
@@ -92,10 +92,10 @@ def test_watch_tells_of_a_rotated_log(found: Found, rotate: Callable[[Path], Non
     engine = found(snapshot_every=3.0)
     engine.accept(9)
     folder = engine.settings.folder
-    watched = Watched(folder)
+    watched = RunsFollower(folder)
     watched.look()
     rotate(folder / "events.jsonl")
-    for watcher in (watched, Watched(folder)):  # one that looked on, and one that comes now
+    for watcher in (watched, RunsFollower(folder)):  # one that looked on, and one that comes now
         with pytest.raises(BadInput, match=r"events\.jsonl.* rotation"):
             watcher.look()
 
@@ -104,7 +104,7 @@ def test_watch_tells_of_one_that_vanished_among_others(found: Found, tmp_path: P
     engine, other = found(), found(folder="other")
     engine.accept(3)
     other.accept(3)
-    watched = Watched(tmp_path)
+    watched = RunsFollower(tmp_path)
     watched.look()
     (other.settings.folder / "events.jsonl").rename(tmp_path / "gone")
     with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, and at the last checkpoint"):

@@ -19,6 +19,7 @@ from tests.server.test_recovery import packed
 
 from fedraw.core.layout import Layout
 from fedraw.disk.numbered import NumberedFolders
+from fedraw.eventlog.records import NoteRecord
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.opening import open_federation
 from fedraw.server.orders import Answer, Order, Trained
@@ -195,11 +196,11 @@ def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int)
 def fill_page(engine: Patient) -> None:
     """So that the log needs another page for its next record."""
     ledger = engine.coordinator._ledger
-    record = {"kind": "note", "event": 0, "time": 0.0, "reason": ""}
+    note = NoteRecord(event=0, time=0.0, reason="")
     before = len(ledger.log)
-    ledger.log.note(record)
+    ledger.log.note(note)
     own = len(ledger.log) - before
-    ledger.log.note({**record, "reason": "x" * (-(len(ledger.log) + own) % PAGE)})
+    ledger.log.note(replace(note, reason="x" * (-(len(ledger.log) + own) % PAGE)))
     assert len(ledger.log) % PAGE == 0
 
 

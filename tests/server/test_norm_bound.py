@@ -175,4 +175,4 @@ def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
     state: Any = SimpleNamespace(version=1, contents=contents)
     update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
     record = arrival_record(1, update, Flight(0.0, 0, 1.0, 2.0), 0, state)
-    assert record["weights"] == [None, 0.5]
+    assert record.weights == [None, 0.5]

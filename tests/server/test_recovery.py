@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes, record
 from tests.server.conftest import Found
 from tests.server.engine import Engine, failing
 
 from fedraw.core.update import Update
 from fedraw.disk import snapshot
-from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.records import NoteRecord
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
 from fedraw.server.orders import Order, Trained
@@ -347,28 +348,28 @@ def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
 
 def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path) -> None:
     """The limit on a file's size makes the kernel take the first bytes of a write only."""
-    log = ServerLog(tmp_path / "events.jsonl")
-    log.note({"kind": "note"})
+    log = ServerLog(tmp_path)
+    log.note(record("note"))
     length, before = len(log), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (length + 10, before[1]))
     try:
-        log.note({"kind": "note", "reason": "first"})
-        log.note({"kind": "note", "reason": "second"})
+        log.note(record("note", reason="first"))
+        log.note(record("note", reason="second"))
         assert len(log) == log.path.stat().st_size == length + 10
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    log.note({"kind": "note", "reason": "third"})
-    told = [record.get("reason") for record in log.verify()]
-    assert told == [None, "first", "second", "third"]
+    log.note(record("note", reason="third"))
+    told = [known.reason for known in log.verify() if isinstance(known, NoteRecord)]
+    assert told == ["", "first", "second", "third"]
     log.close()
 
 
 def test_a_last_line_with_another_end_was_not_torn(tmp_path: Path) -> None:
     """One bit of the last line break flips: the record before it counted."""
     path = tmp_path / "events.jsonl"
-    whole = as_bytes([{"kind": "left"}, {"kind": "left"}])
+    whole = as_bytes([record("left"), record("left")])
     path.write_bytes(whole[:-1] + b"\x0b")
-    log = ServerLog(path)
+    log = ServerLog(tmp_path)
     with pytest.raises(BadInput, match=r"events\.jsonl, line 2 was altered at its end; restore"):
         list(log.verify())
     assert len(path.read_bytes()) == len(whole)
@@ -379,18 +380,18 @@ def test_a_torn_line_is_cut_and_a_full_disk_leaves_the_log_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "events.jsonl"
-    whole = as_bytes([{"kind": "left"}])
+    whole = as_bytes([record("left")])
     path.write_bytes(whole + b'{"kind":"arri')
-    log = ServerLog(path)
-    assert [r["kind"] for r in log.verify()] == ["left"]
+    log = ServerLog(tmp_path)
+    assert [r.kind for r in log.verify()] == ["left"]
     log.cut_torn_line()
     assert path.read_bytes() == whole
     disk = FullDisk(monkeypatch)
     disk.on = True
     with pytest.raises(OSError, match="No space"):
-        log.commit({"kind": "joined"})
+        log.commit(record("joined"))
     assert path.read_bytes() == whole
     disk.on = False
-    log.commit({"kind": "joined"})
-    assert [r["kind"] for r in read_log(path)] == ["left", "joined"]
+    log.commit(record("joined"))
+    assert [r.kind for r in read_log(path)] == ["left", "joined"]
     log.close()

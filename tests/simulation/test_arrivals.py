@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.event_logs import as_bytes
+from tests.eventlog.logs import as_bytes, record
 from tests.simulation.scenes import flat, simulation, steps
 
 from fedraw.core.randomness import Streams
-from fedraw.disk.event_log import Record
 from fedraw.errors import BadInput
 from fedraw.simulation.arrivals import Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.strategies.fedfa import FedFa
@@ -92,11 +91,11 @@ def test_a_trace_is_a_table_of_clients_and_seconds(tmp_path: Path) -> None:
 
 
 def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
-    records: list[Record] = [
-        {"kind": "arrival", "client": 3, "time": 1.5, "start_time": 0.0},
-        {"kind": "evaluation", "event": 1},
-        {"kind": "rejected", "client": "b", "time": 2.0, "start_time": 0.5},
-        {"kind": "arrival", "client": 3, "time": 4.0, "start_time": 3.0},
+    records = [
+        record("arrival", client=3, time=1.5, start_time=0.0),
+        record("evaluation", event=1),
+        record("rejected", client="b", time=2.0, start_time=0.5),
+        record("arrival", client=3, time=4.0, start_time=3.0),
     ]
     path = written(tmp_path, "events.jsonl", as_bytes(records).decode())
     assert read_trace(path) == {"3": [1.5, 1.0], "b": [1.5]}
@@ -132,7 +131,7 @@ def test_a_trace_may_be_an_event_log(tmp_path: Path) -> None:
         (
             "t.jsonl",
             as_bytes([{"kind": "arrival", "client": 1, "time": 0}]).decode(),
-            "line 1 lacks a client, a time or a start time",
+            "line 1 does not fit an event log: its kind is 'arrival', and it lacks event",
         ),
         ("t.jsonl", "[" * 100_000 + "\n", "line 1 is no record of an event log"),
         ("t.csv", "client,seconds\n" + "a" * 200_000 + ",1\n", "is not a CSV with the columns"),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.eventlog.logs import read_objects
 
 from fedraw.core.randomness import Streams
-from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.clients import draw_clients
 from fedraw.experiments.options import Options
@@ -75,7 +75,7 @@ def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
     run_seed(plain, 1, tmp_path / "plain")
     run_seed(drifting, 1, tmp_path / "drift")
     one, other = (
-        [r for r in read_log(tmp_path / name / "events.jsonl") if r["kind"] != "start"]
+        [r for r in read_objects(tmp_path / name / "events.jsonl") if r["kind"] != "start"]
         for name in ("plain", "drift")
     )
     half = next(i for i, r in enumerate(other) if r["kind"] == "note")
@@ -126,7 +126,7 @@ def test_without_training_everyone_reports_the_samples_it_has_after_the_drift() 
 
 def test_a_training_free_run_drifts_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     run_seed(training_free(), 1, tmp_path / "whole")
-    records = list(read_log(tmp_path / "whole" / "events.jsonl"))
+    records = list(read_objects(tmp_path / "whole" / "events.jsonl"))
     assert [r["event"] for r in records if r["kind"] == "note"] == [30]
     assert records[-1]["kind"] == "end" and records[-1]["event"] == 60
     asked = count(1)

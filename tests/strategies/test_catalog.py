@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.eventlog.logs import read_objects
 from tests.server.engine import Engine
 
 import fedraw
-from fedraw.disk.event_log import read_log
 
 SPEC: dict[str, Any] = {
     "training": {"kind": "none"},
@@ -20,7 +20,7 @@ SPEC: dict[str, Any] = {
 
 def of_a_simulation(strategy: dict[str, Any], folder: Path, given: Any = None) -> dict[str, Any]:
     fedraw.run(fedraw.Spec.read({**SPEC, "strategy": strategy}), out=folder, strategy=given)
-    return next(iter(read_log(folder / "seed-1" / "events.jsonl")))
+    return next(iter(read_objects(folder / "seed-1" / "events.jsonl")))
 
 
 def of_a_server(strategy: Any, folder: Path) -> dict[str, Any]:

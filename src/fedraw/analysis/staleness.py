@@ -2,7 +2,7 @@
 
 Under memoryless arrivals the gaps of a client are geometric with its share p of the arrivals. The
 first one starts at event 0, and one that is still open when the run ends is not counted: that is
-what `metrics.dynamics` measures as RareMeanStale and RareMaxStale.
+what `eventlog.dynamics` measures as RareMeanStale and RareMaxStale.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import BadInput
-from fedraw.experiments import compare as comparison
+from fedraw.eventlog import compare as comparison
 from fedraw.report.tables import csv, latex, markdown, text_table
 
 
 class Format(StrEnum):
+    """The forms of a table besides that for the terminal."""
+
     md = "md"
     csv = "csv"
     latex = "latex"
@@ -22,7 +24,9 @@ class Format(StrEnum):
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
-    format_: Annotated[Format | None, typer.Option("--format", help="Another form.")] = None,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="Print Markdown, CSV or LaTeX instead.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare runs in one table: mean ± sd over seeds, the best marked."""

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.eventlog.compare import as_json, compare
 from fedraw.experiments.cells import Cell, cores, run_cells
-from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.demo import conclusion, demo_specs
-from fedraw.experiments.names import row_name
+from fedraw.experiments.log_records import row_name
 from fedraw.experiments.options import Options
 from fedraw.report.page import write_figure, write_report
 from fedraw.report.tables import text_table

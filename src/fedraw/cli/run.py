@@ -13,8 +13,8 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted
+from fedraw.eventlog.compare import as_json, compare
 from fedraw.experiments.cells import Cell, cores, run_cells
-from fedraw.experiments.compare import as_json, compare
 from fedraw.experiments.loading import prepare
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import Result, check_seed, refuse_existing

@@ -1,4 +1,4 @@
-"""fedraw watch: runs while they run."""
+"""fedraw watch: follow runs in the terminal."""
 
 from __future__ import annotations
 
@@ -13,52 +13,56 @@ import typer
 from rich.live import Live
 
 from fedraw.cli.console import SafeConsole, print_json
-from fedraw.experiments.watched import Watched
+from fedraw.eventlog.follow import RunsFollower
 from fedraw.report.watch import Frame
 
 # Seconds of reading before the screen is drawn again.
-AT_ONCE = 0.3
+READ_SECONDS = 0.3
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of several.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of several runs.")
+    ],
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame and end, as where no terminal is.")
+        bool, typer.Option("--once", help="Print one frame and exit, as without a terminal.")
     ] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON and end.")] = False,
+    every: Annotated[
+        float, typer.Option(help="Seconds between two updates of the screen.", min=0.1)
+    ] = 1.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON and exit.")] = False,
 ) -> None:
-    """Watch runs in the terminal, until they are finished or Ctrl-C is pressed."""
-    watched = Watched(run)
+    """Follow runs in the terminal until they are finished or Ctrl-C is pressed."""
+    runs = RunsFollower(run)
     screen = SafeConsole(color_system=None if os.environ.get("NO_COLOR") else "auto")
     if not once and not json_ and sys.stdout.isatty() and not screen.is_dumb_terminal:
-        screen.print(_live(watched, screen, every))
+        screen.print(_live(runs, screen, every))
         return
-    watched.look()
+    runs.look()
     if json_:
-        print_json(watched.as_json(time.time()))
+        print_json(runs.as_json(time.time()))
     else:
-        screen.print(_frame(watched))
+        screen.print(_frame(runs))
 
 
-def _live(watched: Watched, screen: SafeConsole, every: float) -> Frame:
-    """Draw until all runs are finished or someone wants to leave; return the last frame."""
+def _live(runs: RunsFollower, screen: SafeConsole, every: float) -> Frame:
+    """Draw until all runs are finished or the user leaves; return the last frame."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    complete = watched.look(AT_ONCE)
-    frame = _frame(watched)
+    complete = runs.look(READ_SECONDS)
+    frame = _frame(runs)
     try:
         with Live(frame, console=screen, screen=True, auto_refresh=False) as live:
-            while not (complete and watched.is_over(time.time())):
+            while not (complete and runs.is_over(time.time())):
                 time.sleep(every if complete else 0)
-                complete = watched.look(AT_ONCE)
-                frame = _frame(watched)
+                complete = runs.look(READ_SECONDS)
+                frame = _frame(runs)
                 live.update(frame, refresh=True)
     except KeyboardInterrupt:
         pass
     return frame
 
 
-def _frame(watched: Watched) -> Frame:
-    runs, latest = watched.statuses(time.time()), watched.latest
-    shown = next(status for status in runs if status.folder == latest.folder)
-    return Frame(runs, shown, latest.detail())
+def _frame(runs: RunsFollower) -> Frame:
+    statuses, latest = runs.statuses(time.time()), runs.latest
+    shown = next(status for status in statuses if status.folder == latest.folder)
+    return Frame(statuses, shown, latest.detail())

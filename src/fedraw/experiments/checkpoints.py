@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedraw.disk import snapshot
-from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import NumberedFolders
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import Position
 from fedraw.simulation.loop import Saved, Simulation, Timeline
 
 # Seconds between two checkpoints, at least, and the largest share of the time that they may take.

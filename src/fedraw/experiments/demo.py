@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedraw.experiments.compare import Row
+from fedraw.eventlog.compare import ComparisonRow
 from fedraw.experiments.spec import Spec
 
 SEEDS = (42, 123, 456)
@@ -41,7 +41,7 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
     ]
 
 
-def conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[ComparisonRow]) -> str:
     """One sentence that says what the table shows."""
     by_name = {row.name: row.metrics for row in rows}
     collapsed = [row.name for row in rows if row.collapsed and row.name in ("fedfa", "fedraw")]

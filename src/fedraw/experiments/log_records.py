@@ -1,4 +1,4 @@
-"""What a simulation writes into its event log: see disk.event_log for all kinds of records."""
+"""The records that a simulation writes to its event log."""
 
 from __future__ import annotations
 
@@ -6,116 +6,134 @@ import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedraw.disk.event_log import FORMAT, Record
 from fedraw.errors import BadInput
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    DeclaredRecord,
+    JoinedRecord,
+    NoteRecord,
+    Record,
+    RejectedRecord,
+    StartRecord,
+)
 from fedraw.experiments.scenario import Scenario
+from fedraw.experiments.sections import StrategySpec
 from fedraw.simulation.loop import Step
+from fedraw.strategies.catalog import method_name, name_of, settings_of
+from fedraw.strategies.protocol import Strategy
 
 
-def start_record(scenario: Scenario, name: str) -> Record:
-    dataset = scenario.clients.dataset
-    labels = dataset.label_names
-    return {
-        "kind": "start",
-        "format": FORMAT,
-        "name": name,
-        "seed": scenario.seed,
-        "events": scenario.spec.run.events,
-        "labels": list(labels),
-        "rare_labels": [labels[i] for i in scenario.clients.rare_labels],
-        "attacker": next(iter(scenario.clients.attackers), None),
-        # How a client's weight in the model is read off the arrivals: see metrics.influence.
-        "influence": scenario.strategy.needs.influence,
-        "notes": list(scenario.notes),
-        "data": {
-            "train": len(dataset.labels),
-            "test": len(dataset.test_labels),
-            "sha256": dataset.sha256(),
-        },
-        **_weights(scenario),
-        **_trace(scenario),
-        "spec": scenario.tables(),
-    }
+def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
+    """What tables call the strategy that a spec names, or the strategy that is given instead.
+
+    >>> row_name(StrategySpec("fedraw", {"weighting": "uniform"}))
+    'fedraw-dedup-only'
+    """
+    if strategy is None:
+        return method_name(spec.name, spec.settings)
+    return method_name(name_of(strategy), settings_of(strategy))
 
 
-def _weights(scenario: Scenario) -> Record:
-    """What the first model was loaded from; nothing where it was drawn."""
-    loaded = scenario.loaded
-    if loaded is None:
-        return {}
-    facts = {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)}
-    return {"weights": facts}
-
-
-def _trace(scenario: Scenario) -> Record:
-    """The fingerprint of the recorded durations; nothing where they are drawn."""
-    trace = scenario.spec.speeds.trace
-    if trace is None:
-        return {}
-    try:
-        content = Path(trace).read_bytes()
-    except OSError as problem:
-        raise BadInput(f"speeds.trace: cannot read {trace}: {problem.strerror}") from None
-    return {"trace": {"sha256": hashlib.sha256(content).hexdigest()}}
-
-
-def joined_records(scenario: Scenario) -> Iterator[Record]:
+def opening_records(scenario: Scenario) -> Iterator[Record]:
+    """What comes before the first arrival: the start, every client, and false claims."""
+    yield _start_record(scenario)
     table = scenario.clients.table
     names = [table.labels[column] for column in table.column.tolist()]
     entries = zip(names, table.count.tolist(), strict=True)
     for client, size in zip(table.clients, np.diff(table.start).tolist(), strict=True):
-        counts = dict(islice(entries, size))
-        yield {"kind": "joined", "event": 0, "time": 0.0, "client": client, "counts": counts}
+        yield JoinedRecord(event=0, time=0.0, client=client, counts=dict(islice(entries, size)))
+    yield from _claim_records(scenario)
 
 
-def claim_records(scenario: Scenario) -> Iterator[Record]:
-    """What a misreporting client claims; none in an honest federation."""
+def _start_record(scenario: Scenario) -> StartRecord:
+    dataset = scenario.clients.dataset
+    labels = dataset.label_names
+    loaded = scenario.loaded
+    return StartRecord(
+        origin="simulation",
+        name=row_name(scenario.spec.strategy, scenario.strategy),
+        seed=scenario.seed,
+        events=scenario.spec.run.events,
+        labels=list(labels),
+        rare_labels=[labels[i] for i in scenario.clients.rare_labels],
+        attacker=next(iter(scenario.clients.attackers), None),
+        influence=scenario.strategy.needs.influence,
+        notes=tuple(scenario.notes),
+        data={
+            "train": len(dataset.labels),
+            "test": len(dataset.test_labels),
+            "sha256": dataset.sha256(),
+        },
+        weights=None
+        if loaded is None
+        else {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)},
+        trace=_trace(scenario.spec.speeds.trace),
+        spec=scenario.tables(),
+    )
+
+
+def _trace(path: str | None) -> dict[str, str] | None:
+    """The fingerprint of the recorded durations; None if durations are drawn."""
+    if path is None:
+        return None
+    try:
+        content = Path(path).read_bytes()
+    except OSError as problem:
+        raise BadInput(
+            f"speeds.trace: cannot read {path}: {problem.strerror}; name a readable file"
+        ) from None
+    return {"sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _claim_records(scenario: Scenario) -> Iterator[Record]:
+    """What misreporting clients claim; nothing in an honest federation."""
     claim = scenario.spec.misreport
-    if claim is not None:
-        reason = f"claims that {claim.share:.0%} of its data is label {claim.label} ({claim.form})"
-        if claim.form == "hidden":
-            reason = f"does not tell that it holds label {claim.label}"
-        for client in scenario.clients.attackers:
-            yield {"kind": "declared", "event": 0, "time": 0.0, "client": client, "reason": reason}
+    if claim is None:
+        return
+    reason = f"claims that {claim.share:.0%} of its data is label {claim.label} ({claim.form})"
+    if claim.form == "hidden":
+        reason = f"does not tell that it holds label {claim.label}"
+    for client in scenario.clients.attackers:
+        yield DeclaredRecord(event=0, time=0.0, client=client, reason=reason)
 
 
 def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Record]:
-    """What an event has changed in the clients' data; mostly nothing."""
+    """What changes in the clients' data at an event; nothing at most events."""
     drift, wanted = scenario.drift, scenario.spec.drift
     if drift is None or wanted is None or event != drift.after:
         return
     what = "moves to other clients" if wanted.kind == "move" else "appears"
-    stamp = {"event": event, "time": time}
-    yield {"kind": "note", **stamp, "reason": f"label {wanted.label} {what}"}
+    yield NoteRecord(event=event, time=time, reason=f"label {wanted.label} {what}")
     for client, counts in drift.declarations:
-        own = {"client": client, "counts": counts, "reason": "new counts"}
-        yield {"kind": "declared", **stamp, **own}
+        yield DeclaredRecord(
+            event=event, time=time, client=client, counts=counts, reason="new counts"
+        )
 
 
-def arrival_record(step: Step) -> Record:
+def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
+    """What one arrival did, or why its update was refused."""
     if step.refused is not None:
-        return {
-            "kind": "rejected",
-            "event": step.event,
-            "time": step.time,
-            "client": step.client,
-            "start_time": step.start_time,
-            "reason": step.refused,
-        }
-    return {
-        "kind": "arrival",
-        "event": step.event,
-        "time": step.time,
-        "client": step.client,
-        "start_time": step.start_time,
-        "start_version": step.start_version,
-        "version": step.version,
-        "staleness_events": step.staleness_events,
-        "staleness_versions": step.staleness_versions,
-        "aggregated": step.aggregated,
-        "buffer": step.contents.clients,
-        "weights": step.contents.weights if step.aggregated else (),
-    }
+        return RejectedRecord(
+            event=step.event,
+            time=step.time,
+            client=step.client,
+            start_time=step.start_time,
+            reason=step.refused,
+        )
+    return ArrivalRecord(
+        event=step.event,
+        time=step.time,
+        client=step.client,
+        start_time=step.start_time,
+        start_version=step.start_version,
+        version=step.version,
+        staleness_events=step.staleness_events,
+        staleness_versions=step.staleness_versions,
+        aggregated=step.aggregated,
+        buffer=step.contents.clients,
+        weights=step.contents.weights if step.aggregated else (),
+    )

@@ -16,11 +16,11 @@ import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -28,25 +28,17 @@ from safetensors.numpy import load
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import EventLog, Position, Record, read_log
 from fedraw.disk.lock import FolderLock
 from fedraw.disk.model_file import write_model
 from fedraw.disk.sync import to_disk, write_whole
 from fedraw.errors import BadInput
-from fedraw.experiments.toml import flat, to_toml
+from fedraw.eventlog.compare import flat
+from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
+from fedraw.eventlog.records import Record, to_fields
+from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
+from fedraw.experiments.toml import to_toml
 
-LOG, SPEC, MODEL, SUMMARY = "events.jsonl", "spec.toml", "model.safetensors", "summary.json"
-# The last field of summary.json: the checksum of everything before it.
-_FIELD = b',\n  "sha256": "'
-_SUFFIX = len(_FIELD) + 64 + len(b'"\n}\n')
-
-
-class Sealed(NamedTuple):
-    """A summary with a valid checksum, and what it says about the files beside it."""
-
-    summary: dict[str, Any]
-    log: Position  # where the log ends
-    sha256: Mapping[str, str]  # of other files, by name
+SPEC, MODEL = "spec.toml", "model.safetensors"
 
 
 class RunFolder:
@@ -106,8 +98,8 @@ class RunFolder:
         `opening` is what a new run would write first: the fingerprints of all inputs, and the
         clients.
         """
-        for before, record in zip(read_log(self.log), opening, strict=False):
-            now = json.loads(json.dumps(record))
+        for known, record in zip(read_log(self.log), opening, strict=False):
+            before, now = to_fields(known), json.loads(json.dumps(to_fields(record)))
             keys = [key for key in {**now, **before} if key != "notes"]
             changed = next((key for key in keys if before.get(key) != now.get(key)), None)
             if changed is not None:
@@ -132,7 +124,7 @@ class RunFolder:
             held.close()
 
     @contextmanager
-    def new_log(self, tables: dict[str, Any]) -> Iterator[EventLog]:
+    def new_log(self, tables: dict[str, Any]) -> Iterator[LogWriter]:
         """Start a new log, in a folder that is locked and has no checkpoint.
 
         Whenever the process ends, the run in the folder is finished, or can be resumed.
@@ -141,16 +133,16 @@ class RunFolder:
             stale.unlink(missing_ok=True)
         write_whole(self._spec, to_toml(tables).encode())
         with self.log.open("wb") as file:
-            yield EventLog(file)
+            yield LogWriter(file)
 
     @contextmanager
-    def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[EventLog]:
+    def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[LogWriter]:
         """Continue the log at a verified position; what came after it is simulated again."""
         write_whole(self._spec, to_toml(tables).encode())  # it may differ in a comment
         with self.log.open("ab") as file:
             file.truncate(position.length)
             file.seek(0, os.SEEK_END)
-            yield EventLog(file, position)
+            yield LogWriter(file, position)
 
     def write_results(
         self,
@@ -174,24 +166,24 @@ class RunFolder:
         }
         write_whole(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
         sealed = [self._spec] if layout is None else [self._spec, self._model]
-        files = {LOG: log._asdict(), **{path.name: _sha256(path.read_bytes()) for path in sealed}}
+        checksums = {path.name: _sha256(path.read_bytes()) for path in sealed}
         # Written last and atomically: a folder with a summary is complete.
-        write_whole(self._summary, _seal({**summary, "files": files}))
+        write_whole(self._summary, seal(summary, log, checksums))
 
     def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
         """Verify all files of a finished run, and return its summary and model."""
         sealed = read_sealed(self._summary)
-        for _ in read_log(self.log, until=_whole(self.log, sealed.log)):
+        for _ in read_log(self.log, until=end_of_log(self.log)):
             pass
         content = {name: self._verified(name, sha256) for name, sha256 in sealed.sha256.items()}
         if layout is None:
-            return sealed.summary, np.zeros(0, np.float32)
+            return sealed.content, np.zeros(0, np.float32)
         try:
             tensors = load(content[MODEL])
             vector = np.concatenate([tensors[s.name].ravel() for s in layout.segments])
         except (KeyError, ValueError, SafetensorError) as problem:
             raise BadInput(f"{self._model} does not fit the model: {problem}") from None
-        return sealed.summary, vector
+        return sealed.content, vector
 
     def _verified(self, name: str, sha256: str) -> bytes:
         try:
@@ -203,47 +195,6 @@ class RunFolder:
         return content
 
 
-def read_sealed(path: Path) -> Sealed:
-    """Read a summary.json and verify its checksum."""
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        raise _damaged(path, f"cannot be read ({problem.strerror})") from None
-    body = content[:-_SUFFIX]
-    if content[-_SUFFIX:] != _suffix(body):
-        raise _damaged(path, "was altered, or is of another version: its checksum does not fit")
-    summary = json.loads(content)
-    files = summary.pop("files")
-    del summary["sha256"]
-    return Sealed(summary, Position(**files.pop(LOG)), files)
-
-
-def ended_at(log: Path) -> Position | None:
-    """The end of a log according to the summary beside it; None if there is no summary."""
-    summary = log.with_name(SUMMARY)
-    if log.name != LOG or not summary.exists():
-        return None
-    return _whole(log, read_sealed(summary).log)
-
-
-def _whole(log: Path, end: Position) -> Position:
-    size = log.stat().st_size if log.exists() else 0
-    if size != end.length:
-        for _ in read_log(log, until=end):  # names a line that is damaged, if there is one
-            pass
-        raise _damaged(log, f"has {size} bytes, and {SUMMARY} is that of a log of {end.length}")
-    return end
-
-
-def _seal(content: dict[str, Any]) -> bytes:
-    body = json.dumps(content, indent=2).encode()[: -len(b"\n}")]
-    return body + _suffix(body)
-
-
-def _suffix(body: bytes) -> bytes:
-    return _FIELD + _sha256(body).encode() + b'"\n}\n'
-
-
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -252,7 +203,7 @@ def _damaged(path: Path, why: str) -> BadInput:
     return BadInput(f"{path} {why}; restore it from a copy, or run it again with --force")
 
 
-def _input(key: str, record: Record) -> str:
+def _input(key: str, record: dict[str, Any]) -> str:
     """The name of the input that a part of the opening records comes from."""
     if record["kind"] != "start":
         return f"the data of client {record.get('client')!r}"

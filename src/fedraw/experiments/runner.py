@@ -11,26 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraw.core.types import Vector
-from fedraw.disk.event_log import EventLog, Record, doubt_record, inferred_record, read_log
 from fedraw.disk.snapshot import can_be_saved, nbytes
 from fedraw.errors import BadInput, Interrupted
+from fedraw.eventlog.log_file import LogWriter, read_log
+from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
+from fedraw.eventlog.summary import RunSummary
 from fedraw.experiments.checkpoints import Checkpoints
 from fedraw.experiments.clients import Partition
 from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.loading import Data
-from fedraw.experiments.log_records import (
-    arrival_record,
-    claim_records,
-    drift_records,
-    joined_records,
-    start_record,
-)
-from fedraw.experiments.names import row_name
+from fedraw.experiments.log_records import arrival_record, drift_records, opening_records
 from fedraw.experiments.options import DEFAULTS, Options, Progress
 from fedraw.experiments.run_folder import RunFolder
 from fedraw.experiments.scenario import Parts, Scenario
 from fedraw.experiments.spec import Spec
-from fedraw.experiments.summary import Summary
 from fedraw.experiments.training import executor_of
 from fedraw.simulation.loop import Simulation
 from fedraw.strategies.protocol import Strategy
@@ -133,7 +127,7 @@ def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> 
         if checkpoint is not None:
             for _ in read_log(run_folder.log, until=checkpoint.log):
                 pass
-            run_folder.refuse_other_inputs(_opening(scenario))
+            run_folder.refuse_other_inputs(opening_records(scenario))
     return scenario
 
 
@@ -143,7 +137,7 @@ def _finished(run_folder: RunFolder, scenario: Scenario) -> Result | None:
     if not run_folder.is_finished:
         return None
     summary, model = run_folder.read_results(scenario.setup.layout)
-    run_folder.refuse_other_inputs(_opening(scenario))
+    run_folder.refuse_other_inputs(opening_records(scenario))
     return Result(summary["name"], scenario.seed, summary, model, run_folder.path)
 
 
@@ -151,8 +145,8 @@ def _finished(run_folder: RunFolder, scenario: Scenario) -> Result | None:
 class Recorder:
     """Takes the records of a run: adds them to the summary, and writes them to the log."""
 
-    summary: Summary
-    log: EventLog | None = None
+    summary: RunSummary
+    log: LogWriter | None = None
     checkpoints: Checkpoints | None = None
 
     def note(self, record: Record) -> None:
@@ -178,8 +172,8 @@ def _recording(
 ) -> Iterator[Recorder]:
     """Record from the beginning, or restore the simulation and record from its checkpoint."""
     if folder is None:
-        recorder = Recorder(Summary())
-        recorder.note_all(_opening(scenario))
+        recorder = Recorder(RunSummary())
+        recorder.note_all(opening_records(scenario))
         yield recorder
         return
     run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
@@ -189,11 +183,11 @@ def _recording(
         if checkpoint is None:
             checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
-            recorder = Recorder(Summary(), log, _usable(checkpoints, scenario, simulation))
-            recorder.note_all(_opening(scenario))
+            recorder = Recorder(RunSummary(), log, _usable(checkpoints, scenario, simulation))
+            recorder.note_all(opening_records(scenario))
         else:
-            summary = Summary.of(read_log(run_folder.log, until=checkpoint.log))
-            run_folder.refuse_other_inputs(_opening(scenario))
+            summary = RunSummary.of(read_log(run_folder.log, until=checkpoint.log))
+            run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
             recorder = Recorder(summary, log, checkpoints)
             simulation.restore(checkpoint.saved)
@@ -227,15 +221,9 @@ def _usable(
     return None
 
 
-def _opening(scenario: Scenario) -> Iterator[Record]:
-    yield start_record(scenario, row_name(scenario.spec.strategy, scenario.strategy))
-    yield from joined_records(scenario)
-    yield from claim_records(scenario)
-
-
 def _simulate(
     scenario: Scenario, simulation: Simulation, recorder: Recorder, options: Options
-) -> Summary:
+) -> RunSummary:
     evaluate = _evaluation(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
     # A round that is under way at the last event is finished, unless a client in it keeps failing.
@@ -247,7 +235,7 @@ def _simulate(
             event = step.event
             recorder.note(arrival_record(step))
             for doubt in step.doubts:
-                recorder.note(doubt_record(doubt, event, step.time))
+                recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
                 recorder.note_all(drift_records(scenario, event, step.time))
             if event % every == 0 and event < wanted:
@@ -260,7 +248,7 @@ def _simulate(
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
     recorder.note_all(evaluate(simulation, True))
-    recorder.note({"kind": "end", "event": event, "time": simulation.timeline.now})
+    recorder.note(EndRecord(event=event, time=simulation.timeline.now))
     _tell(wanted, recorder, options.progress)
     return recorder.summary
 
@@ -281,13 +269,18 @@ def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Rec
     evaluator = Evaluator(scenario)
 
     def evaluate(simulation: Simulation, final: bool) -> Iterable[Record]:
-        event, version = simulation.timeline.event, simulation.state.version
-        model = simulation.state.model
-        stamp = {"kind": "evaluation", "event": event, "version": version}
-        # Memory of the strategy's state, in copies of the model.
-        memory = round(nbytes(simulation.state) / model.nbytes, 2)
+        state, timeline = simulation.state, simulation.timeline
         scorer = simulation.scorer
-        known = inferred_record(None if scorer is None else scorer.inferred_labels())
-        return [{**stamp, **evaluator(model, final), "server_models": memory, **known}]
+        known = None if scorer is None else scorer.inferred_labels()
+        return [
+            EvaluationRecord(
+                event=timeline.event,
+                time=timeline.now,
+                version=state.version,
+                **evaluator(state.model, final),
+                server_models=round(nbytes(state) / state.model.nbytes, 2),
+                inferred=None if known is None else known._asdict(),
+            )
+        ]
 
     return evaluate

@@ -24,16 +24,6 @@ def to_toml(tables: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by "section.key".
-
-    >>> flat({"version": 1, "run": {"events": 5}})
-    {'run.events': 5}
-    """
-    sections = {name: table for name, table in tables.items() if isinstance(table, Mapping)}
-    return {f"{name}.{key}": v for name, table in sections.items() for key, v in table.items()}
-
-
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(v) for v in value)}]"

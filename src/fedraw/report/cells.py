@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedraw.experiments.compare import Row, Stat
-from fedraw.experiments.summary import METRICS, QUALITY
+from fedraw.eventlog.compare import ComparisonRow, Stat
+from fedraw.eventlog.summary import METRICS, QUALITY
 
 UNDEFINED = "–"
 PRECISE = frozenset({"Jain"})
@@ -26,11 +26,11 @@ class Column(NamedTuple):
     cells: list[Cell]
 
 
-def grid(rows: Sequence[Row], metrics: Sequence[str] = METRICS) -> list[Column]:
+def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] = METRICS) -> list[Column]:
     """A column for each metric that at least one row has, a cell for each row.
 
-    >>> rows = [Row("a", (1, 2), {"GlobalAcc": Stat.of([80, 90])}),
-    ...         Row("b", (1, 2), {"GlobalAcc": Stat.of([70, 90])})]
+    >>> rows = [ComparisonRow("a", (1, 2), {"GlobalAcc": Stat.of([80, 90])}),
+    ...         ComparisonRow("b", (1, 2), {"GlobalAcc": Stat.of([70, 90])})]
     >>> for column in grid(rows):
     ...     print(column.metric, [" ± ".join(cell[:2]) for cell in column.cells])
     GlobalAcc ['85.0 ± 5.0', '80.0 ± 10.0']
@@ -57,12 +57,12 @@ def number(metric: str, value: float | None) -> str:
     return f"{value:.{3 if metric in PRECISE else 1}f}"
 
 
-def seeds_of(rows: Sequence[Row]) -> str:
+def seeds_of(rows: Sequence[ComparisonRow]) -> str:
     """How many seeds stand behind a row, as words; real federations have none, and are runs.
 
-    >>> seeds_of([Row("a", (1, 2, 3), {}), Row("b", (1,), {})])
+    >>> seeds_of([ComparisonRow("a", (1, 2, 3), {}), ComparisonRow("b", (1,), {})])
     '1 to 3 seeds'
-    >>> seeds_of([Row("a", (None,), {})])
+    >>> seeds_of([ComparisonRow("a", (None,), {})])
     '1 run'
     """
     counts = sorted({len(row.seeds) for row in rows})
@@ -74,11 +74,11 @@ def seeds_of(rows: Sequence[Row]) -> str:
     return f"1 {noun}" if counts == [1] else f"{counts[0]} {noun}s"
 
 
-def has_spread(rows: Sequence[Row]) -> bool:
+def has_spread(rows: Sequence[ComparisonRow]) -> bool:
     return any(len(row.seeds) > 1 for row in rows)
 
 
-def _cells(rows: Sequence[Row], metric: str) -> list[Cell]:
+def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[Cell]:
     stats = [stat_of(row.metrics, metric) for row in rows]
     best = _best(metric, rows)
     return [
@@ -91,7 +91,7 @@ def _cells(rows: Sequence[Row], metric: str) -> list[Cell]:
     ]
 
 
-def _best(metric: str, rows: Sequence[Row]) -> str | None:
+def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
     """The highest mean as it is shown: what reads the same is marked the same.
 
     Rows with a collapsed model do not take part.

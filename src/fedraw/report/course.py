@@ -1,6 +1,6 @@
-"""The course of a run in few numbers: who is in the buffer, what they weigh, how stale they are.
+"""The course of a run in few numbers: who is in the buffer, with which weight, how stale.
 
-However long a log is, what is kept of it has the size of `BINS`.
+The events of a run are divided into `BINS` bins, so a course is small however long the log is.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
-from fedraw.disk.event_log import Record
-from fedraw.experiments.membership import held
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    DeclaredRecord,
+    JoinedRecord,
+    LeftRecord,
+    Record,
+    StartRecord,
+)
+from fedraw.eventlog.summary import held
 
 BINS = 24
-# Of a log that does not say how many events there are to be.
+# Events per bin of a log that does not say how many events are wanted.
 WIDTH_WITHOUT_END = 100
 
 
 class Point(NamedTuple):
-    """One bin: shares in percent; None where nothing was aggregated, or nothing told a weight."""
+    """One bin: shares in percent; None without an aggregation, or without weights."""
 
     event: float  # the middle of the bin
     end: float  # its last event
@@ -41,10 +48,10 @@ class _Bin:
 
 
 class Course:
-    """Takes in records one by one, as `Summary` does."""
+    """Takes in the records of a log one by one, as `RunSummary` does."""
 
     def __init__(self) -> None:
-        self.samples: dict[ClientId, int] = {}  # of everyone who ever took part, as last told
+        self.samples: dict[ClientId, int] = {}  # of all clients that ever took part
         self.attacker: ClientId | None = None
         self.rare_staleness: Counter[int] = Counter()
         self.common_staleness: Counter[int] = Counter()
@@ -55,27 +62,28 @@ class Course:
         self._last: int | None = None
         self._cached = False
         self._members: set[ClientId] = set()
-        self._heard: set[ClientId] = set()  # those of them whose update is cached
+        self._heard: set[ClientId] = set()  # members whose update is cached
         self._bins: defaultdict[int, _Bin] = defaultdict(_Bin)
 
     def observe(self, record: Record) -> None:
-        match record["kind"]:
-            case "start":
-                self._begin(record)
-            case "joined":
-                self._members.add(record["client"])
-                self._hold(record["client"], record["counts"])
-            case "declared" if "counts" in record:
-                self._hold(record["client"], record["counts"])
-            case "left":
-                self._members.discard(record["client"])
-                self._heard.discard(record["client"])
-            case "arrival":
-                rare = record["client"] in self._rare
+        """Take in the next record of the log."""
+        match record:
+            case ArrivalRecord():
+                rare = record.client in self._rare
                 stale = self.rare_staleness if rare else self.common_staleness
-                stale[record["staleness_events"]] += 1
-                if record["aggregated"]:
-                    self._aggregate(record["event"], record["buffer"], record["weights"])
+                stale[record.staleness_events] += 1
+                if record.aggregated:
+                    self._aggregate(record)
+            case StartRecord():
+                self._begin(record)
+            case JoinedRecord():
+                self._members.add(record.client)
+                self._hold(record.client, record.counts)
+            case DeclaredRecord(counts=counts) if counts is not None:
+                self._hold(record.client, counts)
+            case LeftRecord():
+                self._members.discard(record.client)
+                self._heard.discard(record.client)
 
     def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
         self.samples[client] = sum(counts.values())
@@ -85,59 +93,48 @@ class Course:
             self._rare.add(client)
             self._any_rare = True
 
-    def _begin(self, start: Record) -> None:
-        self._rare_labels = frozenset(start.get("rare_labels", ()))
-        self.attacker = start.get("attacker")
-        self._cached = start.get("influence") == "cache"
-        wanted = start.get("events") or start.get("spec", {}).get("run", {}).get("events")
-        if isinstance(wanted, int) and wanted > 0:
+    def _begin(self, start: StartRecord) -> None:
+        self._rare_labels = frozenset(start.rare_labels)
+        self.attacker = start.attacker
+        self._cached = start.influence == "cache"
+        wanted = start.events
+        if wanted is not None and wanted > 0:
             self._width = max(1.0, wanted / BINS)
             self._last = min(BINS, wanted) - 1
 
-    def _aggregate(self, event: int, buffer: Sequence[ClientId], weights: Sequence[float]) -> None:
-        number = int((event - 1) / self._width)
-        # A round that is under way at the last event is finished, which belongs to the last bin.
+    def _aggregate(self, arrival: ArrivalRecord) -> None:
+        buffer = arrival.buffer
+        number = int((arrival.event - 1) / self._width)
+        # A round that is under way at the last event is finished; that belongs to the last bin.
         own = self._bins[number if self._last is None else min(number, self._last)]
         present = self._rare.intersection(buffer)
         own.aggregations += 1
         own.with_rare += bool(present)
         own.rare_clients += len(present)
-        by_client = self._weigh(buffer, weights)
+        by_client = self._weigh(buffer, arrival.weights)
         if by_client:
             own.weighed += 1
             own.largest += max(by_client.values())
             own.rare_weight += sum(by_client[client] for client in self._rare & by_client.keys())
 
     def _weigh(
-        self, buffer: Sequence[ClientId], weights: Sequence[float]
+        self, buffer: Sequence[ClientId], weights: Sequence[float | None]
     ) -> Mapping[ClientId, float]:
         if self._cached:  # the last update of everyone heard so far is part of every step
             self._heard.update(self._members.intersection(buffer))
             return dict.fromkeys(self._heard, 1 / max(1, len(self._members)))
         by_client: defaultdict[ClientId, float] = defaultdict(float)
         for client, weight in zip(buffer, weights, strict=False):
-            by_client[client] += weight
+            by_client[client] += weight or 0.0
         return by_client
 
     @property
     def rare(self) -> Collection[ClientId]:
-        """Clients that hold a rare label, by what they last told; also those that have left."""
+        """Clients that hold a rare label, by their latest counts; also those that have left."""
         return self._rare
 
     def points(self) -> list[Point]:
-        """One for each bin up to the last aggregation.
-
-        >>> course = Course()
-        >>> course.observe({"kind": "start", "rare_labels": ["owl"], "events": 2})
-        >>> course.observe({"kind": "joined", "client": "a", "counts": {"owl": 3}})
-        >>> course.observe({"kind": "joined", "client": "b", "counts": {"cat": 1}})
-        >>> arrival = {"kind": "arrival", "client": "b", "staleness_events": 0, "aggregated": True}
-        >>> both = {"buffer": ["a", "b"], "weights": [0.75, 0.25]}
-        >>> course.observe({**arrival, "event": 1, "buffer": ["b"], "weights": [1.0]})
-        >>> course.observe({**arrival, "event": 2, **both})
-        >>> [point[2:] for point in course.points()]
-        [(0.0, 0.0, 100.0, 0.0), (100.0, 1.0, 75.0, 75.0)]
-        """
+        """One point for each bin up to the last aggregation."""
         if not self._bins:
             return []
         return [self._point(number) for number in range(max(self._bins) + 1)]
@@ -156,7 +153,7 @@ class Course:
 
 
 class Spread(NamedTuple):
-    """A distribution in five numbers: the share of values at or below each is in `QUANTILES`."""
+    """A distribution: `values` are its quantiles at the shares in `QUANTILES`."""
 
     values: tuple[int, ...]
     mean: float
@@ -167,7 +164,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def spread_of(counts: Sequence[Mapping[int, int]]) -> Spread | None:
-    """All seeds together; None where nothing was counted.
+    """The distribution of all seeds together; None if nothing was counted.
 
     >>> spread_of([{0: 90, 7: 5}, {7: 5}])
     Spread(values=(0, 0, 0, 0, 7, 7), mean=0.7, updates=100)
@@ -189,6 +186,6 @@ def spread_of(counts: Sequence[Mapping[int, int]]) -> Spread | None:
 
 
 def share_of(part: Collection[ClientId], samples: Mapping[ClientId, Any]) -> float | None:
-    """Percent of all samples that these clients hold."""
+    """The share of all samples, in percent, that these clients hold."""
     whole = sum(samples.values())
     return 100 * sum(samples.get(client, 0) for client in part) / whole if whole else None

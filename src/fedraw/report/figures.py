@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedraw.disk.event_log import Record
+from fedraw.eventlog.records import EvaluationRecord
+from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.course import Course, Point, share_of
 from fedraw.report.drawing import Drawing, legend, stroke, svg_of
 from fedraw.report.looks import INK, Look, looks
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 PANELS = {"GlobalAcc": "All labels (GlobalAcc, %)", "AvgRare": "Rare labels (AvgRare, %)"}
 TITLE = "Accuracy on all labels and on the rare labels, over the events of the run"
 
-Evaluations = Sequence[Sequence[Record]]  # those of each seed
+AnyEvaluation = EvaluationRecord | EvaluationPoint
+Evaluations = Sequence[Sequence[AnyEvaluation]]  # those of each seed
 MOST_POINTS = 120  # of a line
 
 
@@ -106,20 +108,21 @@ def weights(material: Material) -> Drawing | None:
 def curve_of(seeds: Evaluations, metric: str) -> Curve:
     """The evaluations that all seeds have, one after the other.
 
-    >>> def at(event, value): return {"event": event, "metrics": {"AvgRare": value}}
+    >>> def at(event, value): return EvaluationPoint(event, {"AvgRare": value}, {})
     >>> curve_of([[at(10, 0.0), at(20, 50.0)], [at(10, 20.0), at(22, 70.0)]], "AvgRare")
     Curve(event=[10.0, 21.0], mean=[10.0, 60.0], low=[0.0, 50.0], high=[20.0, 70.0])
     """
     curve = Curve([], [], [], [])
     for together in _thinned(list(zip(*seeds, strict=False))):
-        values = [evaluation["metrics"].get(metric) for evaluation in together]
-        if None not in values:
+        found = [evaluation.metrics.get(metric) for evaluation in together]
+        values = [value for value in found if value is not None]
+        if len(values) == len(found):
             # Synchronous methods end a round that is under way: the last events may differ.
-            curve.add(fmean(evaluation["event"] for evaluation in together), values)
+            curve.add(fmean(evaluation.event for evaluation in together), values)
     return curve
 
 
-def _thinned(steps: list[tuple[Record, ...]]) -> list[tuple[Record, ...]]:
+def _thinned(steps: list[tuple[AnyEvaluation, ...]]) -> list[tuple[AnyEvaluation, ...]]:
     """Every n-th, counted from the last one, which always stays."""
     every = -(-len(steps) // MOST_POINTS) or 1
     return steps[::-1][::every][::-1]

@@ -1,4 +1,4 @@
-"""What a report is made of: each log read once, from its first line to its last whole one."""
+"""The material of a report: all runs, each log read once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk.event_log import Record, read_log
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import Group, Run, find_logs, grouped
-from fedraw.experiments.run_folder import ended_at
-from fedraw.experiments.summary import Summary
+from fedraw.eventlog.compare import Group, Run, grouped
+from fedraw.eventlog.log_file import find_logs, read_log
+from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.report.course import Course
 
 
@@ -24,6 +23,7 @@ class Material:
 
     @property
     def names(self) -> list[str]:
+        """The names of the groups."""
         return [group.name for group in self.groups]
 
     @property
@@ -35,7 +35,7 @@ class Material:
 
 
 def read_material(folders: Iterable[Path]) -> Material:
-    """All runs at or below these folders; one that was interrupted counts as far as it came."""
+    """Read all runs at or below these folders; an interrupted run counts as far as it came."""
     runs: list[Run] = []
     courses: dict[Path, Course] = {}
     for log in dict.fromkeys(log for folder in folders for log in find_logs(folder)):
@@ -44,68 +44,41 @@ def read_material(folders: Iterable[Path]) -> Material:
         courses[log.parent] = course
     _refuse_other_data(runs)
     groups = grouped(runs)
-    by_name = {
-        group.name: [courses[run.folder] for run in group.runs if run.folder is not None]
-        for group in groups
-    }
+    by_name = {group.name: [courses[run.folder] for run in group.runs] for group in groups}
     return Material(groups, by_name)
 
 
 def interruption(run: Run) -> str:
-    """Where a run ends before its end; empty for a finished one."""
+    """Where an unfinished run ends; empty for a finished run."""
     if run.content["finished"]:
         return ""
-    wanted = run.start.get("events") or run.content["spec"].get("run", {}).get("events")
+    wanted = run.start.events
     of_all = "" if wanted is None else f" of {wanted}"
-    if run.start.get("seed") is None:  # it may still be going on
+    if run.start.is_server:  # it may still be going on
         return f"not finished, at event {run.content['events']}{of_all}"
     return f"interrupted at event {run.content['events']}{of_all}"
 
 
 def _read(log: Path) -> tuple[Run, Course]:
-    summary, course = Summary(), Course()
-    try:
-        for record in _whole_records(log):
-            summary.observe(record)
-            course.observe(record)
-        if not summary.start or not summary.clients:
-            raise BadInput(f"{log} names no run and no clients: it never began; leave it out")
-        content = summary.as_dict()
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        if isinstance(problem, BadInput):
-            raise
-        raise BadInput(
-            f"{log} has a record that does not fit an event log ({problem}); did fedraw write it?"
-        ) from None
-    return Run(content, summary.start, summary.evaluations, log.parent), course
-
-
-def _whole_records(log: Path) -> Iterator[Record]:
-    """Without a last line that was cut off when the run was killed; a finished log has none."""
-    end = ended_at(log)
-    if end is not None:
-        yield from read_log(log, until=end)
-        return
-    whole = 0
-    try:
-        for record in read_log(log):
-            yield record
-            whole += 1
-    except BadInput:
-        with log.open("rb") as file:
-            cut_off = sum(1 for line in file if line.endswith(b"\n")) == whole
-        if not (whole and cut_off):
-            raise
+    summary, course = RunSummary(), Course()
+    end = end_of_log(log)
+    # A log without a summary may end in a line that was cut off when the run was killed.
+    for record in read_log(log, until=end, allow_cut_off=end is None):
+        summary.observe(record)
+        course.observe(record)
+    if summary.start is None or not summary.clients:
+        raise BadInput(f"{log} names no run and no clients: it never began; leave it out")
+    return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent), course
 
 
 def _refuse_other_data(runs: Sequence[Run]) -> None:
-    """Numbers of different test images do not belong into one table."""
+    """Refuse to put results on different test data into one table."""
     of_seed: dict[Any, Run] = {}
     for run in runs:
-        # Of another seed, for which test images may be drawn anew, their number must agree.
+        # Another seed may draw other test data, but as much of it.
         _refuse(runs[0], run, "data", _form)
         _refuse(runs[0], run, "labels", _labels)
-        _refuse(of_seed.setdefault(run.start.get("seed"), run), run, "data", _fingerprint)
+        _refuse(of_seed.setdefault(run.start.seed, run), run, "data", _fingerprint)
 
 
 def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> None:
@@ -118,24 +91,24 @@ def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> Non
 
 
 def _labels(run: Run) -> str:
-    if run.start.get("seed") is None:  # whoever was there first named its own; others came later
+    if run.start.is_server:  # the founding sites named theirs; others may have come later
         return "those of the sites"
-    return ", ".join(map(str, run.start.get("labels", ())))
+    return ", ".join(run.start.labels)
 
 
 def _form(run: Run) -> str:
-    data = run.start.get("data") or {}
+    data = run.start.data or {}
     sizes = [f"{data[key]} {key} samples" for key in ("train", "test") if key in data]
     return ", ".join([_data_name(run), *sizes])
 
 
 def _fingerprint(run: Run) -> str:
-    sha = (run.start.get("data") or {}).get("sha256")
+    sha = (run.start.data or {}).get("sha256")
     return f"{_data_name(run)}, sha256 {sha}" if sha else _data_name(run)
 
 
 def _data_name(run: Run) -> str:
-    if run.start.get("seed") is None:
+    if run.start.is_server:
         return "those of a real federation"
     return str(run.content["spec"].get("data", {}).get("name", "data"))
 

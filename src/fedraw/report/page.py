@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedraw.experiments.compare import Group, notes_of
-from fedraw.experiments.summary import METRICS
+from fedraw.eventlog.compare import Group, notes_of
+from fedraw.eventlog.summary import METRICS
 from fedraw.experiments.toml import to_toml
 from fedraw.report import page_confusion, page_tables, page_weights
 from fedraw.report.all_figures import drawings
@@ -165,7 +165,7 @@ def _staleness(material: Material, figures: Mapping[str, Drawing]) -> str:
 def _course(material: Material) -> str:
     """The binned series of the buffer and of the weights, each seed for itself."""
     rows = [
-        [group.name, run.start.get("seed"), *point]
+        [group.name, run.start.seed, *point]
         for group in material.groups
         for run, course in zip(group.runs, material.courses[group.name], strict=True)
         for point in course.points()

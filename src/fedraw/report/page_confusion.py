@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedraw.experiments.compare import Group
+from fedraw.eventlog.compare import Group
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.drawing import short
 from fedraw.report.markup import cell, column_head, csv_text, details, note, row_head, table, text
@@ -84,7 +84,7 @@ def _of(group: Group) -> Confusion | None:
     known = [run.content["confusion"] for run in group.runs]
     if not known or any(matrix is None for matrix in known):
         return None
-    labels = [str(label) for label in group.runs[0].start["labels"]]
+    labels = [str(label) for label in group.runs[0].start.labels]
     position = {label: n for n, label in enumerate(labels)}
     total: dict[str, Counter[str]] = {}
     for matrix in known:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedraw.experiments.compare import Group, Row, Run, Stat
+from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
 from fedraw.report import tables
 from fedraw.report.cells import (
     HIGHER_IS_BETTER,
@@ -121,19 +121,20 @@ def staleness(material: Material) -> str:
 
 
 def rare_labels(groups: Sequence[Group]) -> list[str]:
-    return _union(groups, "rare_labels")
+    """The rare labels of all runs, each once."""
+    return _union(run.start.rare_labels for group in groups for run in group.runs)
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
-    return _union(groups, "labels")
+    """The labels of all runs, each once."""
+    return _union(run.start.labels for group in groups for run in group.runs)
 
 
-def _union(groups: Sequence[Group], key: str) -> list[str]:
-    runs = [run for group in groups for run in group.runs]
-    return list(dict.fromkeys(str(label) for run in runs for label in run.start.get(key, ())))
+def _union(labels: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(label for some in labels for label in some))
 
 
-def _comparison_caption(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
     present = {column.metric for column in columns}
     alone = seeds_of(rows).replace("1 ", "One ")
     spread = f"Mean ± population sd over {seeds_of(rows)}" if has_spread(rows) else alone

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
-from fedraw.experiments.compare import Group, Run, Stat
+from fedraw.eventlog.compare import Group, Run, Stat
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.course import Course
 from fedraw.report.markup import cell, csv_text, row_head, table

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedraw.core.text import one_line
-from fedraw.experiments.compare import Group, Run
+from fedraw.eventlog.compare import Group, Run
 from fedraw.report.cells import seeds_of, stat_of
 from fedraw.report.material import Material, interruption
 from fedraw.report.page_tables import rare_labels
@@ -174,24 +174,24 @@ def _sites(times: Mapping[str, int]) -> str:
 
 
 def _named(name: str, run: Run) -> str:
-    seed = run.start.get("seed")
+    seed = run.start.seed
     return name if seed is None else f"{name}, seed {seed}"
 
 
 def _clients(run: Run) -> int | None:
     """As the spec has it; of a real federation, everyone who ever took part."""
     told: int | None = run.content["spec"].get("partition", {}).get("clients")
-    return len(run.content["influence"]) if run.start.get("seed") is None else told
+    return len(run.content["influence"]) if run.start.is_server else told
 
 
 def _events(run: Run) -> int | None:
     told: int | None = run.content["spec"].get("run", {}).get("events")
     happened: int = run.content["events"]
-    return happened if run.start.get("seed") is None else told
+    return happened if run.start.is_server else told
 
 
 def _rare(run: Run) -> tuple[str, ...]:
-    return tuple(sorted(map(str, run.start.get("rare_labels", ()))))
+    return tuple(sorted(run.start.rare_labels))
 
 
 def _span(values: Sequence[float]) -> str:

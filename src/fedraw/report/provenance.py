@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk.event_log import FORMAT
+from fedraw.eventlog.records import FORMAT
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.markup import cell, column_head, csv_text, row_head, table
 from fedraw.report.material import Material, interruption
@@ -22,11 +22,11 @@ def provenance(material: Material) -> str:
     lines, numbers = [], []
     for name, run in material.runs:
         timing = timing_of(run.folder)
-        sha = str((run.start.get("data") or {}).get("sha256") or "")
-        seed = run.start.get("seed")
+        sha = str((run.start.data or {}).get("sha256") or "")
+        seed = run.start.seed
         seconds = timing.get("seconds")
         took = f"{seconds:.1f}" if isinstance(seconds, int | float) else UNDEFINED
-        unfinished = "interrupted" if seed is not None else "not finished"
+        unfinished = "not finished" if run.start.is_server else "interrupted"
         state = unfinished if interruption(run) else "finished"
         date = str(timing.get("date") or "")
         facts = [UNDEFINED if seed is None else str(seed), str(run.content["events"]), state]

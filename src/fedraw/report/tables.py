@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.core.text import one_line
-from fedraw.experiments.compare import Row, notes_of
+from fedraw.eventlog.compare import ComparisonRow, notes_of
 from fedraw.report.cells import UNDEFINED, Cell, Column, grid, has_spread, seeds_of, stat_of
 
 # What fits 80 columns.
@@ -31,7 +31,7 @@ _LATEX = {
 }
 
 
-def text_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Table:
+def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = None) -> Table:
     """For the terminal; the best mean of a column is bold and has a star.
 
                GlobalAcc   AvgRare
@@ -51,7 +51,7 @@ def text_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Tab
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[ComparisonRow]) -> str:
     """A pipe table, the best mean in bold."""
     columns = grid(rows)
     head = ["", *(column.metric for column in columns)]
@@ -65,7 +65,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return table + "".join(f"\n{_markdown_text(note)}\n" for note in notes_of(rows))
 
 
-def csv(rows: Sequence[Row]) -> str:
+def csv(rows: Sequence[ComparisonRow]) -> str:
     """Mean and sd of each metric in columns of their own, in full precision; undefined is empty."""
     metrics = [column.metric for column in grid(rows)]
     text = io.StringIO()
@@ -80,7 +80,7 @@ def csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def latex(rows: Sequence[Row]) -> str:
+def latex(rows: Sequence[ComparisonRow]) -> str:
     r"""A `tabular` for \usepackage{booktabs}, the best mean in bold."""
     columns = grid(rows)
     head = ["", *(column.metric for column in columns)]
@@ -101,7 +101,7 @@ def latex(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _caption(rows: Sequence[Row], columns: Sequence[Column]) -> str | None:
+def _caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
     words = [part for part in (spread, "* best of its column" if marked else "") if part]

@@ -1,7 +1,7 @@
-"""One frame of `fedraw watch`: from what is known of some runs to lines on a screen.
+"""Draws one frame of `fedraw watch`: the list of runs, and one run in detail.
 
-Every line is made to measure, so that no number is wrapped or cut; where rows are scarce, what
-matters less is left out.
+Every line is made to fit the width, so that no number is wrapped or cut. If rows are scarce, the
+less important parts are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from fedraw.core.text import one_line
-from fedraw.experiments.status import Detail, Status
+from fedraw.eventlog.status import RunDetail, RunStatus
 from fedraw.report.cells import UNDEFINED, number
 from fedraw.report.watch_detail import STYLE, Room, detail_lines
 from fedraw.report.words import (
@@ -26,7 +26,7 @@ from fedraw.report.words import (
 WIDEST = 100
 ASCII = str.maketrans({**dict(zip(SPARKS, "_.:-=+*#", strict=True)), "━": "#", "─": "-", "–": "-",
                        "−": "-", "…": "~", "·": "|", "×": "x"})  # fmt: skip
-# A spare row is given to these first.
+# If there are too few rows for all runs, those in these states come first.
 ORDER = {"running": 0, "starting": 1, "stopped": 2, "finished": 3}
 
 ROOMS = (
@@ -42,14 +42,14 @@ ROOMS = (
 
 @dataclass(frozen=True)
 class Frame:
-    """All runs in a line each, where there are several, and the detail of one of them."""
+    """One line for each run, if there are several, and the details of one of them."""
 
-    runs: Sequence[Status]
-    shown: Status
-    detail: Detail
+    runs: Sequence[RunStatus]
+    shown: RunStatus
+    detail: RunDetail
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Inside a live display the height is no longer said; it is that of the screen.
+        # A live display does not pass the height on; it is that of the screen.
         rows = options.size.height if console.is_alt_screen else options.height
         for line in self.lines(min(options.max_width, WIDEST), rows):
             if options.ascii_only:
@@ -58,6 +58,7 @@ class Frame:
             yield line
 
     def lines(self, width: int = 80, rows: int | None = None) -> list[Text]:
+        """The lines of the frame, at most `rows` if that is possible."""
         listed: list[Text] = []
         if len(self.runs) > 1:
             spare = None if rows is None else max(4, rows - 17)
@@ -71,7 +72,7 @@ class Frame:
         return [*listed, *detail]
 
 
-def _run_list(runs: Sequence[Status], width: int, rows: int | None) -> Iterator[Text]:
+def _run_list(runs: Sequence[RunStatus], width: int, rows: int | None) -> Iterator[Text]:
     shown = runs
     if rows is not None and len(runs) + 1 > rows:
         first = sorted(runs, key=lambda run: (ORDER[run.state], -run.written))[: rows - 2]
@@ -85,7 +86,7 @@ def _run_list(runs: Sequence[Status], width: int, rows: int | None) -> Iterator[
     wide = min(room, max(map(cell_len, ["run", *names])))
     yield Text(_row("run", heads, wide, widths), style="dim")
     for run, name, cells in zip(shown, names, rows_of_cells, strict=True):
-        if cell_len(name) > wide:  # a name may hold numbers, so it gets a line of its own
+        if cell_len(name) > wide:  # a name may hold numbers, so it is not cut
             yield Text(name, overflow="fold")
             name = ""  # noqa: PLW2901
         line = Text(_row(name, cells, wide, widths))
@@ -95,7 +96,7 @@ def _run_list(runs: Sequence[Status], width: int, rows: int | None) -> Iterator[
         yield Text(_others([run for run in runs if run not in shown]), style="dim")
 
 
-def _cells(run: Status) -> tuple[str, ...]:
+def _cells(run: RunStatus) -> tuple[str, ...]:
     seed = UNDEFINED if run.seed is None else str(run.seed)
     left = duration(run.seconds_left) if run.state == "running" else ""
     return (seed, run.state, percent(run), *(number(k, v) for k, v in run.metrics.items()), left)
@@ -110,7 +111,7 @@ def _row(name: str, cells: Sequence[str], wide: int, widths: Sequence[int]) -> s
     return "  ".join([set_cell_size(name, wide), *padded]).rstrip()
 
 
-def _others(hidden: Sequence[Status]) -> str:
+def _others(hidden: Sequence[RunStatus]) -> str:
     states = [run.state for run in hidden]
     counts = [f"{states.count(state)} {state}" for state in ORDER if state in states]
     return f"and {', '.join(counts)}"

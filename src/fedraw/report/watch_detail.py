@@ -1,4 +1,4 @@
-"""One run on the screen of `fedraw watch`, part by part."""
+"""Draws one run on the screen of `fedraw watch`, part by part."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.text import Text
 
 from fedraw.core.text import one_line
 from fedraw.core.types import ClientId
-from fedraw.experiments.follow import TREND
-from fedraw.experiments.status import Detail, LabelTrend, Refusal, Slot, Status
+from fedraw.eventlog.follow import TREND
+from fedraw.eventlog.status import BufferSlot, Incident, LabelTrend, RunDetail, RunStatus
 from fedraw.report.cells import UNDEFINED, number
 from fedraw.report.words import (
     SPARK_WIDTH,
@@ -29,7 +29,7 @@ from fedraw.report.words import (
 
 # The facts of every part begin here.
 HEAD = 14
-# Of labels that do well, the worst are shown; of clients in a row, these many.
+# How many labels that do well are shown, the worst first, and how many clients in a list.
 WORST, SEVERAL = 2, 8
 STYLE = {"running": "green", "finished": "bold", "stopped": "bold red", "starting": "yellow"}
 
@@ -43,7 +43,8 @@ class Room(NamedTuple):
     blanks: bool
 
 
-def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterator[Text]:
+def detail_lines(run: RunStatus, detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+    """The lines of one run: its head, then every part that has something to say."""
     yield from _head(run, width)
     parts = [
         list(_accuracy(detail, run.state == "finished")),
@@ -62,7 +63,7 @@ def detail_lines(run: Status, detail: Detail, width: int, room: Room) -> Iterato
         yield from part
 
 
-def _head(run: Status, width: int) -> Iterator[Text]:
+def _head(run: RunStatus, width: int) -> Iterator[Text]:
     seed = "" if run.seed is None else f"  seed {run.seed}"
     name = one_line(run.name) + seed
     title = Text.assemble((name, "bold"), "  ", (run.state, STYLE[run.state]))
@@ -77,7 +78,7 @@ def _head(run: Status, width: int) -> Iterator[Text]:
         yield from _stopped(run, width)
 
 
-def _progress(run: Status, width: int) -> Text:
+def _progress(run: RunStatus, width: int) -> Text:
     wanted = UNDEFINED if run.events is None else str(run.events)
     endless = run.is_server and run.events is None  # time or a target ends it
     done = f"event {run.event}" if endless else f"event {run.event} of {wanted}"
@@ -99,7 +100,7 @@ def _progress(run: Status, width: int) -> Text:
     return Text.assemble(done, "  ", bar, "  ", tail)
 
 
-def _stopped(run: Status, width: int) -> Iterator[Text]:
+def _stopped(run: RunStatus, width: int) -> Iterator[Text]:
     since = datetime.fromtimestamp(run.written)
     form = "%H:%M:%S" if run.quiet < 12 * 3600 else "%Y-%m-%d %H:%M"
     quiet = f"nothing written since {since:{form}}, {duration(run.quiet)} ago"
@@ -116,7 +117,7 @@ def _stopped(run: Status, width: int) -> Iterator[Text]:
     yield Text((long if cell_len(long + goes_on) <= width else short) + goes_on)
 
 
-def _accuracy(detail: Detail, finished: bool) -> Iterator[Text]:
+def _accuracy(detail: RunDetail, finished: bool) -> Iterator[Text]:
     if not detail.curve:
         yield _headed("accuracy", "never evaluated" if finished else "no evaluation yet")
         return
@@ -134,12 +135,12 @@ def _accuracy(detail: Detail, finished: bool) -> Iterator[Text]:
 
 
 def _against(evaluations: int) -> str:
-    """What a change is a change of."""
+    """Which evaluations a change compares."""
     span = min(TREND, evaluations // 2)
     return f"last {span} against {span} before" if span else ""
 
 
-def _labels(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+def _labels(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     if not detail.labels or detail.mean_recall is None:
         return
     behind = [trend for trend in detail.labels if _is_behind(trend)]
@@ -170,7 +171,7 @@ def _is_behind(trend: LabelTrend) -> bool:
 
 
 def _noteworthy(labels: Sequence[LabelTrend]) -> list[LabelTrend]:
-    """Those that fall behind, rare ones first; the other rare ones; and the worst of the rest."""
+    """Labels that fall behind, rare ones first, then other rare labels, then the worst others."""
     order = sorted(labels, key=lambda trend: (not _is_behind(trend), not trend.rare, trend.recall))
     return order[: sum(_is_behind(trend) or trend.rare for trend in labels) + WORST]
 
@@ -191,7 +192,7 @@ def _label_line(trend: LabelTrend, wide: int, curve: str, note: str) -> Text:
     )
 
 
-def _buffer(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+def _buffer(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     if not room.slots:
         return
     slots = detail.buffer
@@ -208,8 +209,8 @@ def _buffer(detail: Detail, width: int, room: Room) -> Iterator[Text]:
     yield from _slots(slots, width, room.slots)
 
 
-def _slots(slots: Sequence[Slot], width: int, rows: int) -> Iterator[Text]:
-    """Blocks of three lines, a column for each slot."""
+def _slots(slots: Sequence[BufferSlot], width: int, rows: int) -> Iterator[Text]:
+    """Blocks of three lines with one column per slot."""
     wide = 1 + max(cell_len(text) for slot in slots for text in _slot_cells(slot))
     per_row = max(1, (width - 10) // wide)
     shown = list(range(len(slots)))
@@ -232,7 +233,7 @@ def _slots(slots: Sequence[Slot], width: int, rows: int) -> Iterator[Text]:
         yield Text(f"  the heaviest {len(shown)} of {len(slots)} slots", style="dim")
 
 
-def _slot_cells(slot: Slot) -> tuple[str, str, str]:
+def _slot_cells(slot: BufferSlot) -> tuple[str, str, str]:
     weight = UNDEFINED if slot.weight is None else f"{100 * slot.weight:.1f}"
     age = UNDEFINED if slot.age is None else str(slot.age)
     return _client(slot.client, slot.rare), weight, age
@@ -242,7 +243,7 @@ def _client(client: ClientId, rare: bool) -> str:
     return one_line(str(client)) + "*" * rare
 
 
-def _participation(detail: Detail, width: int) -> Iterator[Text]:
+def _participation(detail: RunDetail, width: int) -> Iterator[Text]:
     measured, rare = detail.participation, detail.rare_clients
     if rare:
         of_clients = number("", 100 * len(rare) / detail.clients)
@@ -260,49 +261,49 @@ def _participation(detail: Detail, width: int) -> Iterator[Text]:
         yield from _folded("not heard", _few([first, *names[1:]]), width)
 
 
-def _members(detail: Detail, width: int, room: Room) -> Iterator[Text]:
-    """Who came and went; nothing where nobody did."""
-    life, rare = detail.life, detail.rare_clients
-    if life.changed:
-        gone = [_client(site.client, site.client in rare) for site in life.away if site.client]
+def _members(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+    """Sites that came and went, and restarts of the server."""
+    history, rare = detail.history, detail.rare_clients
+    if history.changed:
+        gone = [_client(site.client, site.client in rare) for site in history.away if site.client]
         facts = [f"{detail.members} now", f"{detail.clients} ever"]
         if gone and room.reasons:
             facts += _few([f"{len(gone)} left: {gone[0]}", *gone[1:]])
         elif gone:
             facts.append(f"{len(gone)} left")
         yield from _folded("members", facts, width)
-        yield from _reasons(life.away[: room.reasons], width, " left")
-    if life.last_restart is not None:
-        last = life.last_restart
+        yield from _reasons(history.away[: room.reasons], width, " left")
+    if history.last_restart is not None:
+        last = history.last_restart
         facts = [
-            f"{life.restarts} {'restart' if life.restarts == 1 else 'restarts'}",
+            f"{history.restarts} {'restart' if history.restarts == 1 else 'restarts'}",
             f"last at event {last.event} after {duration(last.gap)}",
             f"{last.reasked} asked again",
         ]
         yield from _folded("server", facts, width, style="yellow")
 
 
-def _notes(detail: Detail, width: int, room: Room) -> Iterator[Text]:
-    life = detail.life
-    if not life.notes and not life.quarantined:
+def _notes(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+    history = detail.history
+    if not history.notes and not history.quarantined:
         return
-    facts = [f"{life.notes} {'note' if life.notes == 1 else 'notes'}"]
-    if life.quarantined:
-        facts.append(f"{life.quarantined} × quarantine")
-    yield from _folded("notes", facts, width, style="yellow" if life.quarantined else "")
-    known = set(life.away[: room.reasons])  # told above
-    shown = [told for told in life.last_notes if told not in known]
+    facts = [f"{history.notes} {'note' if history.notes == 1 else 'notes'}"]
+    if history.quarantined:
+        facts.append(f"{history.quarantined} × quarantine")
+    yield from _folded("notes", facts, width, style="yellow" if history.quarantined else "")
+    known = set(history.away[: room.reasons])  # shown above
+    shown = [incident for incident in history.last_notes if incident not in known]
     yield from _reasons(shown[: room.reasons], width)
 
 
-def _reasons(told: Iterable[Refusal], width: int, what: str = "") -> Iterator[Text]:
-    for event, client, words in told:
+def _reasons(incidents: Iterable[Incident], width: int, what: str = "") -> Iterator[Text]:
+    for event, client, words in incidents:
         whom = "" if client is None else f", client {one_line(str(client))}"
         head = f"  event {event}{whom}{what}: "
         yield Text.assemble((head, "dim"), fitted(words, width - cell_len(head)).rstrip())
 
 
-def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
+def _rejected(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     counts = sorted(detail.rejected.items(), key=lambda item: -item[1])
     if not counts:
         yield _headed("rejected", "none")
@@ -315,8 +316,8 @@ def _rejected(detail: Detail, width: int, room: Room) -> Iterator[Text]:
     yield from _reasons(detail.refusals[: room.reasons], width)
 
 
-def _doubted(detail: Detail, width: int) -> Iterator[Text]:
-    """Nothing where every claim is borne out, or where nobody looks."""
+def _doubted(detail: RunDetail, width: int) -> Iterator[Text]:
+    """Clients whose updates contradict their label claims."""
     named = [
         f"client {one_line(c)}: {', '.join(map(one_line, _few(list(labels))))}"
         for c, labels in detail.doubted.items()
@@ -325,8 +326,8 @@ def _doubted(detail: Detail, width: int) -> Iterator[Text]:
         yield from _folded("doubted", _few(named), width, style="red")
 
 
-def _inferred(detail: Detail, width: int) -> Iterator[Text]:
-    """Who has the labels that few have, where nobody reports any."""
+def _inferred(detail: RunDetail, width: int) -> Iterator[Text]:
+    """Holders of the labels that few clients have, if labels are inferred."""
     named = [
         f"{one_line(label)} ({', '.join(one_line(str(client)) for client in clients)})"
         for label, clients in detail.inferred.items()
@@ -344,7 +345,7 @@ def _headed(head: str, text: str, style: str = "") -> Text:
 
 
 def _folded(head: str, facts: Iterable[str], width: int, style: str = "") -> Iterator[Text]:
-    """A heading and facts behind it; one that does not fit goes to the next line, whole."""
+    """A heading and its facts; a fact that does not fit goes to the next line as a whole."""
     line = ""
     for fact in facts:
         if line and HEAD + cell_len(f"{line}, {fact},") > width:

@@ -1,4 +1,4 @@
-"""Progress, rates and times in few characters."""
+"""Formats progress, rates and times in few characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from fedraw.core.text import one_line
-from fedraw.experiments.status import Status
+from fedraw.eventlog.status import RunStatus
 from fedraw.report.cells import UNDEFINED
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -34,11 +34,11 @@ def spark(points: Sequence[tuple[int, float | None]], width: int = SPARK_WIDTH) 
     return shown
 
 
-def share(run: Status) -> float:
+def share(run: RunStatus) -> float:
     return min(1.0, run.event / run.events) if run.events else 0.0
 
 
-def percent(run: Status) -> str:
+def percent(run: RunStatus) -> str:
     return f"{100 * share(run):.0f} %" if run.events else UNDEFINED
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from fedraw.core.types import InferredLabels, Vector
-from fedraw.disk.event_log import Record, inferred_record
 from fedraw.disk.snapshot import nbytes
 from fedraw.errors import BadInput
+from fedraw.eventlog.records import EvaluationRecord
 from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.admission import MOST_LABELS, check_labels
 from fedraw.server.ledger import Ledger
@@ -84,8 +84,8 @@ class Evaluation:
         return None
 
     def record(
-        self, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
-    ) -> Record | None:
+        self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
+    ) -> EvaluationRecord | None:
         """None if nobody had anything to test on."""
         overall = self.overall
         if not overall.total:
@@ -96,16 +96,16 @@ class Evaluation:
             holders = {i for i, own in enumerate(held) if not rare.isdisjoint(own)}
             accuracies = [recall.accuracy for recall in self.local.values()]
             metrics.update(fairness_metrics(accuracies, holders))
-        return {
-            "kind": "evaluation",
-            "event": self.event,
-            "version": self.version,
-            "metrics": metrics,
-            "recall": _bounded(overall.by_label(), rare),
-            "server_models": self.server_models,
-            **inferred_record(self.inferred),
-            **({"sites": len(self.local)} if self.federated else {}),
-        }
+        return EvaluationRecord(
+            event=self.event,
+            time=time,
+            version=self.version,
+            metrics=metrics,
+            recall=_bounded(overall.by_label(), rare),
+            server_models=self.server_models,
+            inferred=None if self.inferred is None else self.inferred._asdict(),
+            sites=len(self.local) if self.federated else None,
+        )
 
 
 class Evaluations:
@@ -187,11 +187,12 @@ class Evaluations:
         if current is None or not (current.complete or now >= current.due):
             return False, None
         self.current = None
-        record = current.record(book.rare_labels, book.counts)
+        time = self._ledger.time(now)
+        record = current.record(time, book.rare_labels, book.counts)
         if record is None:
             return True, None
         self._ledger.log.note(record)
-        reached: float | None = record["metrics"][metric]
+        reached = record.metrics[metric]
         if target is None or reached is None or reached < target:
             return True, None
         site = current.rests_on(metric, target, book.rare_labels)

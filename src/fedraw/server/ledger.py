@@ -17,17 +17,30 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
-from fedraw.disk.event_log import Position, Record, doubt_record
 from fedraw.errors import BadInput, RefusedUpdate, nearest
+from fedraw.eventlog.log_file import Position
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    DeclaredRecord,
+    EndRecord,
+    JoinedRecord,
+    LeftRecord,
+    NoteRecord,
+    Record,
+    RejectedRecord,
+    RestartedRecord,
+    StartRecord,
+    finding_record,
+)
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import PUT_BACK, ServerLog
 from fedraw.server.records import (
     arrival_record,
+    rejected_record,
     scored,
     scores_of,
     scores_record,
     short,
-    start_record,
 )
 from fedraw.server.snapshots import Book, Snapshots, Tensor
 from fedraw.strategies.protocol import (
@@ -44,6 +57,8 @@ from fedraw.strategies.protocol import (
 from fedraw.strategies.scoring import Scorer
 
 LOGGER = logging.getLogger("fedraw.server")
+
+MemberChange = JoinedRecord | DeclaredRecord | LeftRecord
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,7 @@ class Ledger:
         self.folder = folder
         self.identity = identity
         self.book = Book()
-        self.log = ServerLog(folder / "events.jsonl")
+        self.log = ServerLog(folder)
         self.journal = Journal(folder / "updates")
         self._snapshots = Snapshots(
             folder / "checkpoint", self.journal, identity.strategy, identity.tensors
@@ -124,12 +139,12 @@ class Ledger:
         asked = list(rare)
         labels, rare = _labels_of(scorer_of(self._strategy.needs, state), table, rare)
         self.log.clear()
-        known = self.identity
-        start = start_record(known.strategy, known.settings, labels, rare, **known.facts)
         epoch = self._wall()
-        self.log.commit({**start, "epoch": epoch})
+        self.log.commit(self._start_record(labels, rare, epoch))
         for site, own in counts.items():
-            self.log.commit(self._member("joined", site, 0.0, counts=own, node=nodes[site]))
+            self.log.commit(
+                JoinedRecord(event=0, time=0.0, client=site, counts=own, node=nodes[site])
+            )
         self.book = Book(
             epoch, nodes=dict(nodes), rare_labels=list(rare), rare_asked=asked, scale=scale
         )
@@ -138,19 +153,43 @@ class Ledger:
         self._snapshots.write(state, self.book, self.log.to_disk(), 0.0)
         self._state, self._zero = state, now
 
+    def _start_record(
+        self, labels: Sequence[str], rare: Sequence[str], epoch: float
+    ) -> StartRecord:
+        known = self.identity
+        return StartRecord(
+            origin="server",
+            seed=None,
+            events=known.settings.get("arrivals"),
+            labels=list(labels),
+            rare_labels=list(rare),
+            spec={"strategy": dict(known.strategy), "server": dict(known.settings)},
+            epoch=epoch,
+            **known.facts,
+        )
+
     def join(self, site: str, counts: dict[str, int], node: int, now: float) -> None:
-        record = self._member("joined", site, self.time(now), counts=counts, node=node)
-        self._change(record)
+        event, time = self.book.event, self.time(now)
+        self._change(JoinedRecord(event=event, time=time, client=site, counts=counts, node=node))
 
     def declare(self, site: str, counts: dict[str, int], now: float) -> None:
-        record = self._member("declared", site, self.time(now), counts=counts, reason="new counts")
-        self._change(record)
+        event, time = self.book.event, self.time(now)
+        self._change(
+            DeclaredRecord(event=event, time=time, client=site, counts=counts, reason="new counts")
+        )
 
     def leave(self, site: str, reason: str, now: float, quarantine: float | None = None) -> None:
         """`quarantine`: for how many seconds the site may not come back."""
         time = self.time(now)
-        record = self._member("left", site, time, reason=short(reason))
-        self._change(record if quarantine is None else {**record, "until": time + quarantine})
+        self._change(
+            LeftRecord(
+                event=self.book.event,
+                time=time,
+                client=site,
+                reason=short(reason),
+                until=None if quarantine is None else time + quarantine,
+            )
+        )
 
     def accept(self, update: Update, flight: Flight) -> str | None:
         """Journal the update, then act on it; the reason if the strategy refuses it after all."""
@@ -160,29 +199,27 @@ class Ledger:
         record = self.arrive(event, update, flight)
         for told in (record, *self._doubts(flight.time)):
             self.log.note(told)
-        return str(record["reason"]) if record["kind"] == "rejected" else None
+        return record.reason if isinstance(record, RejectedRecord) else None
 
     def reject(
         self, site: str, reason: str, start_time: float, now: float, norm: float | None = None
     ) -> None:
         """`norm`: of a whole update that was refused; it has a say in what is usual."""
         self.book.event += 1
-        record = _rejected(self.book.event, self.time(now), site, start_time, reason)
         self._hear(site, norm)
-        self.log.note(record if norm is None else {**record, "norm": norm})
+        event, time = self.book.event, self.time(now)
+        self.log.note(rejected_record(event, time, site, start_time, reason, norm))
 
     def note(self, reason: str, now: float, site: str | None = None) -> None:
         """For the operator; before training begins there is no event log to write it to."""
         if not self.begun:
             LOGGER.warning("%s%s", "" if site is None else f"{short(site)}: ", short(reason))
         else:
-            named = {} if site is None else {"client": site}
-            stamp = {"event": self.book.event, "time": self.time(now)}
-            self.log.note({"kind": "note", **stamp, **named, "reason": short(reason)})
+            event, time = self.book.event, self.time(now)
+            self.log.note(NoteRecord(event=event, time=time, client=site, reason=short(reason)))
 
     def end(self, reason: str, now: float) -> None:
-        stamp = {"event": self.book.event, "time": self.time(now)}
-        self.log.commit({"kind": "end", **stamp, "reason": reason})
+        self.log.commit(EndRecord(event=self.book.event, time=self.time(now), reason=reason))
         self.book.ended = reason
 
     def snapshot(self, now: float) -> None:
@@ -218,7 +255,7 @@ class Ledger:
 
     def _refuse_remains(self) -> None:
         """Without a snapshot, there may be no more than a beginning that was cut off."""
-        kinds = [record["kind"] for record in self.log.verify()]
+        kinds = [record.kind for record in self.log.verify()]
         kept = len(self.journal.events())
         if not kept and set(kinds) <= {"start", "joined"}:
             return
@@ -243,10 +280,16 @@ class Ledger:
         wall = self._wall()
         gap = round(max(0.0, wall - (self.book.epoch + last)), 3)
         self.book.epoch = wall - last
-        stamp = {"event": self.book.event, "time": last, "epoch": self.book.epoch}
-        told = {"damaged": list(damaged)} if damaged else {}
-        asked = list(self.book.owed)
-        self.log.note({"kind": "restarted", **stamp, "gap": gap, "reasked": asked, **told})
+        self.log.note(
+            RestartedRecord(
+                event=self.book.event,
+                time=last,
+                epoch=self.book.epoch,
+                gap=gap,
+                reasked=list(self.book.owed),
+                damaged=list(damaged) or None,
+            )
+        )
 
     def _replay(self, since: Position) -> tuple[float, list[Record]]:
         """Do again what the log tells since the snapshot, and what only the journal has.
@@ -255,20 +298,21 @@ class Ledger:
         """
         last = self.book.clock
         for record in self.log.verify(since):
-            last = max(last, record.get("time", last))
-            match record["kind"]:
-                case "joined" | "declared" | "left":
+            if not isinstance(record, StartRecord):
+                last = max(last, record.time)
+            match record:
+                case JoinedRecord() | DeclaredRecord() | LeftRecord():
                     self._member_changed(record)
-                case "arrival":
-                    self.arrive(record["event"], *self.journal.read(record["event"]))
+                case ArrivalRecord():
+                    self.arrive(record.event, *self.journal.read(record.event))
                     self._drain_findings()  # the log has them already
-                case "rejected":
-                    self.book.event = record["event"]
-                    self._hear(record["client"], record.get("norm"))
-                case "restarted":
-                    self.book.epoch = record["epoch"]
-                case "end":
-                    self.book.ended = record["reason"]
+                case RejectedRecord():
+                    self.book.event = record.event
+                    self._hear(str(record.client), record.norm)
+                case RestartedRecord():
+                    self.book.epoch = record.epoch
+                case EndRecord():
+                    self.book.ended = record.reason
         untold: list[Record] = []
         # Accepted, but the server was gone before the log had it.
         for event in self.journal.events():
@@ -278,7 +322,7 @@ class Ledger:
                 last = max(last, flight.time)
         return last, untold
 
-    def arrive(self, event: int, update: Update, flight: Flight) -> Record:
+    def arrive(self, event: int, update: Update, flight: Flight) -> ArrivalRecord | RejectedRecord:
         """Let the strategy have the update; the record of what that did."""
         book, site, before = self.book, str(update.client), self.state.version
         book.event = event
@@ -286,7 +330,7 @@ class Ledger:
             self._state, receivers = self._strategy.step(self.state, Arrived(update))
         except RefusedUpdate as refusal:
             self.journal.drop(event)
-            return _rejected(event, flight.time, site, flight.start_time, str(refusal))
+            return rejected_record(event, flight.time, site, flight.start_time, str(refusal))
         book.accepted += 1
         self._hear(site, flight.norm)
         book.owed.pop(site, None)
@@ -298,42 +342,44 @@ class Ledger:
             self.book.heard[site] = norm
 
     def _doubts(self, time: float) -> list[Record]:
-        return [doubt_record(found, self.book.event, time) for found in self._drain_findings()]
+        event = self.book.event
+        return [finding_record(event, time, **f._asdict()) for f in self._drain_findings()]
 
     def _drain_findings(self) -> Sequence[Finding]:
         return () if self.scorer is None else self.scorer.drain_findings()
 
-    def _change(self, record: Record) -> None:
+    def _change(self, record: MemberChange) -> None:
         """On disk first; then it takes effect, and the log tells what it did to the scores."""
         self.log.commit(record)
-        site = str(record["client"])
+        site = str(record.client)
         sites = scored(self.state, site)
         before = scores_of(self.state, sites)
         self._member_changed(record)
         after = scores_of(self.state, sites)
-        cause = f"{site} {record['kind']}"
-        self.log.note(scores_record(record["event"], record["time"], cause, before, after))
+        cause = f"{site} {record.kind}"
+        self.log.note(scores_record(record.event, record.time, cause, before, after))
 
-    def _member_changed(self, record: Record) -> None:
-        book, site = self.book, str(record["client"])
-        counts = record.get("counts", {})
+    def _member_changed(self, record: MemberChange) -> None:
+        book, site = self.book, str(record.client)
+        counts = {} if isinstance(record, LeftRecord) else dict(record.counts or {})
         event: Joined | Declared | Left
         book.quarantined.pop(site, None)
         if new := len(self.state.federation.new_labels(counts)):
             book.introduced[site] = book.introduced.get(site, 0) + new
-        match record["kind"]:
-            case "joined":
+        match record:
+            case JoinedRecord():
                 event = Joined(site, counts)
-                book.nodes.setdefault(site, record["node"])
-            case "declared":
+                if record.node is not None:
+                    book.nodes.setdefault(site, record.node)
+            case DeclaredRecord():
                 event = Declared(site, counts)
-            case _:
+            case LeftRecord():
                 event = Left(site)
                 del book.counts[site]
                 book.owed.pop(site, None)
                 book.heard.pop(site, None)
-                if "until" in record:
-                    book.quarantined[site] = record["until"]
+                if record.until is not None:
+                    book.quarantined[site] = record.until
         if counts:
             book.counts[site] = dict(counts)
         self._state, receivers = self._strategy.step(self.state, event)
@@ -341,9 +387,6 @@ class Ledger:
 
     def _owe(self, receivers: Receivers) -> None:
         self.book.owed.update(dict.fromkeys(str(site) for site in receivers))
-
-    def _member(self, kind: str, site: str, time: float, **more: Any) -> Record:
-        return {"kind": kind, "event": self.book.event, "time": time, "client": site, **more}
 
 
 def _labels_of(
@@ -359,8 +402,3 @@ def _labels_of(
         if label not in outputs:
             raise BadInput(f"rare label {label!r}: {nearest(label, outputs)}")
     return outputs, rare
-
-
-def _rejected(event: int, time: float, site: str, start_time: float, reason: str) -> Record:
-    stamp = {"event": event, "time": time, "client": site}
-    return {"kind": "rejected", **stamp, "start_time": start_time, "reason": short(reason)}

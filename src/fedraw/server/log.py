@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedraw.disk.event_log import Chain, Position, Record, read_log
 from fedraw.disk.lock import FolderLock
 from fedraw.disk.private import FILE, make_folder, opener
 from fedraw.errors import BadInput, FolderChanged
+from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
+from fedraw.eventlog.records import Record
 
 # What to do about a log that is no longer where, or what, it was.
 PUT_BACK = (
@@ -22,13 +23,13 @@ RESTORE = "restore the folder from a backup, or set another folder to start anew
 class ServerLog:
     """Appends to `events.jsonl`; what cannot be written now is kept and written later.
 
-    Only one process at a time has the folder. Nobody else may change the log meanwhile: before
-    anything is written, the file under its name must be the one that was opened, and as long as
-    this process has left it.
+    Only one process at a time has the folder, and nobody else may change the log meanwhile. Before
+    anything is written, the file must still be the one that was opened, and as long as this process
+    has left it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.path = path = folder / LOG
         try:
             make_folder(path.parent)
             self._lock = FolderLock(path.parent)
@@ -71,18 +72,18 @@ class ServerLog:
         raise FolderChanged(f"{self.path} {what} while this server was running; {PUT_BACK}")
 
     def note(self, record: Record) -> None:
-        """Write if the disk allows it, else later."""
-        self._waiting += self._chain.line(record)
+        """Write the record if the disk allows it, otherwise later."""
+        self._waiting += self._chain.encode(record)
         try:
             self.flush()
         except OSError:
             return
 
     def commit(self, record: Record) -> None:
-        """On disk for certain when this returns; after an OSError as if it had never been."""
+        """Write the record to disk; after an OSError, the log is as it was before."""
         self.flush()
         before = self._chain.position
-        line = self._chain.line(record)
+        line = self._chain.encode(record)
         try:
             while line:
                 line = line[self._append(line) :]
@@ -92,21 +93,21 @@ class ServerLog:
             raise
 
     def flush(self) -> None:
-        """Write what waits, in its order."""
+        """Write what could not be written before, in its order."""
         self.check()
         while self._waiting:
             self._waiting = self._waiting[self._append(self._waiting) :]
 
     def to_disk(self) -> Position:
-        """Make sure that everything written survives; return where the log ends."""
+        """Make sure that everything written survives a crash; return where the log ends."""
         self.flush()
         os.fsync(self._file.fileno())
         return self._chain.position
 
     def verify(self, since: Position | None = None) -> Iterator[Record]:
-        """The records since a position. Every line is verified, and the next one continues them.
+        """The records since a position, all verified; the next record continues them.
 
-        A process that was killed may have left a part of a line. It is no record, because nobody
+        A process that was killed may have left a part of a line. It does not count, because nobody
         was told that it had been written; `cut_torn_line` removes it.
         """
         for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
@@ -118,25 +119,27 @@ class ServerLog:
                 if not line.endswith(b"\n"):
                     self._refuse_other_end(line)
                     return
-                yield self._chain.record(line, self.path)
+                yield self._chain.decode(line, self.path)
 
     def cut_torn_line(self) -> None:
-        """Let the log end with the last record that was verified."""
+        """Cut the log after the last record that was verified."""
         self._cut(self._chain.position)
 
     def clear(self) -> None:
+        """Remove all records."""
         self.check()
         self._waiting = b""
         self._cut(Position())
 
     def close(self) -> None:
+        """Close the file and let other processes have the folder."""
         self._file.close()
         self._lock.close()
 
     def _refuse_other_end(self, line: bytes) -> None:
-        """A whole line that ends in something else than a line break was not cut off."""
+        """Refuse a whole record that ends in something else than a line break: it was altered."""
         try:
-            Chain(self._chain.position).record(line[:-1] + b"\n", self.path)
+            Chain(self._chain.position).decode(line[:-1] + b"\n", self.path)
         except BadInput:
             return
         number = self._chain.position.lines + 1
@@ -147,7 +150,7 @@ class ServerLog:
         self._length, self._chain.position = position.length, position
 
     def _append(self, data: bytes) -> int:
-        """How many bytes the disk took."""
+        """Write to the file; return how many bytes the disk took."""
         written = self._file.write(data) or 0
         self._length += written
         return written

@@ -1,19 +1,13 @@
-"""The records that a server writes to its event log: those of a simulation, and some more.
-
-note        something an operator may want to know: overdue, quarantined, refused at the door
-scores      rarity scores before and after a site came, went or declared new counts
-restarted   the server was away, for how long, and whom it asks again
-"""
+"""The records that a server writes to its event log about arrivals and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any
 
 from fedraw.core.text import one_line
 from fedraw.core.update import Update
-from fedraw.disk.event_log import FORMAT, Record
+from fedraw.eventlog.records import ArrivalRecord, RejectedRecord, ScoresRecord
 from fedraw.server.journal import Flight
 from fedraw.strategies.protocol import State
 
@@ -24,61 +18,59 @@ MOST_SCORES = 50
 LONGEST_REASON = 500
 
 
-def start_record(
-    strategy: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    labels: Sequence[str],
-    rare: Sequence[str],
-    **facts: Any,
-) -> Record:
-    """`facts` has the name that tables show, among others; `strategy` has the catalogue's."""
-    return {
-        "kind": "start",
-        "format": FORMAT,
-        "name": facts["name"],
-        "seed": None,
-        "events": settings.get("arrivals"),
-        "labels": list(labels),
-        "rare_labels": list(rare),
-        "notes": [],
-        **facts,
-        "spec": {"strategy": dict(strategy), "server": dict(settings)},
-    }
-
-
-def arrival_record(event: int, update: Update, flight: Flight, before: int, state: State) -> Record:
-    """`before` is the version that the update met."""
+def arrival_record(
+    event: int, update: Update, flight: Flight, before: int, state: State
+) -> ArrivalRecord:
+    """What an update did; `before` is the version that it met."""
     contents, aggregated = state.contents, state.version > before
-    return {
-        "kind": "arrival",
-        "event": event,
-        "time": flight.time,
-        "client": update.client,
-        "start_time": flight.start_time,
-        "start_version": update.start_version,
-        "version": state.version,
-        "staleness_events": event - flight.start_event,
-        "staleness_versions": before - update.start_version,
-        "aggregated": aggregated,
-        "buffer": list(contents.clients),
-        # A user's own strategy may have weights that JSON does not know.
-        "weights": [w if isfinite(w) else None for w in contents.weights] if aggregated else [],
-        "norm": flight.norm,
-    }
+    return ArrivalRecord(
+        event=event,
+        time=flight.time,
+        client=update.client,
+        start_time=flight.start_time,
+        start_version=update.start_version,
+        version=state.version,
+        staleness_events=event - flight.start_event,
+        staleness_versions=before - update.start_version,
+        aggregated=aggregated,
+        buffer=list(contents.clients),
+        # JSON has no number for a weight of a user's own strategy that is not finite.
+        weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
+        norm=flight.norm,
+    )
+
+
+def rejected_record(
+    event: int,
+    time: float,
+    site: str,
+    start_time: float,
+    reason: str,
+    norm: float | None = None,
+) -> RejectedRecord:
+    """Why an update was refused, in few words."""
+    return RejectedRecord(
+        event=event,
+        time=time,
+        client=site,
+        start_time=start_time,
+        reason=short(reason),
+        norm=norm,
+    )
 
 
 def scores_record(
     event: int, time: float, cause: str, before: Mapping[str, float], after: Mapping[str, float]
-) -> Record:
+) -> ScoresRecord:
+    """The scores that differ before and after a change of members."""
     changed = [site for site in {**before, **after} if before.get(site) != after.get(site)]
-    return {
-        "kind": "scores",
-        "event": event,
-        "time": time,
-        "cause": cause,
-        "before": {site: before.get(site) for site in changed},
-        "after": {site: after.get(site) for site in changed},
-    }
+    return ScoresRecord(
+        event=event,
+        time=time,
+        cause=cause,
+        before={site: before.get(site) for site in changed},
+        after={site: after.get(site) for site in changed},
+    )
 
 
 def short(text: str) -> str:
@@ -88,7 +80,7 @@ def short(text: str) -> str:
 
 
 def scored(state: State, site: str) -> list[str]:
-    """Whose scores a change of `site` logs: all members', or only its own if they are many."""
+    """The sites whose scores a change of `site` logs: all members, or only `site` among many."""
     federation = state.federation
     members = [str(member) for member in federation] if len(federation) <= MOST_SCORES else []
     return list(dict.fromkeys([*members, site]))

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from fedraw.core.layout import Layout
 from fedraw.disk import snapshot
-from fedraw.disk.event_log import Position
 from fedraw.disk.numbered import Kept, NumberedFolders
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import Position
 from fedraw.server.journal import Journal
 from fedraw.strategies.protocol import State
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Floats
-from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
 
 
 class ArrivalLaw(Protocol):
@@ -150,11 +151,11 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
 
 def _log_rows(path: Path) -> Iterator[tuple[int, str, float]]:
     for number, record in enumerate(read_log(path), start=1):
-        if record["kind"] in ("arrival", "rejected"):
+        if isinstance(record, ArrivalRecord | RejectedRecord):
             try:
-                seconds = float(record["time"]) - float(record["start_time"])
-                yield number, str(record["client"]), seconds
-            except (KeyError, TypeError, ValueError, OverflowError):
+                seconds = float(record.time) - float(record.start_time)
+            except OverflowError:
                 raise BadInput(
-                    f"{path}, line {number} lacks a client, a time or a start time"
+                    f"{path}, line {number}: its time or start_time is too large a number"
                 ) from None
+            yield number, str(record.client), seconds

@@ -9,11 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk.event_log import read_log
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.records import EvaluationRecord, StartRecord
+from fedraw.eventlog.summary import TAIL
 from fedraw.experiments.run_folder import RunFolder
 from fedraw.experiments.spec import Spec
-from fedraw.experiments.summary import TAIL
 from fedraw_studies.plan import Planned, key_of
 
 FORMAT = 1
@@ -92,12 +93,13 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     run = RunFolder(folder)
     summary, _ = run.read_results(None)
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    records = [r for r in read_log(run.log) if r["kind"] in ("start", "evaluation")]
+    records = [r for r in read_log(run.log) if isinstance(r, StartRecord | EvaluationRecord)]
     spec = planned.spec.tables()
     labels = list(summary["recall"])
     rare = [labels[i] for i in _rare(spec, labels)]
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
-    last = [evaluation["recall"] for evaluation in evaluations[-TAIL:]]
+    start = next(record for record in records if isinstance(record, StartRecord))
+    evaluations = [record for record in records if isinstance(record, EvaluationRecord)]
+    last = [evaluation.recall for evaluation in evaluations[-TAIL:]]
     return CellRecord(
         key=planned.key,
         seed=planned.seed,
@@ -113,7 +115,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         events=summary["events"],
         rejected=summary["rejected"],
         notes=summary["notes"],
-        data=records[0]["data"],
+        data=start.data or {},
         fedraw=version("fedraw"),
         seconds=timing["seconds"],
         date=timing["date"],
@@ -144,10 +146,10 @@ def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:
     return [label if isinstance(label, int) else labels.index(label) for label in rare]
 
 
-def _point(evaluation: Mapping[str, Any]) -> tuple[int, float | None, float | None]:
-    values = (evaluation["metrics"].get(metric) for metric in ("GlobalAcc", "AvgRare"))
+def _point(evaluation: EvaluationRecord) -> tuple[int, float | None, float | None]:
+    values = (evaluation.metrics.get(metric) for metric in ("GlobalAcc", "AvgRare"))
     all_, rare = (None if value is None else round(value, _CURVE_DECIMALS) for value in values)
-    return evaluation["event"], all_, rare
+    return evaluation.event, all_, rare
 
 
 def _rounded(value: Any) -> Any:

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.drawing import Drawing, legend, short, stroke
 from fedraw.report.figures import PANELS, Curve, curve_of
 from fedraw.report.looks import Look
@@ -108,7 +109,7 @@ def _draw_bars(
 def _curve(row: RowOutcome, metric: str) -> Curve:
     names = ("GlobalAcc", "AvgRare")
     seeds = [
-        [{"event": event, "metrics": dict(zip(names, values, strict=True))} for event, *values in c]
+        [EvaluationPoint(event, dict(zip(names, values, strict=True)), {}) for event, *values in c]
         for c in row.curves.values()
     ]
     return curve_of(seeds, metric)

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from fedraw.errors import BadInput
+from fedraw.eventlog.compare import Stat
 from fedraw.experiments.cells import Cell
-from fedraw.experiments.compare import Stat
 from fedraw.experiments.runner import Result
 from fedraw.experiments.spec import Spec
 from fedraw_studies.artefacts import merged

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import Stat
+from fedraw.eventlog.compare import Stat
 from fedraw_studies.artefacts import NAMES, Artefact, Row, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.concept import concept_weights

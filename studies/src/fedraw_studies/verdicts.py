@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fedraw.experiments.compare import Stat
+from fedraw.eventlog.compare import Stat
 from fedraw_studies.claims import (
     BENCHMARK,
     SERVER_STATE,

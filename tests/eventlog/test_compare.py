@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.experiments.compare import Stat, as_json, compare
+from fedraw.eventlog.compare import Stat, as_json, compare
 from fedraw.experiments.runner import Result, run
 from fedraw.experiments.spec import Spec
 
@@ -75,8 +75,8 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     log.write_text(whole[:-30])
     with pytest.raises(BadInput, match=r"line \d+ is no record of an event log"):
         compare([tmp_path])
-    log.write_text(whole.replace('"format":2', '"format":9'))
-    with pytest.raises(BadInput, match="has format 9, and this fedraw reads format 2"):
+    log.write_text(whole.replace('"format":3', '"format":9'))
+    with pytest.raises(BadInput, match="has format 9, and this fedraw reads format 3"):
         compare([tmp_path])
 
 

@@ -1,52 +1,52 @@
-"""How much of the global model a client, and a label, speaks for: measured from the event log."""
+"""How much of the global model comes from each client and each label, by the event log."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId, Label
-
-# slots: a client weighs what its slots weigh in an aggregation.
-# cache: every member heard so far weighs 1/N, because its last update is part of every step.
-Rule = Literal["slots", "cache"]
+from fedraw.eventlog.records import ArrivalRecord, InfluenceRule
 
 
 class LabelInfluence(NamedTuple):
+    """How much of the global model comes from the samples of one label."""
+
     influence: float  # Λ_l = Σ_i π_i freq(l, i)
     fair_share: float  # the label's share of all samples
-    ratio: float  # of the two: below 1 the label speaks for less than its samples
+    ratio: float  # influence / fair_share: below 1, the label counts for less than its samples
 
 
 class Influence:
     """π_i, the mean weight of client i over the aggregations of a log.
 
-    N is the number of members at the time of an aggregation. One that leaves takes its cached
-    update along; what it has weighed until then, it has weighed.
+    With the rule "cache", N is the number of members at the time of an aggregation. A client that
+    leaves takes its cached update along, but keeps the weight that it has had until then.
     """
 
-    def __init__(self, clients: int = 0, rule: Rule = "slots") -> None:
+    def __init__(self, clients: int = 0, rule: InfluenceRule = "slots") -> None:
         self._members = clients
         self._rule = rule
         self._aggregations = 0
         self._total: defaultdict[ClientId, float] = defaultdict(float)
-        # Of the aggregations since N last changed: what N is, how many, and from which of them on
-        # each cached client is part of them.
+        # For the rule "cache", since N last changed: N, the number of aggregations, and the first
+        # of them that each cached client is part of.
         self._clients = clients
         self._span = 0
         self._since: dict[ClientId, int] = {}
         self._gone: set[ClientId] = set()
-        # What those who are rare had weighed when they became it, and what others did while rare.
+        # The total weight of each rare client when it became rare, and the total weight that
+        # clients had while they were rare and that are no longer.
         self._rare_since: dict[ClientId, float] = {}
         self._rare_once = 0.0
         self._ever_rare = False
 
     def count_as(self, client: ClientId, rare: bool) -> None:
-        """Whether it is rare from now on; what it has weighed until then, it has weighed."""
+        """Set whether the client counts as rare from now on; its past weight stays as it was."""
         if rare:
             self._ever_rare = True
             self._rare_since.setdefault(client, self._weighed(client))
@@ -57,7 +57,7 @@ class Influence:
         return self._aggregations * self.by_client().get(client, 0.0)
 
     def of_rare(self) -> float | None:
-        """Percent of all weight that clients had while they were rare."""
+        """The share of all weight, in percent, that clients had while they were rare."""
         if not (self._ever_rare and self._aggregations):
             return None
         influence, count = self.by_client(), self._aggregations
@@ -65,42 +65,45 @@ class Influence:
         return 100 * (now + self._rare_once / count)
 
     def joined(self, client: ClientId) -> None:
+        """Count one more member."""
         self._members += 1
         self._gone.discard(client)
 
     def left(self, client: ClientId) -> None:
+        """Count one member less."""
         self._members -= 1
         if self._rule == "cache":
             self._settle()
             self._since.pop(client, None)
             self._gone.add(client)  # its last update may still lie in the buffer
 
-    def observe(self, arrival: Mapping[str, Any]) -> None:
-        """Take in one record of kind "arrival"."""
-        if not arrival["aggregated"]:
+    def observe(self, arrival: ArrivalRecord) -> None:
+        """Take in one arrival."""
+        if not arrival.aggregated:
             return
         self._aggregations += 1
         if self._rule == "cache":
             if self._clients != self._members:
                 self._settle()
             self._span += 1
-            for client in arrival["buffer"]:
+            for client in arrival.buffer:
                 if client not in self._gone:
                     self._since.setdefault(client, self._span)
             return
         total = self._total
-        for client, weight in zip(arrival["buffer"], arrival["weights"], strict=True):
-            total[client] += weight
+        # A user's own strategy may report no weights, or some that are not finite.
+        for client, weight in zip(arrival.buffer, arrival.weights, strict=False):
+            total[client] += weight or 0.0
 
     def _settle(self) -> None:
-        """Add up what was weighed with the old N."""
+        """Add up the weights of the aggregations since N last changed."""
         for client, first in self._since.items():
             self._total[client] += (self._span - first + 1) / max(1, self._clients)
             self._since[client] = 1
         self._span, self._clients = 0, self._members
 
     def by_client(self) -> dict[ClientId, float]:
-        """π_i of every client that ever weighed anything; empty before the first aggregation."""
+        """π_i of every client that was ever aggregated; empty before the first aggregation."""
         count = self._aggregations
         influence = {client: total / count for client, total in self._total.items()}
         for client, first in self._since.items():
@@ -112,7 +115,7 @@ class Influence:
 def label_influence(
     influence: Mapping[ClientId, float], table: LabelTable
 ) -> dict[Label, LabelInfluence]:
-    """Λ_l of each label against its fair share.
+    """Λ_l of each label, beside its fair share.
 
     >>> table = LabelTable.from_counts({"a": {"cat": 2}, "b": {"cat": 1, "dog": 1}})
     >>> label_influence({"a": 0.75, "b": 0.25}, table)["dog"]

@@ -1,22 +1,25 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.eventlog.logs import record
 
-from fedraw.metrics.dynamics import Dynamics
+from fedraw.eventlog.dynamics import Dynamics
+from fedraw.eventlog.records import ArrivalRecord
 
 
 def arrival(
     client: int, stale: int, buffer: list[int] | None = None, weights: list[float] | None = None
-) -> dict[str, Any]:
-    return {
-        "client": client,
-        "staleness_events": stale,
-        "aggregated": buffer is not None,
-        "buffer": buffer or [],
-        "weights": weights or [],
-    }
+) -> ArrivalRecord:
+    arrival = record(
+        "arrival",
+        client=client,
+        staleness_events=stale,
+        aggregated=buffer is not None,
+        buffer=buffer or [],
+        weights=weights or [],
+    )
+    assert isinstance(arrival, ArrivalRecord)
+    return arrival
 
 
 def test_presence_participation_and_staleness_by_hand() -> None:

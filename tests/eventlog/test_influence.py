@@ -2,18 +2,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.eventlog.logs import record
 
 from fedraw.core.labels import LabelTable
-from fedraw.metrics.influence import Influence, Rule, label_influence
+from fedraw.eventlog.influence import Influence, label_influence
+from fedraw.eventlog.records import ArrivalRecord, InfluenceRule
 
 
-def aggregation(buffer: list[int], weights: list[float]) -> dict[str, Any]:
-    return {"aggregated": True, "buffer": buffer, "weights": weights}
+def aggregation(
+    buffer: list[int], weights: list[float | None], aggregated: bool = True
+) -> ArrivalRecord:
+    arrival = record("arrival", aggregated=aggregated, buffer=buffer, weights=weights)
+    assert isinstance(arrival, ArrivalRecord)
+    return arrival
 
 
 def test_influence_is_the_mean_weight_over_aggregations() -> None:
@@ -21,7 +26,7 @@ def test_influence_is_the_mean_weight_over_aggregations() -> None:
     assert influence.of_rare() is None
     for rare in (0, 2):
         influence.count_as(rare, True)
-    influence.observe({"aggregated": False, "buffer": [2], "weights": []})
+    influence.observe(aggregation([2], [], aggregated=False))
     influence.observe(aggregation([0, 1], [0.75, 0.25]))
     influence.observe(aggregation([1, 1], [0.5, 0.5]))
     assert influence.by_client() == {0: 0.375, 1: 0.625}
@@ -29,7 +34,7 @@ def test_influence_is_the_mean_weight_over_aggregations() -> None:
 
 
 @pytest.mark.parametrize("rule", ["slots", "cache"])
-def test_a_label_that_moves_takes_nothing_of_the_past_along(rule: Rule) -> None:
+def test_a_label_that_moves_takes_nothing_of_the_past_along(rule: InfluenceRule) -> None:
     influence = Influence(clients=2, rule=rule)
     influence.count_as(0, True)
     half = aggregation([0, 1], [0.5, 0.5])
@@ -117,3 +122,10 @@ def test_the_update_of_one_that_left_may_still_lie_in_the_buffer() -> None:
     influence.joined(0)
     influence.observe(aggregation([0], [1.0]))
     assert influence.by_client() == {0: 0.25, 1: 0.75}
+
+
+def test_weights_that_a_strategy_does_not_report_count_for_nothing() -> None:
+    influence = Influence(2)
+    influence.observe(aggregation([0, 1], []))
+    influence.observe(aggregation([0, 1], [None, 0.5]))
+    assert influence.by_client() == {0: 0.0, 1: 0.25}

@@ -1,12 +1,12 @@
-"""Who reaches the buffer, how stale, and who weighs most: read off the event log."""
+"""Buffer statistics of an event log: who reaches the buffer, how stale, with which weight."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from operator import mul
-from typing import Any
 
 from fedraw.core.types import ClientId
+from fedraw.eventlog.records import ArrivalRecord
 
 # Two weights this close are the same weight.
 TIE = 1e-12
@@ -15,11 +15,12 @@ TIE = 1e-12
 class Dynamics:
     """Sums over the arrivals of a log; shares in percent, staleness in events, undefined is None.
 
-    Who is rare is asked when an arrival is taken in: it may change in between.
+    An arrival counts as rare if its client is rare at that moment.
 
     BufPres         share of aggregations with a rare client in the buffer
     RarePart        share of arrivals that come from rare clients
-    RareMeanStale   mean, and RareMaxStale the largest, staleness of a rare client's arrival
+    RareMeanStale   mean staleness of the rare clients' arrivals
+    RareMaxStale    largest staleness of the rare clients' arrivals
     RareHoldsMax    share of aggregations in which only rare clients have the largest weight
     Rho, RhoMean    K Σ w² of an aggregation, largest and mean: 1 is uniform, K is one client alone
     """
@@ -39,25 +40,27 @@ class Dynamics:
         self._rho_max: float | None = None
 
     def count_as(self, client: ClientId, rare: bool) -> None:
-        """From now on the client is a rare one, or none."""
+        """Set whether the client counts as rare from now on."""
         if rare:
             self._rare.add(client)
             self._any_rare = True
         else:
             self._rare.discard(client)
 
-    def observe(self, arrival: Mapping[str, Any]) -> None:
-        """Take in one record of kind "arrival"."""
+    def observe(self, arrival: ArrivalRecord) -> None:
+        """Take in one arrival."""
         self._arrivals += 1
-        if arrival["client"] in self._rare:
-            self._rare_staleness.append(arrival["staleness_events"])
-        if arrival["aggregated"]:
+        if arrival.client in self._rare:
+            self._rare_staleness.append(arrival.staleness_events)
+        if arrival.aggregated:
             self._aggregations += 1
-            self._present += not self._rare.isdisjoint(arrival["buffer"])
-            if arrival["weights"]:  # a user's own strategy may tell none
-                self._weigh(arrival["buffer"], arrival["weights"])
+            self._present += not self._rare.isdisjoint(arrival.buffer)
+            weights = [weight for weight in arrival.weights if weight is not None]
+            # A user's own strategy may report no weights, or some that are not finite.
+            if weights and len(weights) == len(arrival.buffer):
+                self._weigh(arrival.buffer, weights)
 
-    def _weigh(self, buffer: list[ClientId], weights: list[float]) -> None:
+    def _weigh(self, buffer: Sequence[ClientId], weights: Sequence[float]) -> None:
         rho = len(weights) * sum(map(mul, weights, weights))
         self._rho_sum += rho
         self._rho_max = max(rho, self._rho_max or 0.0)
@@ -70,6 +73,7 @@ class Dynamics:
             self._attacker_weights.append(sum(own))
 
     def metrics(self) -> dict[str, float | None]:
+        """All statistics by name."""
         stale, rare = self._rare_staleness, self._any_rare
         claims = self._attacker_weights
         attacked = self._attacker is not None

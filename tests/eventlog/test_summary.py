@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.experiments.federation_log import END, START, STORY, arrival, member
+from dataclasses import replace
 
-from fedraw.disk.event_log import Record
-from fedraw.experiments.summary import Summary
+import pytest
+from tests.eventlog.federation_log import END, START, STORY, arrival, member
+from tests.eventlog.logs import record
+
+from fedraw.eventlog.records import Record
+from fedraw.eventlog.summary import RunSummary
 
 
 def test_who_is_rare_is_asked_when_an_arrival_is_taken_in() -> None:
-    dynamics = Summary.of(STORY).dynamics()
+    dynamics = RunSummary.of(STORY).dynamics()
     # Four arrivals, all aggregated; "north" is rare only at the second.
     assert dynamics["BufPres"] == 25
     assert dynamics["RarePart"] == 25
@@ -20,14 +23,14 @@ def test_who_is_rare_is_asked_when_an_arrival_is_taken_in() -> None:
 
 
 def test_members_are_those_of_now_and_clients_those_of_ever() -> None:
-    summary = Summary.of(STORY)
+    summary = RunSummary.of(STORY)
     assert summary.members == ["north", "east"]
     assert summary.clients == ["west", "east", "north"]
     assert summary.rare_clients == []
 
 
 def test_one_that_has_left_still_counts_for_what_it_sent() -> None:
-    content = Summary.of(STORY).as_dict()
+    content = RunSummary.of(STORY).as_dict()
     assert content["influence"] == {"west": 0.4375, "east": 0.125, "north": 0.4375}
     assert content["rejected"] == {"west": 1}
     assert content["events"] == 5
@@ -46,14 +49,14 @@ def test_a_rare_client_that_has_left_is_still_a_rare_one_in_the_buffer() -> None
         member("left", 1, 2.0, "north", reason="out of reach"),
         arrival(2, 3.0, "west", ["north", "west"], [0.5, 0.5]),
     ]
-    summary = Summary.of(records)
+    summary = RunSummary.of(records)
     assert summary.dynamics()["BufPres"] == 100
     assert summary.rare_clients == ["north"]
     assert summary.as_dict()["metrics"]["RareInfluence"] == 50
 
 
 def test_changes_are_told_by_site() -> None:
-    assert Summary.of([*STORY, END]).as_dict()["changes"] == {
+    assert RunSummary.of([*STORY, END]).as_dict()["changes"] == {
         "joined": {"north": 1},
         "left": {"east": 1, "west": 1},
         "returned": {"east": 1},
@@ -64,16 +67,16 @@ def test_changes_are_told_by_site() -> None:
 
 
 def test_the_log_of_a_simulation_tells_of_no_changes() -> None:
-    claim = {"kind": "declared", "event": 0, "time": 0.0, "client": "east", "reason": "claims owls"}
-    records = [{**START, "attacker": "east"}, *STORY[1:3], claim, STORY[3]]
-    summary = Summary.of(records)
+    claim = record("declared", client="east", reason="claims owls")
+    records = [replace(START, attacker="east"), *STORY[1:3], claim, STORY[3]]
+    summary = RunSummary.of(records)
     assert "changes" not in summary.as_dict()
     assert summary.rare_clients == []
 
 
 def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time() -> None:
     records: list[Record] = [
-        {**START, "influence": "cache"},
+        replace(START, influence="cache"),
         member("joined", 0, 0.0, "a", counts={"cat": 1}),
         member("joined", 0, 0.0, "b", counts={"cat": 1}),
         arrival(1, 1.0, "a", ["a"], [1.0]),
@@ -82,7 +85,7 @@ def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time
         member("left", 2, 4.0, "a", reason="out of reach"),
         arrival(3, 5.0, "c", ["a", "c"], [0.5, 0.5]),
     ]
-    influence = Summary.of(records).as_dict()["influence"]
+    influence = RunSummary.of(records).as_dict()["influence"]
     assert influence["a"] == pytest.approx((1 / 2 + 1 / 3) / 3)
     assert influence["b"] == pytest.approx((1 / 3 + 1 / 2) / 3)
     assert influence["c"] == pytest.approx(1 / 2 / 3)
@@ -90,17 +93,17 @@ def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time
 
 def test_a_site_told_twice_is_one_member() -> None:
     again = [member("joined", 1, 2.0, "west", counts={"cat": 1})]
-    assert len(Summary.of([*STORY[:4], *again]).members) == 2
+    assert len(RunSummary.of([*STORY[:4], *again]).members) == 2
     gone = [member("left", 1, 3.0, "west", reason="")] * 2
-    assert Summary.of([*STORY[:4], *gone]).members == ["east"]
+    assert RunSummary.of([*STORY[:4], *gone]).members == ["east"]
 
 
 def test_who_is_cleared_is_no_longer_named() -> None:
-    doubted = {"kind": "doubted", "event": 3, "client": "a", "label": "owl"}
-    other = {**doubted, "event": 4, "label": "cat"}
-    cleared = {"kind": "cleared", "event": 9, "client": "a", "label": "owl", "presence": 1.0}
-    assert Summary.of([doubted, other, doubted]).doubted == {"a": ["cat", "owl"]}
-    assert Summary.of([doubted, other, cleared]).doubted == {"a": ["cat"]}
-    assert Summary.of([*STORY, doubted]).as_dict()["doubted"] == {"a": ["owl"]}
-    assert "doubted" not in Summary.of([*STORY, doubted, cleared]).as_dict()
-    assert Summary.of([cleared]).doubted == {}
+    doubted = record("doubted", event=3, client="a", label="owl")
+    other = record("doubted", event=4, client="a", label="cat")
+    cleared = record("cleared", event=9, client="a", label="owl", presence=1.0)
+    assert RunSummary.of([doubted, other, doubted]).doubted == {"a": ["cat", "owl"]}
+    assert RunSummary.of([doubted, other, cleared]).doubted == {"a": ["cat"]}
+    assert RunSummary.of([*STORY, doubted]).as_dict()["doubted"] == {"a": ["owl"]}
+    assert "doubted" not in RunSummary.of([*STORY, doubted, cleared]).as_dict()
+    assert RunSummary.of([cleared]).doubted == {}

@@ -1,0 +1,206 @@
+"""Reads and writes event logs: one JSON record a line, each line bound to the lines before it.
+
+The last field of every line, `digest`, covers the line and, through the digest of the line before,
+everything above it. A changed, missing, repeated or moved line is therefore found when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from fedraw.errors import BadInput
+from fedraw.eventlog.records import FORMAT, Record, from_fields, to_fields
+
+LOG = "events.jsonl"
+# What to do about a damaged log, if its reader does not know better.
+REMEDY = "restore the file from a copy, or run it again with --force"
+# The end of every line: a field with 16 hexadecimal digits.
+_FIELD = b',"digest":"'
+_SUFFIX = len(_FIELD) + 16 + len(b'"}\n')
+
+
+class Position(NamedTuple):
+    """A place between two lines of a log: what lies before it, and the digest that covers it."""
+
+    length: int = 0  # bytes
+    lines: int = 0
+    digest: str = "0" * 16
+
+
+class Chain:
+    r"""Turns records into lines and back, each bound to the lines before it by its digest.
+
+    >>> from fedraw.eventlog.records import EndRecord
+    >>> line = Chain().encode(EndRecord(event=3, time=1.5))
+    >>> line
+    b'{"kind":"end","event":3,"time":1.5,"digest":"726c9a54ff353e01"}\n'
+    >>> Chain().decode(line, Path("events.jsonl"))
+    EndRecord(event=3, time=1.5, reason=None)
+    """
+
+    def __init__(self, position: Position | None = None, remedy: str = REMEDY) -> None:
+        self.position = position or Position()
+        self._remedy = remedy
+        # Records have no cycles, and the search for them takes time.
+        self._to_json = json.JSONEncoder(
+            separators=(",", ":"), check_circular=False, allow_nan=False
+        ).encode
+
+    def encode(self, record: Record) -> bytes:
+        """The record's line, which the next line continues."""
+        return self.encode_fields(to_fields(record))
+
+    def encode_fields(self, fields: dict[str, Any]) -> bytes:
+        """The line of any JSON object."""
+        content = self._to_json(fields).encode()
+        digest = self._digest(content)
+        line = content[:-1] + _FIELD + digest.encode() + b'"}\n'
+        self._advance(line, digest)
+        return line
+
+    def decode(self, line: bytes, path: Path) -> Record:
+        """The record of the next line; BadInput if the line is damaged or does not continue."""
+        fields = self._parse(line, path)
+        digest = self._digest(line[:-_SUFFIX] + b"}")
+        if line[-_SUFFIX:] != _FIELD + digest.encode() + b'"}\n':
+            raise BadInput(
+                f"{self._place(path)} was altered, or lines before it are missing: its digest does "
+                f"not fit; {self._remedy}"
+            )
+        del fields["digest"]
+        try:
+            record = from_fields(fields)
+        except ValueError as problem:
+            raise BadInput(
+                f"{self._place(path)} does not fit an event log: {problem}; {self._remedy}"
+            ) from None
+        self._advance(line, digest)
+        return record
+
+    def _parse(self, line: bytes, path: Path) -> dict[str, Any]:
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
+            raise BadInput(
+                f"{self._place(path)} is no record of an event log; was the run cut off? "
+                f"{self._remedy[0].upper()}{self._remedy[1:]}"
+            )
+        if fields["kind"] == "start" and fields.get("format") != FORMAT:
+            raise BadInput(
+                f"{path} has format {fields.get('format')!r}, and this fedraw reads format "
+                f"{FORMAT}; run it again, or read it with the version of fedraw that wrote it"
+            )
+        return fields
+
+    def _place(self, path: Path) -> str:
+        return f"{path}, line {self.position.lines + 1}"
+
+    def _digest(self, content: bytes) -> str:
+        before = self.position.digest.encode()
+        return hashlib.blake2b(before + content, digest_size=8).hexdigest()
+
+    def _advance(self, line: bytes, digest: str) -> None:
+        length, lines, _ = self.position
+        self.position = Position(length + len(line), lines + 1, digest)
+
+
+class LogWriter:
+    """Appends records to a file that ends at `position`."""
+
+    def __init__(self, file: IO[bytes], position: Position | None = None) -> None:
+        self._file = file
+        self._chain = Chain(position)
+
+    def write(self, record: Record) -> None:
+        """Append a record; readers see it after the next `flush`."""
+        try:
+            self._file.write(self._chain.encode(record))
+        except OSError as problem:
+            raise self._named(problem) from None
+
+    def flush(self) -> None:
+        """Show readers what was written so far."""
+        try:
+            self._file.flush()
+        except OSError as problem:
+            raise self._named(problem) from None
+
+    def to_disk(self) -> Position:
+        """Make sure that everything written survives a crash; return where the log ends."""
+        self.flush()
+        os.fsync(self._file.fileno())
+        return self._chain.position
+
+    def _named(self, problem: OSError) -> OSError:
+        """The same error with the file's name, which Python leaves out when a write fails."""
+        return OSError(problem.errno, problem.strerror, str(self._file.name))
+
+
+def read_log(
+    path: Path,
+    since: Position | None = None,
+    until: Position | None = None,
+    remedy: str = REMEDY,
+    *,
+    allow_cut_off: bool = False,
+) -> Iterator[Record]:
+    """The verified records of a log, or those between two positions.
+
+    A damaged, missing, repeated or moved line is a BadInput that names the file and the line. With
+    `allow_cut_off`, a last line that a killed process left unfinished is passed over.
+    """
+    chain = Chain(since, remedy)
+    try:
+        with path.open("rb") as file:
+            file.seek(chain.position.length)
+            while until is None or chain.position.length < until.length:
+                line = file.readline()
+                if not line or (allow_cut_off and is_cut_off(line)):
+                    break
+                yield chain.decode(line, path)
+    except OSError as problem:
+        raise BadInput(f"cannot read {path}: {problem.strerror}; {remedy}") from None
+    if until is not None and chain.position != until:
+        raise BadInput(
+            f"{path} is not the log that was written: its first {until.lines} lines are incomplete "
+            f"or not the same; {remedy}"
+        )
+
+
+def is_cut_off(line: bytes) -> bool:
+    r"""Whether a last line is the beginning of a record whose end was never written.
+
+    Zero bytes are no such beginning: a file system may leave them after a power failure.
+
+    >>> is_cut_off(b'{"kind":"arr'), is_cut_off(b'{"kind":"end"}\n'), is_cut_off(b'{"kind\0\0')
+    (True, False, False)
+    """
+    return line.startswith(b"{") and not line.endswith(b"\n") and b"\0" not in line
+
+
+def find_logs(folder: Path) -> list[Path]:
+    """The event logs at or below a folder, seeds in the order of their numbers."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")
+    logs = sorted(folder.rglob(LOG), key=lambda log: (log.parent.parent, _seed(log)))
+    if not logs:
+        rotated = min(folder.rglob(f"{LOG}.*"), default=None)
+        remedy = "name a folder that 'fedraw run' or a server has written"
+        if rotated:
+            remedy = f"is it {rotated}? Then rename it, and exempt it from log rotation"
+        raise BadInput(f"{folder} holds no run: there is no {LOG} in it or below it; {remedy}")
+    return logs
+
+
+def _seed(log: Path) -> tuple[int, str]:
+    number = log.parent.name.removeprefix("seed-")
+    return (int(number) if number.isdigit() else -1, number)

@@ -1,0 +1,342 @@
+"""The kinds of record in an event log, one frozen dataclass each.
+
+A line of a log is a JSON object: `kind` first, then the fields in the order of the dataclass. A
+field that has a default is left out of the line while its value is that default.
+`docs/event-log.md` describes every field for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from operator import attrgetter
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+from fedraw.core.types import ClientId, Label
+from fedraw.errors import nearest
+
+# Raised by one whenever a record changes. Logs of any other format are refused.
+FORMAT = 3
+
+Origin = Literal["simulation", "server"]
+
+# How a client's weight in the global model follows from the arrivals; see eventlog.influence.
+# slots: a client weighs what its slots weigh in an aggregation.
+# cache: every client heard so far weighs 1/N, because its last update is part of every step.
+InfluenceRule = Literal["slots", "cache"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecord:
+    """The first record: what is run, by whom, on which labels."""
+
+    kind: ClassVar = "start"
+
+    format: int = FORMAT
+    origin: Origin
+    name: str  # of the method, as tables show it
+    seed: int | None  # None on a server, where nothing is drawn
+    events: int | None  # how many updates are wanted; None: something else ends the run
+    labels: Sequence[str]
+    rare_labels: Sequence[str]  # those that the metrics call rare
+    attacker: ClientId | None = None
+    influence: InfluenceRule = "slots"
+    notes: Sequence[str] = ()  # caveats that stand beside every table of this run
+    data: Mapping[str, Any] | None = None  # numbers of samples, and their SHA-256
+    weights: Mapping[str, Any] | None = None  # of the file that the first model was loaded from
+    trace: Mapping[str, Any] | None = None  # of the file with recorded durations
+    engine: str | None = None  # what carries a server's messages
+    spec: Mapping[str, Any]  # every setting; of a server, the sections strategy and server
+    epoch: float | None = None  # unix seconds of the log's time 0, on a server
+
+    def __post_init__(self) -> None:
+        for name, choices in (("origin", Origin), ("influence", InfluenceRule)):
+            value, known = getattr(self, name), get_args(choices)
+            if value not in known:
+                raise ValueError(f"{name} = {value!r} is not one of {', '.join(known)}")
+
+    @property
+    def is_server(self) -> bool:
+        """Whether a real server wrote the log, and not a simulation."""
+        return self.origin == "server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRecord:
+    """A client takes part, with these label counts: from the start, or from now on."""
+
+    kind: ClassVar = "joined"
+
+    event: int
+    time: float
+    client: ClientId
+    counts: Mapping[str, int]
+    node: int | None = None  # the engine's number for the site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftRecord:
+    """A member is gone."""
+
+    kind: ClassVar = "left"
+
+    event: int
+    time: float
+    client: ClientId
+    reason: str
+    until: float | None = None  # a quarantine's end, in the log's time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredRecord:
+    """A member reports new counts; without counts, the record tells of a false claim."""
+
+    kind: ClassVar = "declared"
+
+    event: int
+    time: float
+    client: ClientId
+    counts: Mapping[str, int] | None = None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalRecord:
+    """One update that reached the server and was accepted, and what it did."""
+
+    kind: ClassVar = "arrival"
+
+    event: int
+    time: float
+    client: ClientId
+    start_time: float  # when the client was handed its model
+    start_version: int
+    version: int  # after this arrival
+    staleness_events: int
+    staleness_versions: int
+    aggregated: bool  # whether this arrival changed the global model
+    buffer: Sequence[ClientId]  # oldest first; in an aggregation, its members
+    weights: Sequence[float | None]  # of the buffer's slots in the aggregation; else empty
+    norm: float | None = None  # of the update, as a server measured it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRecord:
+    """An update that was refused."""
+
+    kind: ClassVar = "rejected"
+
+    event: int
+    time: float
+    client: ClientId
+    start_time: float
+    reason: str
+    norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtedRecord:
+    """A client's updates contradict its label claim, or show a label that it did not claim."""
+
+    kind: ClassVar = "doubted"
+
+    event: int
+    time: float
+    client: ClientId
+    label: Label
+    claimed: float  # the label's share of the client's data, as the client claims
+    presence: float  # the probability that the client holds the label, given its updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearedRecord:
+    """A doubt is withdrawn."""
+
+    kind: ClassVar = "cleared"
+
+    event: int
+    time: float
+    client: ClientId
+    label: Label
+    presence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteRecord:
+    """Something else that an operator may want to know, such as an overdue reply."""
+
+    kind: ClassVar = "note"
+
+    event: int
+    time: float
+    client: ClientId | None = None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresRecord:
+    """The rarity scores that a change of members changed; None for a site that is no member."""
+
+    kind: ClassVar = "scores"
+
+    event: int
+    time: float
+    cause: str
+    before: Mapping[str, float | None]
+    after: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """What the global model can do."""
+
+    kind: ClassVar = "evaluation"
+
+    event: int
+    time: float
+    version: int
+    metrics: Mapping[str, float | None]
+    recall: Mapping[str, float | None]  # by label, in percent
+    confusion: Mapping[str, Mapping[str, int]] | None = None  # true label, then predicted label
+    server_models: float  # memory of the strategy's state, in copies of the model
+    inferred: Mapping[str, Any] | None = None  # coverage and holders of labels, as updates show
+    sites: int | None = None  # how many sites tested the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedRecord:
+    """The server was down and goes on."""
+
+    kind: ClassVar = "restarted"
+
+    event: int
+    time: float
+    epoch: float  # as in the start record, from here on
+    gap: float  # seconds
+    reasked: Sequence[str]  # the sites that are asked again
+    damaged: Sequence[str] | None = None  # snapshots that could not be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRecord:
+    """The last record: the run is complete."""
+
+    kind: ClassVar = "end"
+
+    event: int
+    time: float
+    reason: str | None = None  # which limit a server has reached
+
+
+Record = (
+    StartRecord
+    | JoinedRecord
+    | LeftRecord
+    | DeclaredRecord
+    | ArrivalRecord
+    | RejectedRecord
+    | DoubtedRecord
+    | ClearedRecord
+    | NoteRecord
+    | ScoresRecord
+    | EvaluationRecord
+    | RestartedRecord
+    | EndRecord
+)
+KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
+
+
+def finding_record(
+    event: int,
+    time: float,
+    *,
+    client: ClientId,
+    label: Label,
+    presence: float,
+    claimed: float | None = None,
+) -> DoubtedRecord | ClearedRecord:
+    """The record of what a strategy found out about a label claim; without `claimed`, all clear."""
+    if claimed is None:
+        return ClearedRecord(event=event, time=time, client=client, label=label, presence=presence)
+    return DoubtedRecord(
+        event=event, time=time, client=client, label=label, claimed=claimed, presence=presence
+    )
+
+
+def to_fields(record: Record) -> dict[str, Any]:
+    """The JSON object of a record.
+
+    >>> to_fields(EndRecord(event=3, time=1.5))
+    {'kind': 'end', 'event': 3, 'time': 1.5}
+    """
+    form = _FORMS[record.kind]
+    own = dict(zip(form.names, form.values(record), strict=True))
+    for name, default in form.defaults:
+        if own[name] == default:
+            del own[name]
+    return own
+
+
+def from_fields(own: dict[str, Any]) -> Record:
+    """The record of a JSON object, which loses its `kind`; ValueError if the two do not fit.
+
+    >>> from_fields({"kind": "end", "event": 3, "time": 1.5})
+    EndRecord(event=3, time=1.5, reason=None)
+    """
+    kind = own.pop("kind")
+    form = _FORMS.get(kind)
+    if form is None:
+        raise ValueError(f"its kind {kind[:40]!r} is unknown; {nearest(kind[:40], KINDS)}")
+    # Most records of a kind have the same fields with values of the same types.
+    shape = (*own, *map(type, own.values()))
+    if shape not in form.known_shapes:
+        form.check(own)
+        form.known_shapes.add(shape)
+    return form.make(**own)
+
+
+class _Form:
+    """How one kind of record is written and read; worked out once."""
+
+    def __init__(self, kind: type[Record]) -> None:
+        hints = get_type_hints(kind)
+        own = fields(kind)
+        self.kind: str = kind.kind
+        self.make: Callable[..., Record] = kind
+        self.names = ("kind", *(field.name for field in own))
+        self.values = attrgetter(*self.names)
+        # The format is written although it has a default.
+        self.defaults = [
+            (field.name, field.default)
+            for field in own
+            if field.default is not MISSING and field.name != "format"
+        ]
+        self.required = [field.name for field in own if field.default is MISSING]
+        self.types = {field.name: _json_types(hints[field.name]) for field in own}
+        self.known_shapes: set[tuple[object, ...]] = set()
+
+    def check(self, own: Mapping[str, Any]) -> None:
+        """Raise a ValueError unless these are the fields of such a record."""
+        for name, value in own.items():
+            if name not in self.types:
+                raise ValueError(f"its field {name[:40]!r} is unknown")
+            if type(value) not in self.types[name]:
+                raise ValueError(f"its {name} = {value!r:.40} has the wrong type")
+        missing = [name for name in self.required if name not in own]
+        if missing:
+            raise ValueError(f"its kind is {self.kind!r}, and it lacks {', '.join(missing)}")
+
+
+def _json_types(hint: Any) -> frozenset[type]:
+    """The types that `json` gives the values of a field."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return frozenset().union(*map(_json_types, get_args(hint)))
+    if origin is Literal:
+        return frozenset(map(type, get_args(hint)))
+    by_hint = {float: (float, int), Sequence: (list,), Mapping: (dict,)}
+    return frozenset(by_hint.get(origin or hint, (origin or hint,)))
+
+
+_FORMS = {name: _Form(kind) for name, kind in KINDS.items()}

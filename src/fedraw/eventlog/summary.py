@@ -1,0 +1,336 @@
+"""Replays an event log into the summary of a run, and seals the summary in `summary.json`.
+
+The result is the same whether the records are read from disk or fed in while the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import ClientId
+from fedraw.errors import BadInput
+from fedraw.eventlog.dynamics import Dynamics
+from fedraw.eventlog.influence import Influence, label_influence
+from fedraw.eventlog.log_file import LOG, Position, read_log
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    ClearedRecord,
+    DeclaredRecord,
+    DoubtedRecord,
+    EndRecord,
+    EvaluationRecord,
+    JoinedRecord,
+    LeftRecord,
+    Record,
+    RejectedRecord,
+    RestartedRecord,
+    StartRecord,
+)
+
+SUMMARY = "summary.json"
+# What the model can do: the higher the better; in percent, Jain in 0..1.
+QUALITY = (
+    "GlobalAcc",
+    "AvgRare",
+    "MacroF1",
+    "RareF1",
+    "RareF2",
+    "Worst10",
+    "LocalRare",
+    "LocalCommon",
+    "MeanClient",
+    "Jain",
+)
+# Who reaches the server: shares in percent, staleness in events.
+PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
+# The order of a full table.
+METRICS = QUALITY + PARTICIPATION
+# `tail` is the mean of this many last evaluations.
+TAIL = 5
+
+
+@dataclass
+class Changes:
+    """What happened besides updates after training began: how often, by client."""
+
+    joined: Counter[ClientId] = field(default_factory=Counter)
+    left: Counter[ClientId] = field(default_factory=Counter)
+    returned: Counter[ClientId] = field(default_factory=Counter)
+    declared: Counter[ClientId] = field(default_factory=Counter)
+    restarts: int = 0
+    down: float = 0.0  # seconds, of all restarts together
+
+    def as_dict(self) -> dict[str, Any]:
+        """The changes as JSON has them; empty if there are none, as in most simulations."""
+        if not (self.clients or self.restarts):
+            return {}
+        return {
+            key: {str(client): n for client, n in value.items()}
+            if isinstance(value, Mapping)
+            else value
+            for key, value in vars(self).items()
+        }
+
+    @property
+    def clients(self) -> set[ClientId]:
+        """Clients that joined late, left, or changed labels."""
+        return {*self.joined, *self.left, *self.returned, *self.declared}
+
+
+class _Members:
+    """Who takes part, with which labels.
+
+    A client that has left stays in `counts`: it still counts for the updates it sent.
+    """
+
+    def __init__(self, rare_labels: Collection[str] = ()) -> None:
+        self.counts: dict[ClientId, Mapping[str, int]] = {}
+        self.present: dict[ClientId, None] = {}
+        self.changes = Changes()
+        self._rare_labels = frozenset(rare_labels)
+
+    def joined(self, record: JoinedRecord) -> None:
+        known = record.client in self.counts
+        self.counts[record.client] = held(record.counts)
+        self.present[record.client] = None
+        if record.event or record.time:  # founders join at event 0 and time 0
+            (self.changes.returned if known else self.changes.joined)[record.client] += 1
+
+    def left(self, record: LeftRecord) -> None:
+        self.present.pop(record.client, None)
+        self.changes.left[record.client] += 1
+
+    def declared(self, client: ClientId, counts: Mapping[str, int]) -> None:
+        self.counts[client] = held(counts)
+        self.changes.declared[client] += 1
+
+    def is_rare(self, client: ClientId) -> bool:
+        """Whether the client holds a rare label, by its latest counts."""
+        return not self._rare_labels.isdisjoint(self.counts[client])
+
+
+class RunSummary:
+    """Takes in the records of one log, one by one, and knows what they come to."""
+
+    def __init__(self) -> None:
+        self.start: StartRecord | None = None
+        self.evaluations: list[EvaluationRecord] = []
+        self.finished = False
+        self.events = 0  # updates that have reached the server, refused ones included
+        self._rejected: Counter[str] = Counter()
+        self._doubted: dict[str, list[str]] = {}
+        self._members = _Members()
+        self._dynamics = Dynamics()
+        self._influence = Influence()
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> RunSummary:
+        """The summary of these records."""
+        summary = cls()
+        for record in records:
+            summary.observe(record)
+        return summary
+
+    def observe(self, record: Record) -> None:
+        """Take in the next record of the log."""
+        match record:
+            case ArrivalRecord():
+                self.events = record.event
+                self._dynamics.observe(record)
+                self._influence.observe(record)
+            case EvaluationRecord():
+                self.evaluations.append(record)
+            case RejectedRecord():
+                self.events = record.event
+                self._rejected[str(record.client)] += 1
+            case DoubtedRecord() | ClearedRecord():
+                client, label = str(record.client), str(record.label)
+                others = [known for known in self._doubted.get(client, []) if known != label]
+                is_doubt = isinstance(record, DoubtedRecord)
+                self._doubted[client] = [*others, label] if is_doubt else others
+            case StartRecord():
+                self.start = record
+                self._members = _Members(record.rare_labels)
+                self._dynamics = Dynamics(attacker=record.attacker)
+                self._influence = Influence(rule=record.influence)
+            case EndRecord():
+                self.finished = True
+            case _:
+                self._observe_change(record)
+
+    def _observe_change(self, record: Record) -> None:
+        members = self._members
+        match record:
+            case JoinedRecord():
+                if record.client not in members.present:
+                    self._influence.joined(record.client)
+                members.joined(record)
+                self._count(record.client)
+            case DeclaredRecord(counts=counts) if counts is not None:
+                members.declared(record.client, counts)
+                self._count(record.client)
+            case LeftRecord():
+                if record.client in members.present:
+                    self._influence.left(record.client)
+                members.left(record)
+            case RestartedRecord():
+                members.changes.restarts += 1
+                members.changes.down += record.gap
+
+    def _count(self, client: ClientId) -> None:
+        rare = self._members.is_rare(client)
+        self._dynamics.count_as(client, rare)
+        self._influence.count_as(client, rare)
+
+    @property
+    def clients(self) -> list[ClientId]:
+        """All clients that ever took part."""
+        return list(self._members.counts)
+
+    @property
+    def members(self) -> list[ClientId]:
+        """The clients that take part now."""
+        return list(self._members.present)
+
+    @property
+    def rare_clients(self) -> list[ClientId]:
+        """Clients that hold a label that the metrics call rare, also those that have left."""
+        return [client for client in self._members.counts if self._members.is_rare(client)]
+
+    @property
+    def changes(self) -> Changes:
+        """What happened besides updates after training began."""
+        return self._members.changes
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """How many updates were refused, by client."""
+        return dict(self._rejected)
+
+    @property
+    def doubted(self) -> dict[str, list[str]]:
+        """Labels about which a client's updates contradict its claim, by client."""
+        return {client: list(labels) for client, labels in self._doubted.items() if labels}
+
+    def dynamics(self) -> dict[str, float | None]:
+        """Who reached the buffer so far, and how stale; see `Dynamics`."""
+        return self._dynamics.metrics()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        start = self.start
+        last = self.evaluations[-1] if self.evaluations else None
+        influence = self._influence.by_client()
+        counts = self._members.counts
+        table = LabelTable.from_counts({c: held for c, held in counts.items() if held})
+        labels = label_influence(influence, table) if influence else {}
+        changes = self.changes.as_dict()
+        return {
+            "name": start and start.name,
+            "seed": start and start.seed,
+            "notes": list(start.notes) if start else [],
+            "finished": self.finished,
+            "events": self.events,
+            "rejected": self.rejected,
+            **({"doubted": self.doubted} if self.doubted else {}),
+            **({"inferred": last.inferred} if last and last.inferred is not None else {}),
+            "metrics": {
+                **dict.fromkeys(METRICS),
+                **(last.metrics if last else {}),
+                **self.dynamics(),
+                "RareInfluence": self._influence.of_rare(),
+            },
+            "tail": self._tail(),
+            "server_models": max((e.server_models for e in self.evaluations), default=0),
+            "recall": last.recall if last else {},
+            "confusion": last and last.confusion,
+            "influence": {str(client): influence.get(client, 0.0) for client in counts},
+            "label_influence": {str(label): value._asdict() for label, value in labels.items()},
+            **({"changes": changes} if changes else {}),
+            "spec": start.spec if start else {},
+        }
+
+    def _tail(self) -> dict[str, float | None]:
+        """The mean of the last evaluations; None for a metric that one of them lacks."""
+        last = [evaluation.metrics for evaluation in self.evaluations[-TAIL:]]
+        tail: dict[str, float | None] = {}
+        for name in last[0] if last else ():
+            values = [metrics[name] for metrics in last]
+            known = [value for value in values if value is not None]
+            tail[name] = sum(known) / len(known) if len(known) == len(values) else None
+        return tail
+
+
+def held(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """The counts without labels that the client says it has none of.
+
+    >>> held({"cat": 2, "owl": 0})
+    {'cat': 2}
+    """
+    return counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
+
+
+# summary.json ends with the checksum of everything before it.
+_FIELD = b',\n  "sha256": "'
+_SUFFIX = len(_FIELD) + 64 + len(b'"\n}\n')
+
+
+class SealedSummary(NamedTuple):
+    """A summary whose checksum is right, and what it says about the files beside it."""
+
+    content: dict[str, Any]
+    log: Position  # where the log ends
+    sha256: Mapping[str, str]  # of other files, by name
+
+
+def seal(content: Mapping[str, Any], log: Position, sha256: Mapping[str, str]) -> bytes:
+    """The bytes of a summary.json: the summary, where the log ends, checksums of other files."""
+    files = {LOG: log._asdict(), **sha256}
+    body = json.dumps({**content, "files": files}, indent=2).encode()[: -len(b"\n}")]
+    return body + _suffix(body)
+
+
+def read_sealed(path: Path) -> SealedSummary:
+    """Read a summary.json; BadInput unless every byte is as it was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise _damaged(path, f"cannot be read ({problem.strerror})") from None
+    if content[-_SUFFIX:] != _suffix(content[:-_SUFFIX]):
+        raise _damaged(path, "was altered, or is of another version: its checksum does not fit")
+    summary = json.loads(content)
+    files = summary.pop("files")
+    del summary["sha256"]
+    return SealedSummary(summary, Position(**files.pop(LOG)), files)
+
+
+def end_of_log(log: Path) -> Position | None:
+    """Where a finished log ends, according to the summary beside it; None without a summary.
+
+    A log of another length is a BadInput.
+    """
+    summary = log.with_name(SUMMARY)
+    if log.name != LOG or not summary.exists():
+        return None
+    end = read_sealed(summary).log
+    size = log.stat().st_size if log.exists() else 0
+    if size != end.length:
+        for _ in read_log(log, until=end):  # names the damaged line, if there is one
+            pass
+        raise _damaged(log, f"has {size} bytes, and {SUMMARY} is that of a log of {end.length}")
+    return end
+
+
+def _suffix(body: bytes) -> bytes:
+    return _FIELD + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def _damaged(path: Path, why: str) -> BadInput:
+    return BadInput(f"{path} {why}; restore it from a copy, or run it again with --force")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from fedraw.errors import BadInput
 from fedraw.experiments.clients import Clients, Partition, draw_clients
 from fedraw.experiments.loading import Data
 from fedraw.experiments.options import DEFAULTS, Options
+from fedraw.experiments.sections import DriftSpec
 from fedraw.experiments.spec import Spec, spec_settings_of
 from fedraw.experiments.training import make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
@@ -46,7 +46,7 @@ class Scenario:
     """Everything that one seed of an experiment needs.
 
     `trainer` is None in a training-free run. `loaded` says which weights the initial model was
-    loaded from; it is None if the model was drawn.
+    loaded from; it is None if the model was drawn. `drift` is the change of the clients' data.
     """
 
     spec: Spec
@@ -56,6 +56,7 @@ class Scenario:
     setup: Setup
     trainer: Trainer | None = None
     loaded: Loaded | None = None
+    drift: Scheduled | None = None
     parts: Parts = Parts()
 
     @classmethod
@@ -80,7 +81,10 @@ class Scenario:
             layout = trainer.layout
         strategy = parts.strategy or spec.make_strategy()
         setup = Setup(model, clients.claimed, layout, dataset.label_names, spec.training.lr)
-        return cls(spec, seed, clients, strategy, setup, trainer, loaded, parts)
+        drift = None
+        if spec.drift is not None:
+            drift = _drift(spec.drift, spec.run.events, clients)
+        return cls(spec, seed, clients, strategy, setup, trainer, loaded, drift, parts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -120,20 +124,14 @@ class Scenario:
             () if self.drift is None else (self.drift,),
         )
 
-    @cached_property
-    def drift(self) -> Scheduled | None:
-        """The arrival after which clients' data change, and the counts that they then declare.
 
-        Computed once, because it needs a table of all clients.
-        """
-        wanted = self.spec.drift
-        if wanted is None:
-            return None
-        declared: list[Declared] = []
-        if wanted.declared == "again":
-            before, after = (epoch.table.counts() for epoch in self.clients.epochs)
-            declared = [Declared(c, own) for c, own in after.items() if own != before[c]]
-        return Scheduled(max(1, round(wanted.at * self.spec.run.events)), declared)
+def _drift(wanted: DriftSpec, events: int, clients: Clients) -> Scheduled:
+    """The arrival after which clients' data change, and the counts that they then declare."""
+    declared: list[Declared] = []
+    if wanted.declared == "again":
+        before, after = (epoch.table.counts() for epoch in clients.epochs)
+        declared = [Declared(c, own) for c, own in after.items() if own != before[c]]
+    return Scheduled(max(1, round(wanted.at * events)), declared)
 
 
 def _name(thing: object) -> str:

@@ -54,8 +54,14 @@ def test_refused_when_it_is_read(tables: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"misreport": {"label": 42}}, "misreport.label = 42: label 42 of dataset 'digits'"),
-        ({"drift": {"kind": "move", "label": "cat"}}, "drift.label = 'cat': unknown label"),
+        (
+            {"misreport": {"label": 42}},
+            "misreport.label = 42: dataset 'digits' has no label number",
+        ),
+        (
+            {"drift": {"kind": "move", "label": "cat"}},
+            "drift.label = 'cat': dataset 'digits' has no label 'cat'",
+        ),
         ({"misreport": {**LIE, "liars": 27}}, "only 26 clients could be; ask for fewer"),
         (
             {"drift": {"kind": "move", "label": 3}},

@@ -14,8 +14,7 @@ import pytest
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiments.options import ExecutorKind, Options
 from fedraw.experiments.runner import run, run_seed
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.toml import to_toml
+from fedraw.experiments.spec import Spec, to_toml
 from fedraw.strategies.catalog import BY_NAME
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")

@@ -16,8 +16,7 @@ from fedraw.eventlog.log_file import Position
 from fedraw.experiments.checkpoints import EVERY_SECONDS, Checkpoints
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.toml import to_toml
+from fedraw.experiments.spec import Spec, to_toml
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.protocol import Arrived, Contents, Event, Needs, Receivers, Setup
 

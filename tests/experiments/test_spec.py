@@ -17,8 +17,7 @@ from fedraw.errors import BadInput
 from fedraw.experiments.runner import run
 from fedraw.experiments.scenario import Scenario
 from fedraw.experiments.sections import NOT_SETTINGS, SpeedsSpec
-from fedraw.experiments.spec import Spec, parse_change
-from fedraw.experiments.toml import to_toml
+from fedraw.experiments.spec import Spec, parse_change, to_toml
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg

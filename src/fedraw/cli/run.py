@@ -18,8 +18,7 @@ from fedraw.experiments.cells import Cell, cores, run_cells
 from fedraw.experiments.loading import prepare
 from fedraw.experiments.options import Options
 from fedraw.experiments.runner import Result, check_seed, refuse_existing
-from fedraw.experiments.spec import Spec, naming, parse_change
-from fedraw.experiments.toml import to_toml
+from fedraw.experiments.spec import Spec, naming, parse_change, to_toml
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from fedraw.core.types import Vector
+from fedraw.disk.snapshot import nbytes
+from fedraw.eventlog.records import EvaluationRecord
 from fedraw.experiments.scenario import Scenario
 from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
 from fedraw.metrics.fairness import client_accuracies, fairness_metrics
+from fedraw.simulation.loop import Simulation
 
 
 class Evaluator:
@@ -31,21 +31,27 @@ class Evaluator:
         self._local_labels = self._dataset.labels[everything]
         self._clients = len(own)
 
-    def __call__(self, model: Vector, final: bool = False) -> dict[str, Any]:
-        """Metrics and the recall of every label; with `final`, also the confusion counts."""
-        data = self._dataset
+    def __call__(self, simulation: Simulation, final: bool = False) -> EvaluationRecord:
+        """Evaluate the current model; with `final`, count the confusions of labels too."""
+        state, scorer = simulation.state, simulation.scorer
+        model, data = state.model, self._dataset
         predicted = self._trainer.predict(model, data.test_images)
         local = self._trainer.predict(model, self._local_images)
         accuracies = client_accuracies(local == self._local_labels, self._owner, self._clients)
         truth, classes = data.test_labels, data.classes
         recall = recall_per_label(truth, predicted, classes)
-        result: dict[str, Any] = {
-            "metrics": {
+        inferred = None if scorer is None else scorer.inferred_labels()
+        return EvaluationRecord(
+            event=simulation.timeline.event,
+            time=simulation.timeline.now,
+            version=state.version,
+            metrics={
                 **accuracy_metrics(truth, predicted, classes, self._rare_labels),
                 **fairness_metrics(accuracies, self._rare_clients),
             },
-            "recall": dict(zip(data.label_names, recall, strict=True)),
-        }
-        if final:
-            result["confusion"] = confusion(truth, predicted, data.label_names)
-        return result
+            recall=dict(zip(data.label_names, recall, strict=True)),
+            confusion=confusion(truth, predicted, data.label_names) if final else None,
+            # Memory of the strategy's state, in copies of the model.
+            server_models=round(nbytes(state) / model.nbytes, 2),
+            inferred=None if inferred is None else inferred._asdict(),
+        )

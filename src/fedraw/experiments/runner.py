@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraw.core.types import Vector
-from fedraw.disk.snapshot import can_be_saved, nbytes
+from fedraw.disk.snapshot import can_be_saved
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
-from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
+from fedraw.eventlog.records import EndRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiments.checkpoints import Checkpoints
 from fedraw.experiments.clients import Partition
+from fedraw.experiments.evaluation import Evaluator
 from fedraw.experiments.interrupts import deferred_interrupts
 from fedraw.experiments.loading import Data
 from fedraw.experiments.log_records import arrival_record, drift_records, opening_records
@@ -224,7 +225,7 @@ def _usable(
 def _simulate(
     scenario: Scenario, simulation: Simulation, recorder: Recorder, options: Options
 ) -> RunSummary:
-    evaluate = _evaluation(scenario)
+    evaluate = None if scenario.trainer is None else Evaluator(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
     # A round that is under way at the last event is finished, unless a client in it keeps failing.
     limit = wanted + len(scenario.clients.table)
@@ -238,8 +239,8 @@ def _simulate(
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
                 recorder.note_all(drift_records(scenario, event, step.time))
-            if event % every == 0 and event < wanted:
-                recorder.note_all(evaluate(simulation, False))
+            if evaluate is not None and event % every == 0 and event < wanted:
+                recorder.note(evaluate(simulation))
             if event % PROGRESS_EVERY == 0:
                 _tell(event, recorder, options.progress)
             if asked_to_stop() or (options.stop is not None and options.stop()):
@@ -247,7 +248,8 @@ def _simulate(
                 raise Interrupted(f"interrupted at event {event} of {wanted}")
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
-    recorder.note_all(evaluate(simulation, True))
+    if evaluate is not None:
+        recorder.note(evaluate(simulation, final=True))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now))
     _tell(wanted, recorder, options.progress)
     return recorder.summary
@@ -258,29 +260,3 @@ def _tell(event: int, recorder: Recorder, progress: Progress | None) -> None:
         recorder.log.flush()
     if progress is not None:
         progress(event)
-
-
-def _evaluation(scenario: Scenario) -> Callable[[Simulation, bool], Iterable[Record]]:
-    """A function that returns the records of an evaluation; none in a training-free run."""
-    if scenario.trainer is None:
-        return lambda simulation, final: ()
-    from fedraw.experiments.evaluation import Evaluator
-
-    evaluator = Evaluator(scenario)
-
-    def evaluate(simulation: Simulation, final: bool) -> Iterable[Record]:
-        state, timeline = simulation.state, simulation.timeline
-        scorer = simulation.scorer
-        known = None if scorer is None else scorer.inferred_labels()
-        return [
-            EvaluationRecord(
-                event=timeline.event,
-                time=timeline.now,
-                version=state.version,
-                **evaluator(state.model, final),
-                server_models=round(nbytes(state) / state.model.nbytes, 2),
-                inferred=None if known is None else known._asdict(),
-            )
-        ]
-
-    return evaluate

@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.machine import headline
 
 from fedraw.data.catalog import Histogram, labels_only
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.scenario import Parts
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Parts
+from fedraw.experiment.spec import Spec
 
 CLIENTS = (30, 100, 1_000, 10_000, 100_000, 1_000_000)
 EVENTS = 40_000

@@ -45,10 +45,10 @@ from fedraw.analysis.presence import arrival_shares, group_presence, presence
 from fedraw.analysis.verdict import verdict
 from fedraw.core.rarity import rarity_scores
 from fedraw.data.catalog import load
-from fedraw.experiments.cells import Cell, run_cells
-from fedraw.experiments.options import Options
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.options import Options
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "fedfa": {"name": "fedfa"},

@@ -16,7 +16,7 @@ import numpy as np
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.eventlog.log_file import Position
-from fedraw.experiments.checkpoints import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
+from fedraw.experiment.checkpoints import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
 from fedraw.simulation.arrivals import poisson
 from fedraw.simulation.executors import Inline, Job, Trained
 from fedraw.simulation.loop import Simulation

@@ -26,10 +26,10 @@ from sklearn.metrics import roc_auc_score
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.update import Update
-from fedraw.experiments.options import Options
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.training import executor_of
+from fedraw.experiment.options import Options
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
+from fedraw.experiment.training import executor_of
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Arrived, Setup
 from fedraw.strategies.scoring import LabelEvidence

@@ -21,10 +21,10 @@ from torch import nn
 
 from fedraw.data.arrays import from_arrays
 from fedraw.data.dataset import Dataset
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.scenario import Parts
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Parts
+from fedraw.experiment.spec import Spec
 
 EVENTS = 2_000
 CLIENTS = (30, 300, 3_000, 10_000)

@@ -31,10 +31,10 @@ from fedraw.data.arrays import from_arrays
 from fedraw.data.catalog import digits
 from fedraw.data.dataset import Dataset
 from fedraw.eventlog import ArrivalRecord, JoinedRecord, read_log
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.scenario import Parts
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Parts
+from fedraw.experiment.spec import Spec
 from fedraw.learning import models
 
 PROCESSES = get_context("spawn")

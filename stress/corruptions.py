@@ -24,8 +24,8 @@ from tests.server.engine import Engine
 
 from fedraw.disk import snapshot
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.options import Options as RunOptions
-from fedraw.experiments.runner import run_seed
+from fedraw.experiment.options import Options as RunOptions
+from fedraw.experiment.runner import run_seed
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW

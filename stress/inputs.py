@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec, to_toml
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec, to_toml
 from stress import simulator_kills
 from stress.commands import command, run_here
 from stress.forked import Ended, Send, run_forked

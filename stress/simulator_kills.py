@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedraw.experiments import checkpoints
-from fedraw.experiments.options import Options as RunOptions
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment import checkpoints
+from fedraw.experiment.options import Options as RunOptions
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec
 from stress.forked import Ended, Kill, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 

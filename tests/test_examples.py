@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.experiments.options import Options
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.training import executor_of
+from fedraw.experiment.options import Options
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
+from fedraw.experiment.training import executor_of
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

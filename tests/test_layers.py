@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "metrics": {"errors", "core"},
     "server": {"errors", "core", "disk", "analysis", "eventlog", "strategies", "metrics"},
     "flower": {"errors", "core", "strategies", "server"},
-    "experiments": {
+    "experiment": {
         "errors",
         "core",
         "disk",
@@ -42,8 +42,8 @@ MAY_IMPORT = {
         "metrics",
         "privacy",
     },
-    "report": {"errors", "core", "analysis", "eventlog", "metrics", "experiments"},
-    "cli": {"errors", "core", "analysis", "eventlog", "records", "data", "experiments", "report"},
+    "report": {"errors", "core", "analysis", "eventlog", "metrics", "experiment"},
+    "cli": {"errors", "core", "analysis", "eventlog", "records", "data", "experiment", "report"},
 }
 ONLY_IN = {
     "torch": {"learning"},

@@ -8,7 +8,7 @@ import fedraw
 
 def test_what_is_exported_is_what_is_visible() -> None:
     assert fedraw.__all__ == sorted(fedraw.__all__, key=lambda name: (not name.isupper(), name))
-    modules = {"cli", "core", "data", "errors", "experiments", "learning", "metrics", "report"}
+    modules = {"cli", "core", "data", "errors", "experiment", "learning", "metrics", "report"}
     modules |= {
         "analysis",
         "disk",

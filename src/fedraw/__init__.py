@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from fedraw.eventlog.compare import ComparisonRow, Stat, compare
-    from fedraw.experiments.options import Options
-    from fedraw.experiments.runner import Result, run
-    from fedraw.experiments.spec import Spec
+    from fedraw.experiment.options import Options
+    from fedraw.experiment.runner import Result, run
+    from fedraw.experiment.spec import Spec
     from fedraw.simulation.loop import Simulation, Step
     from fedraw.strategies.ca2fl import CA2FL
     from fedraw.strategies.fedasync import FedAsync
@@ -75,14 +75,14 @@ _DEFINED_IN = {
     "Left": "fedraw.strategies.protocol",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
-    "Options": "fedraw.experiments.options",
+    "Options": "fedraw.experiment.options",
     "QFedAvg": "fedraw.strategies.qfedavg",
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
-    "Result": "fedraw.experiments.runner",
+    "Result": "fedraw.experiment.runner",
     "Setup": "fedraw.strategies.protocol",
     "Simulation": "fedraw.simulation.loop",
-    "Spec": "fedraw.experiments.spec",
+    "Spec": "fedraw.experiment.spec",
     "Stat": "fedraw.eventlog.compare",
     "Step": "fedraw.simulation.loop",
     "Strategy": "fedraw.strategies.protocol",
@@ -92,7 +92,7 @@ _DEFINED_IN = {
     "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
     "rarity_scores": "fedraw.core.rarity",
-    "run": "fedraw.experiments.runner",
+    "run": "fedraw.experiment.runner",
     "weights": "fedraw.core.weighting",
 }
 

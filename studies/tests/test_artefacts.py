@@ -7,7 +7,7 @@ import pytest
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import JoinedRecord
 from fedraw.eventlog.summary import RunSummary
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import (
     EVERY,
     NAMES,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedraw.errors import BadInput, FedrawError
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import NAMES, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import (

@@ -12,10 +12,10 @@ from fedraw.eventlog.compare import Stat
 from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.records import JoinedRecord
 from fedraw.eventlog.summary import RunSummary
-from fedraw.experiments.cells import run_cells
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import Result
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.cells import run_cells
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import Result
+from fedraw.experiment.spec import Spec
 from fedraw_studies.dynamics import (
     Artefact,
     Finding,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.fedfa import FedFa
 from fedraw_studies.artefacts import NAMES, load_artefacts, merged

@@ -134,7 +134,7 @@ def without_clock(cell: dict[str, Any]) -> dict[str, Any]:
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     """A plan whose runs write a checkpoint on every event, with --jobs 1: slow enough to kill."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "import fedraw.experiments.checkpoints as c; c.EVERY_SECONDS = 0\n"
+    code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 0\n"
     code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "reproduce", "fig1", "--scale", "smoke", *options]
     return subprocess.Popen(

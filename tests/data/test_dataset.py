@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fedraw.data.arrays import from_arrays
 from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
-from fedraw.experiments.runner import run
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.runner import run
+from fedraw.experiment.spec import Spec
 
 
 def rng() -> np.random.Generator:

@@ -7,9 +7,9 @@ import pytest
 
 from fedraw.data.catalog import Histogram, labels_only, load
 from fedraw.errors import BadInput
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.scenario import Parts, Scenario
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Parts, Scenario
+from fedraw.experiment.spec import Spec
 
 
 def rng() -> np.random.Generator:

@@ -8,8 +8,8 @@ import pytest
 
 from fedraw.data.arrays import load_npz
 from fedraw.errors import BadInput
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
 
 GOOD: dict[str, Any] = {"images": np.zeros((4, 2, 2), dtype=np.uint8), "labels": [0, 0, 1, 1]}
 

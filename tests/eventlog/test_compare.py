@@ -8,8 +8,8 @@ import pytest
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat, as_json, compare
-from fedraw.experiments.runner import Result, run
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.runner import Result, run
+from fedraw.experiment.spec import Spec
 
 
 def dynamics(seeds: list[int], **strategy: Any) -> Spec:

@@ -20,8 +20,8 @@ from tools.golden import (
     pinned_traces,
 )
 
-from fedraw.experiments.demo import STRATEGIES, demo_specs
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.demo import STRATEGIES, demo_specs
+from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import BY_NAME
 
 RUNS, TRACES, LOGS = golden_runs(), pinned_traces(), pinned_logs()

@@ -15,9 +15,9 @@ from matplotlib.image import imread
 from tests.browser import Tab, started
 from tests.report.hand_made import write_run
 
-from fedraw.experiments.demo import demo_specs
-from fedraw.experiments.log_records import row_name
-from fedraw.experiments.runner import run
+from fedraw.experiment.demo import demo_specs
+from fedraw.experiment.log_records import row_name
+from fedraw.experiment.runner import run
 from fedraw.report.page import write_report
 
 NASTY = "</style><script>console.error('executed')</script>" + "long" * 40

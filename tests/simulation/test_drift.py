@@ -13,12 +13,12 @@ from tests.eventlog.logs import read_objects
 
 from fedraw.core.randomness import Streams
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.training import executor_of
+from fedraw.experiment.clients import draw_clients
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
+from fedraw.experiment.training import executor_of
 from fedraw.simulation.executors import Job
 from fedraw.simulation.perturbations.drift import moved, without
 

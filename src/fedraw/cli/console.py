@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from fedraw.data.root import Progress as DataProgress
-    from fedraw.experiments.cells import Cell, CellProgress
+    from fedraw.experiment.cells import Cell, CellProgress
 
 
 @contextmanager

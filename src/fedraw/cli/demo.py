@@ -10,10 +10,10 @@ import typer
 
 from fedraw.cli import console
 from fedraw.eventlog.compare import as_json, compare
-from fedraw.experiments.cells import Cell, cores, run_cells
-from fedraw.experiments.demo import conclusion, demo_specs
-from fedraw.experiments.log_records import row_name
-from fedraw.experiments.options import Options
+from fedraw.experiment.cells import Cell, cores, run_cells
+from fedraw.experiment.demo import conclusion, demo_specs
+from fedraw.experiment.log_records import row_name
+from fedraw.experiment.options import Options
 from fedraw.report.page import write_figure, write_report
 from fedraw.report.tables import text_table
 

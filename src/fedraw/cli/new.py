@@ -16,7 +16,7 @@ def new(
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The file to write.")],
 ) -> None:
     """Write a commented spec to start from."""
-    template = files("fedraw.experiments").joinpath("template.toml").read_text(encoding="utf-8")
+    template = files("fedraw.experiment").joinpath("template.toml").read_text(encoding="utf-8")
     try:
         with spec_file.open("x", encoding="utf-8") as file:
             file.write(template)

@@ -14,11 +14,11 @@ import typer
 from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.eventlog.compare import as_json, compare
-from fedraw.experiments.cells import Cell, cores, run_cells
-from fedraw.experiments.loading import prepare
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import Result, check_seed, refuse_existing
-from fedraw.experiments.spec import Spec, naming, parse_change, to_toml
+from fedraw.experiment.cells import Cell, cores, run_cells
+from fedraw.experiment.loading import prepare
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import Result, check_seed, refuse_existing
+from fedraw.experiment.spec import Spec, naming, parse_change, to_toml
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedraw.eventlog.compare import Group, notes_of
 from fedraw.eventlog.summary import METRICS
-from fedraw.experiments.spec import to_toml
+from fedraw.experiment.spec import to_toml
 from fedraw.report import page_confusion, page_tables, page_weights
 from fedraw.report.all_figures import drawings
 from fedraw.report.cells import grid, seeds_of

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from fedraw.errors import BadInput, nearest
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw_studies.figure import Figure
 from fedraw_studies.scales import Scale, Setting, study_file
 

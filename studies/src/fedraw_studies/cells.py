@@ -13,8 +13,8 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.eventlog.summary import TAIL
-from fedraw.experiments.run_folder import RunFolder
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.run_folder import RunFolder
+from fedraw.experiment.spec import Spec
 from fedraw_studies.plan import Planned, key_of
 
 FORMAT = 1

@@ -10,7 +10,7 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
-from fedraw.experiments.cells import cores
+from fedraw.experiment.cells import cores
 from fedraw_studies.artefacts import (
     BEYOND,
     EVERY,

@@ -12,8 +12,8 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import Interrupted
-from fedraw.experiments.cells import cores, run_cells
-from fedraw.experiments.options import Options
+from fedraw.experiment.cells import cores, run_cells
+from fedraw.experiment.options import Options
 from fedraw_studies.dynamics import as_json, dynamics_cells, findings, paper_artefacts
 from fedraw_studies.dynamics_document import markdown
 

@@ -7,8 +7,8 @@ from statistics import fmean
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.weighting import weights
-from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.clients import draw_clients
+from fedraw.experiment.spec import Spec
 
 SLOTS = 5
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat
-from fedraw.experiments.cells import Cell
-from fedraw.experiments.runner import Result
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.cells import Cell
+from fedraw.experiment.runner import Result
+from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import merged
 from fedraw_studies.figure import Figure
 from fedraw_studies.scales import study_file

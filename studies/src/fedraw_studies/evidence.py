@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw_studies.claims import BENCHMARK, SERVER_STATE, Part, fixed_values
 from fedraw_studies.figure import Figure
 from fedraw_studies.outcomes import Outcome, RowOutcome

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedraw.errors import BadInput, FedrawError, Interrupted
-from fedraw.experiments.cells import Cell, CellProgress, run_cells
-from fedraw.experiments.interrupts import terminate_as_ctrl_c
-from fedraw.experiments.options import ExecutorKind, Options
-from fedraw.experiments.runner import Result
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.cells import Cell, CellProgress, run_cells
+from fedraw.experiment.interrupts import terminate_as_ctrl_c
+from fedraw.experiment.options import ExecutorKind, Options
+from fedraw.experiment.runner import Result
+from fedraw.experiment.spec import Spec
 from fedraw_studies.cells import CellFiles, CellRecord, record_of
 from fedraw_studies.plan import Planned
 from fedraw_studies.requirements import Machine

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, Row
 
 # What says most comes first, so that a plan that is cut short was worth its time.

@@ -11,9 +11,9 @@ from pathlib import Path
 from fedraw.data.catalog import BATCHES, LESIONS
 from fedraw.data.root import Progress, data_root
 from fedraw.errors import BadInput
-from fedraw.experiments.loading import prepare, weights_file
-from fedraw.experiments.sections import IMAGENET
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.loading import prepare, weights_file
+from fedraw.experiment.sections import IMAGENET
+from fedraw.experiment.spec import Spec
 from fedraw_studies.plan import Planned
 
 _PUBLISHED = "resnet18"  # the weights, as 'fedraw data fetch' calls them

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from fedraw.errors import BadInput, nearest
-from fedraw.experiments.sections import Names
+from fedraw.experiment.sections import Names
 
 _OF_SCALE = ("seeds", "headline_seeds", "dynamics_seeds")
 DYNAMICS_SEEDS = 30

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fedraw.errors import BadInput, Interrupted
-from fedraw.experiments.options import ExecutorKind, Options
-from fedraw.experiments.runner import run, run_seed
-from fedraw.experiments.spec import Spec, to_toml
+from fedraw.experiment.options import ExecutorKind, Options
+from fedraw.experiment.runner import run, run_seed
+from fedraw.experiment.spec import Spec, to_toml
 from fedraw.strategies.catalog import BY_NAME
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")

@@ -20,11 +20,11 @@ from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.summary import METRICS, RunSummary
-from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.options import Options
-from fedraw.experiments.run_folder import RunFolder
-from fedraw.experiments.runner import Result, run, run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.clients import draw_clients
+from fedraw.experiment.options import Options
+from fedraw.experiment.run_folder import RunFolder
+from fedraw.experiment.runner import Result, run, run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.report.page import write_report
 from fedraw.strategies.catalog import BY_NAME
 

@@ -16,17 +16,17 @@ from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
 from fedraw.eventlog.records import EndRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
-from fedraw.experiments.checkpoints import Checkpoints
-from fedraw.experiments.clients import Partition
-from fedraw.experiments.evaluation import Evaluator
-from fedraw.experiments.interrupts import deferred_interrupts
-from fedraw.experiments.loading import Data
-from fedraw.experiments.log_records import arrival_record, drift_records, opening_records
-from fedraw.experiments.options import DEFAULTS, Options, Progress
-from fedraw.experiments.run_folder import RunFolder
-from fedraw.experiments.scenario import Parts, Scenario
-from fedraw.experiments.spec import Spec
-from fedraw.experiments.training import executor_of
+from fedraw.experiment.checkpoints import Checkpoints
+from fedraw.experiment.clients import Partition
+from fedraw.experiment.evaluation import Evaluator
+from fedraw.experiment.interrupts import deferred_interrupts
+from fedraw.experiment.loading import Data
+from fedraw.experiment.log_records import arrival_record, drift_records, opening_records
+from fedraw.experiment.options import DEFAULTS, Options, Progress
+from fedraw.experiment.run_folder import RunFolder
+from fedraw.experiment.scenario import Parts, Scenario
+from fedraw.experiment.spec import Spec
+from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation
 from fedraw.strategies.protocol import Strategy
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import fedraw
 from fedraw.core.types import Ints
-from fedraw.experiments.runner import Result
+from fedraw.experiment.runner import Result
 from fedraw.learning.models import build
 from fedraw.learning.vectors import layout_of
 from fedraw.strategies.catalog import BY_NAME

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 from fedraw.errors import BadInput, MissingExtra, nearest
-from fedraw.experiments.sections import (
+from fedraw.experiment.sections import (
     IMAGENET,
     NOT_SETTINGS,
     DataSpec,
@@ -28,7 +28,7 @@ from fedraw.experiments.sections import (
     SummariesSpec,
     TrainingSpec,
 )
-from fedraw.experiments.settings import read_settings, shown, type_hints
+from fedraw.experiment.settings import read_settings, shown, type_hints
 from fedraw.strategies.catalog import BY_NAME, settings_of
 from fedraw.strategies.protocol import Strategy
 

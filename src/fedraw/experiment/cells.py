@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, WorkerDied
-from fedraw.experiments.interrupts import terminate_as_ctrl_c
-from fedraw.experiments.options import ExecutorKind, Options
-from fedraw.experiments.runner import Result, refuse_existing, run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.interrupts import terminate_as_ctrl_c
+from fedraw.experiment.options import ExecutorKind, Options
+from fedraw.experiment.runner import Result, refuse_existing, run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors.workers import CONTEXT, end_with_parent, without_interrupts
 
 

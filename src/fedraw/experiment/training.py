@@ -15,10 +15,10 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
 from fedraw.data.dataset import Images, Pixels
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiments.clients import LocalData, shared
-from fedraw.experiments.loading import weights_file
-from fedraw.experiments.options import Options
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.clients import LocalData, shared
+from fedraw.experiment.loading import weights_file
+from fedraw.experiment.options import Options
+from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors.base import Executor, Job, Train, Trained
 from fedraw.simulation.executors.inline import (
     Batched,
@@ -34,7 +34,7 @@ from fedraw.simulation.perturbations.attacks import Attackers, Support
 from fedraw.strategies.protocol import Needs
 
 if TYPE_CHECKING:
-    from fedraw.experiments.scenario import Scenario
+    from fedraw.experiment.scenario import Scenario
     from fedraw.learning.inputs import Scale
     from fedraw.learning.local_sgd import Trainer
     from fedraw.learning.models import ModelFactory, Module

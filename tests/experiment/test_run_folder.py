@@ -17,9 +17,9 @@ from fedraw.disk.lock import LOCK
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.follow import RunsFollower
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.report.material import read_material
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
@@ -92,11 +92,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedraw.errors import BadInput
-from fedraw.experiments import runner
+from fedraw.experiment import runner
 from fedraw.eventlog.compare import compare
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.eventlog.follow import RunsFollower
 from fedraw.report.material import read_material
 

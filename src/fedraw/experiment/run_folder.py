@@ -36,7 +36,7 @@ from fedraw.eventlog.compare import flat
 from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
 from fedraw.eventlog.records import Record, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
-from fedraw.experiments.spec import to_toml
+from fedraw.experiment.spec import to_toml
 
 SPEC, MODEL = "spec.toml", "model.safetensors"
 

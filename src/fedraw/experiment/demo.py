@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedraw.eventlog.compare import ComparisonRow
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 
 SEEDS = (42, 123, 456)
 RARE_LABELS = (8, 9)

@@ -8,8 +8,8 @@ import pytest
 
 from fedraw.core.randomness import Streams
 from fedraw.errors import BadInput
-from fedraw.experiments.clients import draw_clients
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.clients import draw_clients
+from fedraw.experiment.spec import Spec
 
 AGAIN = {"drift": {"kind": "move", "label": 9, "declared": "again"}}
 RARE_FIRST = {"receivers": "rare-first", "concurrency": 10}

@@ -11,8 +11,8 @@ import pytest
 
 import fedraw
 from fedraw.eventlog.compare import ComparisonRow, Stat, compare
-from fedraw.experiments.demo import RARE_LABELS, conclusion, demo_specs
-from fedraw.experiments.runner import run
+from fedraw.experiment.demo import RARE_LABELS, conclusion, demo_specs
+from fedraw.experiment.runner import run
 
 NAMES = [
     "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl",

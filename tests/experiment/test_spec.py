@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from tests.eventlog.logs import as_bytes, record
-from tests.experiments.spec_mutations import mutations
+from tests.experiment.spec_mutations import mutations
 from torch import nn
 
 from fedraw.cli.run import run as run_command
 from fedraw.errors import BadInput
-from fedraw.experiments.runner import run
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.sections import NOT_SETTINGS, SpeedsSpec
-from fedraw.experiments.spec import Spec, parse_change, to_toml
+from fedraw.experiment.runner import run
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.sections import NOT_SETTINGS, SpeedsSpec
+from fedraw.experiment.spec import Spec, parse_change, to_toml
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
@@ -30,7 +30,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_the_template_of_fedraw_new_states_the_defaults() -> None:
-    text = files("fedraw.experiments").joinpath("template.toml").read_text()
+    text = files("fedraw.experiment").joinpath("template.toml").read_text()
     tables = Spec.read(_toml(text)).tables()
     assert tables.pop("partition") == {
         **Spec().tables()["partition"],

@@ -20,8 +20,8 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.sections import StrategySpec
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.sections import StrategySpec
 from fedraw.simulation.loop import Step
 from fedraw.strategies.catalog import method_name, name_of, settings_of
 from fedraw.strategies.protocol import Strategy

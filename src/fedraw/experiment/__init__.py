@@ -1,4 +1,4 @@
-"""Experiments: a spec in, one run folder for each seed out.
+"""An experiment: a spec in, one run folder for each seed out.
 
 spec         an experiment as data: a SPEC.toml, checked; its sections are in `sections`
 options      how a run is carried out, which does not change the results

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run, run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run, run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors import ray_cluster, ray_workers
 from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
 

@@ -13,10 +13,10 @@ from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import Position
-from fedraw.experiments.checkpoints import EVERY_SECONDS, Checkpoints
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run_seed
-from fedraw.experiments.spec import Spec, to_toml
+from fedraw.experiment.checkpoints import EVERY_SECONDS, Checkpoints
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.spec import Spec, to_toml
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.protocol import Arrived, Contents, Event, Needs, Receivers, Setup
 
@@ -141,7 +141,7 @@ def test_damage_is_named_and_nothing_is_overwritten(
 
 
 def test_a_run_without_a_folder_cannot_be_resumed() -> None:
-    from fedraw.experiments.runner import run
+    from fedraw.experiment.runner import run
 
     with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
         run(spec(), options=Options(resume=True))
@@ -182,7 +182,7 @@ class TakeAll:
 
 
 def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> None:
-    from fedraw.experiments.scenario import Parts
+    from fedraw.experiment.scenario import Parts
 
     own = Parts(strategy=TakeAll("plain"))
     asked = iter(range(100))
@@ -194,7 +194,7 @@ def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> N
 
 
 def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> None:
-    from fedraw.experiments.scenario import Parts
+    from fedraw.experiment.scenario import Parts
 
     own = Parts(strategy=TakeAll(iter([])))
     with pytest.warns(UserWarning, match="state of TakeAll is not made of .* cannot be resumed"):
@@ -206,7 +206,7 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> No
     (tmp_path / "spec.toml").write_text(to_toml(spec(events=4000).tables()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
-    code += "import fedraw.experiments.checkpoints as c; c.EVERY_SECONDS = 0.3\n"
+    code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 0.3\n"
     code += "import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput, nearest
-from fedraw.experiments.settings import checked_settings
+from fedraw.experiment.settings import checked_settings
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
 from fedraw.strategies.catalog import BY_NAME

@@ -13,12 +13,12 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
-from fedraw.experiments.clients import Clients, Partition, draw_clients
-from fedraw.experiments.loading import Data
-from fedraw.experiments.options import DEFAULTS, Options
-from fedraw.experiments.sections import DriftSpec
-from fedraw.experiments.spec import Spec, spec_settings_of
-from fedraw.experiments.training import make_network
+from fedraw.experiment.clients import Clients, Partition, draw_clients
+from fedraw.experiment.loading import Data
+from fedraw.experiment.options import DEFAULTS, Options
+from fedraw.experiment.sections import DriftSpec
+from fedraw.experiment.spec import Spec, spec_settings_of
+from fedraw.experiment.training import make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation

@@ -16,10 +16,10 @@ import pytest
 from torch import nn
 
 from fedraw.errors import BadInput, WorkerDied
-from fedraw.experiments.cells import Cell, run_cells
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import run, run_seed
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run, run_seed
+from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors import Job, Train, Trained
 from fedraw.simulation.executors.processes import Processes
 
@@ -98,7 +98,7 @@ def test_a_model_that_cannot_travel_is_named() -> None:
 TYPED = """
 import sys
 import fedraw
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from torch import nn
 
 def net(shape, classes):
@@ -189,10 +189,10 @@ def start(
     # A kill may fall into the writing of a checkpoint. Tests that run in the background of a shell
     # inherit an ignored SIGINT.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "import fedraw.experiments.checkpoints as c; c.EVERY_SECONDS = 1e-9\n"
+    code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 1e-9\n"
     code += f"c.LARGEST_SHARE = {1e9 if finishes else 0.5}; import fedraw.cli.main as m\n"
     if not finishes:
-        code += "import time; from fedraw.experiments.run_folder import RunFolder\n"
+        code += "import time; from fedraw.experiment.run_folder import RunFolder\n"
         code += "RunFolder.write_results = lambda *_: time.sleep(600)\n"
     code += "m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "cut", *options]

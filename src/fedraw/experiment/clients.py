@@ -15,15 +15,15 @@ from fedraw.core.types import Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
-from fedraw.experiments.loading import Data, load_dataset
-from fedraw.experiments.options import DEFAULTS, Options
-from fedraw.experiments.sections import (
+from fedraw.experiment.loading import Data, load_dataset
+from fedraw.experiment.options import DEFAULTS, Options
+from fedraw.experiment.sections import (
     DriftSpec,
     LabelNoiseSpec,
     MisreportSpec,
     SummariesSpec,
 )
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.spec import Spec
 from fedraw.privacy.summaries import private_table
 from fedraw.simulation.executors.base import Job
 from fedraw.simulation.executors.workers import SharedArray

@@ -19,10 +19,10 @@ from tests.data.releases_on_disk import (
 import fedraw
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import as_json, compare
-from fedraw.experiments.options import Options
-from fedraw.experiments.runner import Result, run_seed
-from fedraw.experiments.scenario import Scenario
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import Result, run_seed
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
 from fedraw.learning.models import build
 from fedraw.report.page import write_report
 from fedraw.report.tables import csv, latex, markdown

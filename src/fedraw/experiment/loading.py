@@ -18,8 +18,8 @@ from fedraw.data.dataset import Dataset, Images
 from fedraw.data.root import Progress, data_root
 from fedraw.data.splits import limit_per_label
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiments.sections import IMAGENET, FeaturesSpec
-from fedraw.experiments.spec import Spec
+from fedraw.experiment.sections import IMAGENET, FeaturesSpec
+from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
     from fedraw.learning.features import Features

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import fields
 
-from fedraw.experiments.sections import (
+from fedraw.experiment.sections import (
     DataSpec,
     DriftSpec,
     FeaturesSpec,

@@ -19,9 +19,9 @@ from benchmarks.machine import headline
 from torch import nn
 from torch.nn import functional
 
-from fedraw.learning.local_sgd import LocalSGD, Trainer
+from fedraw.learning.batched import BatchedClient, BatchedTrainer, ClientSamples
 from fedraw.learning.models import build
-from fedraw.learning.stacked import Client, Samples, StackedTrainer
+from fedraw.learning.training import SGD, Trainer
 from fedraw.learning.vectors import to_vector
 
 Way = Callable[[], None]
@@ -90,7 +90,7 @@ def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
 def trainer(job: Job) -> Way:
     """One flat vector: a step is one operation, whatever the number of layers."""
     module = job.module()
-    ours, start = Trainer(module, LocalSGD(1, job.batch, LR)), to_vector(module)
+    ours, start = Trainer(module, SGD(1, job.batch, LR)), to_vector(module)
     rng = np.random.default_rng(0)
 
     def run() -> None:
@@ -103,13 +103,15 @@ def trainer(job: Job) -> Way:
 def dense(job: Job) -> Way:
     """Gradients in closed form, in NumPy: what a framework does around them costs more."""
     module = job.module()
-    samples = Samples(lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels))
-    ours, start = StackedTrainer(module, LocalSGD(1, job.batch, LR), samples), to_vector(module)
+    samples = ClientSamples(
+        lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)
+    )
+    ours, start = BatchedTrainer(module, SGD(1, job.batch, LR), samples), to_vector(module)
     rng = np.random.default_rng(0)
 
     def run() -> None:
         for _ in range(job.trainings):
-            ours.train([Client(start, slice(0, len(job.labels)), rng)])
+            ours.train([BatchedClient(start, slice(0, len(job.labels)), rng)])
 
     return run
 
@@ -117,13 +119,15 @@ def dense(job: Job) -> Way:
 def together(job: Job, clients: int) -> Way:
     """The same for many clients in one call."""
     module = job.module()
-    samples = Samples(lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels))
-    ours, start = StackedTrainer(module, LocalSGD(1, job.batch, LR), samples), to_vector(module)
+    samples = ClientSamples(
+        lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)
+    )
+    ours, start = BatchedTrainer(module, SGD(1, job.batch, LR), samples), to_vector(module)
     rng = np.random.default_rng(0)
 
     def run() -> None:
         for _ in range(job.trainings // clients):
-            ours.train([Client(start, slice(0, len(job.labels)), rng)] * clients)
+            ours.train([BatchedClient(start, slice(0, len(job.labels)), rng)] * clients)
 
     return run
 

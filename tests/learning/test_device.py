@@ -9,12 +9,14 @@ from fedraw.errors import BadInput
 from fedraw.learning import device as devices
 from fedraw.learning.device import available, device_of, seeded
 from fedraw.learning.features import features
-from fedraw.learning.local_sgd import LocalSGD, Trainer
+from fedraw.learning.training import SGD, Trainer
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", "meta", "cuda:-1"])
 def test_a_word_that_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=f"device = '{name}' is none of cpu, cuda.*available.*cpu"):
+    with pytest.raises(
+        BadInput, match=f"device = '{name}' is not one of cpu, cuda.*available.*cpu"
+    ):
         device_of(name)
 
 
@@ -23,9 +25,9 @@ def test_a_device_that_is_not_here_is_refused_never_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "available", lambda: ["cpu"])
-    words = f"device = '{name}' is not to be had from this torch; available here: cpu"
+    words = f"device = '{name}' is not available to this torch build; available here: cpu"
     with pytest.raises(BadInput, match=words):
-        Trainer(nn.Linear(1, 2), LocalSGD(), device=name)
+        Trainer(nn.Linear(1, 2), SGD(), device=name)
     with pytest.raises(BadInput, match=words):
         features(nn.Linear(1, 2), np.zeros((1, 1), np.float32), device=name)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedraw.errors import BadInput
 from fedraw.learning.features import Features, Statistics, backbone, features
-from fedraw.learning.inputs import IMAGENET, Images, Pixels, Scale
+from fedraw.learning.inputs import IMAGENET, ImageSequence, Normalisation, Pixels
 from fedraw.learning.vectors import to_vector
 
 
@@ -25,7 +25,7 @@ def small() -> nn.Module:
     return backbone("resnet18", (3, 8, 8), rng(), stem="cifar")
 
 
-def together(module: nn.Module, images: Images, **how: Any) -> Features:
+def together(module: nn.Module, images: ImageSequence, **how: Any) -> Features:
     return np.concatenate(list(features(module, images, **how)))
 
 
@@ -43,7 +43,7 @@ class Norm(nn.Module):
 
 def test_features_are_the_modules_output_in_evaluation_mode() -> None:
     module, images = small(), pictures(40)
-    chunks = list(features(module, images, scale=IMAGENET))
+    chunks = list(features(module, images, normalisation=IMAGENET))
     assert [chunk.shape for chunk in chunks] == [(32, 512), (8, 512)]
     assert chunks[0].dtype == np.float32
     mean, sd = (torch.tensor(part).view(3, 1, 1) for part in (IMAGENET.mean, IMAGENET.sd))
@@ -133,10 +133,13 @@ def test_only_a_residual_network_gives_features(name: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"statistics": "fresh"}, "statistics = 'fresh' is neither 'stored' nor 'estimated'"),
-        ({"statistics": "estimated"}, "needs 2 images or more, got 1; use 'stored'"),
+        ({"statistics": "fresh"}, "statistics = 'fresh' is unknown; use 'stored' or 'estimated'"),
+        ({"statistics": "estimated"}, "needs 2 or more images, got 1; use 'stored'"),
         ({"device": "gpu"}, "device = 'gpu'"),
-        ({"scale": Scale((0.5,), (1.0,))}, r"\(3, 8, 8\) cannot be scaled with 1 means"),
+        (
+            {"normalisation": Normalisation((0.5,), (1.0,))},
+            r"\(3, 8, 8\) cannot be normalised with 1 means",
+        ),
     ],
 )
 def test_impossible_wishes_are_refused(how: dict[str, Any], words: str) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fedraw.errors import BadInput
-from fedraw.learning.inputs import IMAGENET, Inputs, Pixels, Scale, chunk_size
-from fedraw.learning.local_sgd import LocalSGD, Trainer
+from fedraw.learning.inputs import IMAGENET, Normalisation, Pixels, Preprocessor, chunk_size
 from fedraw.learning.models import build
+from fedraw.learning.training import SGD, Trainer
 from fedraw.learning.vectors import to_vector
 
 CPU = torch.device("cpu")
@@ -57,28 +57,28 @@ def same(one: list[float], other: list[float]) -> None:
 
 def test_bytes_become_fractions_of_255() -> None:
     values = np.arange(256, dtype=np.uint8)
-    found = Inputs(CPU)(torch.from_numpy(values)).numpy()
+    found = Preprocessor(CPU)(torch.from_numpy(values)).numpy()
     np.testing.assert_array_equal(found, values.astype(np.float32) / np.float32(255))
 
 
 def test_bytes_train_as_the_floats_they_stand_for() -> None:
-    trainer = Trainer(cnn(), LocalSGD(epochs=2, batch=16, momentum=0.9))
+    trainer = Trainer(cnn(), SGD(epochs=2, batch=16, momentum=0.9))
     floats = BYTES.astype(np.float32) / np.float32(255)
     same(outcomes(trainer, BYTES), outcomes(trainer, floats))
 
 
 def test_a_scale_is_the_same_as_scaled_images() -> None:
-    settings = LocalSGD(epochs=2, batch=16)
+    settings = SGD(epochs=2, batch=16)
     mean, sd = (
         np.array(part, np.float32).reshape(3, 1, 1) for part in (IMAGENET.mean, IMAGENET.sd)
     )
     scaled = (BYTES.astype(np.float32) / np.float32(255) - mean) / sd
-    by_trainer = outcomes(Trainer(cnn(), settings, scale=IMAGENET), BYTES)
+    by_trainer = outcomes(Trainer(cnn(), settings, normalisation=IMAGENET), BYTES)
     same(by_trainer, outcomes(Trainer(cnn(), settings), scaled))
 
 
 def test_floats_are_scaled_but_not_divided() -> None:
-    inputs = Inputs(CPU, Scale((1.0, 2.0), (1.0, 4.0)))
+    inputs = Preprocessor(CPU, Normalisation((1.0, 2.0), (1.0, 4.0)))
     assert inputs(torch.tensor([[3.0, 4.0]])).tolist() == [[2.0, 0.5]]
 
 
@@ -86,7 +86,7 @@ def test_floats_are_scaled_but_not_divided() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_the_colours_of_a_pixel_lie_side_by_side(channels: int, dtype: torch.dtype) -> None:
     images = torch.ones(5, channels, 8, 8, dtype=dtype)
-    parts = list(Inputs(CPU).batches(images, 2))
+    parts = list(Preprocessor(CPU).batches(images, 2))
     assert [len(part) for part in parts] == [2, 2, 1]
     assert {part.stride() for part in parts} == {(64 * channels, 1, 8 * channels, channels)}
 
@@ -94,14 +94,14 @@ def test_the_colours_of_a_pixel_lie_side_by_side(channels: int, dtype: torch.dty
 def test_the_stored_images_are_not_changed() -> None:
     for images in (BYTES.copy(), BYTES.astype(np.float32)):
         before = images.copy()
-        outcomes(Trainer(cnn(), LocalSGD(), scale=IMAGENET), images)
+        outcomes(Trainer(cnn(), SGD(), normalisation=IMAGENET), images)
         assert np.array_equal(images, before)
 
 
 def test_images_may_be_read_slice_by_slice() -> None:
     images = rng().integers(256, size=(1100, 3, 8, 8)).astype(np.uint8)
     labels, lazy = np.arange(1100) % 5, Lazy(images)
-    trainer, vector = Trainer(cnn(), LocalSGD()), to_vector(cnn())
+    trainer, vector = Trainer(cnn(), SGD()), to_vector(cnn())
     assert np.array_equal(trainer.predict(vector, lazy), trainer.predict(vector, images))
     loss = trainer.mean_loss(vector, images, labels)
     assert trainer.mean_loss(vector, lazy, labels) == loss
@@ -118,7 +118,7 @@ def test_a_chunk_of_large_images_is_smaller(shape: tuple[int, ...], images: int)
 
 def test_large_images_are_evaluated_few_at_a_time() -> None:
     lazy = Lazy(np.zeros((20, 1, 256, 256), np.uint8))
-    trainer = Trainer(build("linear", (1, 256, 256), 2, rng()), LocalSGD())
+    trainer = Trainer(build("linear", (1, 256, 256), 2, rng()), SGD())
     assert trainer.predict(np.zeros(trainer.layout.size, np.float32), lazy).tolist() == [0] * 20
     assert lazy.largest == 8
 
@@ -135,14 +135,14 @@ def test_large_images_are_evaluated_few_at_a_time() -> None:
 )
 def test_an_impossible_scale_is_refused(scale: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        Scale(*scale)
+        Normalisation(*scale)
 
 
 def test_a_scale_for_other_channels_is_refused() -> None:
     grey = build("mlp", (1, 8, 8), 5, rng())
     # With this batch size one sample is left over: the other thing that can be wrong.
-    trainer, vector = Trainer(grey, LocalSGD(batch=20), scale=IMAGENET), to_vector(grey)
-    words = r"shape \(1, 8, 8\) cannot be scaled with 3 means.*load them with 3 channels"
+    trainer, vector = Trainer(grey, SGD(batch=20), normalisation=IMAGENET), to_vector(grey)
+    words = r"shape \(1, 8, 8\) cannot be normalised with 3 means.*load them with 3 channels"
     with pytest.raises(BadInput, match=words):
         trainer.train(vector, BYTES[:, :1], LABELS, rng())
     with pytest.raises(BadInput, match=words):

@@ -71,7 +71,7 @@ def own(shape: tuple[int, ...], classes: int) -> nn.Module:
 @pytest.mark.parametrize("model", ["cnn", own])
 def test_a_stem_is_refused_where_there_is_none(model: str | ModelFactory) -> None:
     name = model if isinstance(model, str) else "own"
-    with pytest.raises(BadInput, match=f"stem = 'cifar', and model '{name}' has none.*'resnet18'"):
+    with pytest.raises(BadInput, match=f"stem = 'cifar', but model '{name}' has no.*'resnet18'"):
         build(model, (1, 8, 8), 3, rng(), stem="cifar")
 
 
@@ -83,7 +83,7 @@ def test_a_stem_is_refused_where_there_is_none(model: str | ModelFactory) -> Non
         ("cnn", (1, 3, 8), r"4 or more, got \(1, 3, 8\)"),
         ("cnn-small", (64,), r"'cnn-small'.*got \(64,\)"),
         (lambda _, classes: nn.Linear(5, classes), (4,), r"images of shape \(4,\)"),
-        (lambda shape, _: nn.Linear(shape[0], 9), (4,), r"into \(1, 9\), and \(1, 3\)"),
+        (lambda shape, _: nn.Linear(shape[0], 9), (4,), r"to shape \(1, 9\), not \(1, 3\)"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(

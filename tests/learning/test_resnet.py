@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from fedraw.errors import BadInput
-from fedraw.learning.local_sgd import LocalSGD, Trainer
 from fedraw.learning.models import build
+from fedraw.learning.training import SGD, Trainer
 from fedraw.learning.vectors import layout_of, to_vector
 
 Tensors = dict[str, torch.Tensor]
@@ -87,7 +87,7 @@ def test_it_learns_to_tell_light_from_dark() -> None:
     images = rng().random((16, 1, 8, 8), dtype=np.float32)
     labels = np.arange(16) % 2
     images[labels == 1] += 1
-    trainer = Trainer(module, LocalSGD(epochs=4, batch=8, lr=0.05))
+    trainer = Trainer(module, SGD(epochs=4, batch=8, lr=0.05))
     trained = trainer.train(to_vector(module), images, labels, rng())
     before = trainer.mean_loss(to_vector(module), images, labels)
     assert trainer.mean_loss(trained, images, labels) < before / 2
@@ -99,7 +99,7 @@ def test_it_learns_to_tell_light_from_dark() -> None:
         (None, (3, 31, 64), r"'imagenet'.*32 or more, got \(3, 31, 64\).*stem = 'cifar'"),
         ("cifar", (3, 8, 7), r"'cifar'.*8 or more, got \(3, 8, 7\); enlarge them$"),
         ("cifar", (64,), r"\(channels, height, width\).*got \(64,\)"),
-        ("imgnet", (3, 32, 32), "stem = 'imgnet' is neither 'imagenet' nor 'cifar'"),
+        ("imgnet", (3, 32, 32), "stem = 'imgnet' is unknown; use 'imagenet' or 'cifar'"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(

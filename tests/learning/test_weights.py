@@ -19,7 +19,7 @@ from fedraw.errors import BadInput
 from fedraw.learning.features import backbone
 from fedraw.learning.models import build
 from fedraw.learning.vectors import layout_of, to_vector
-from fedraw.learning.weights import Loaded, load_weights
+from fedraw.learning.weights import LoadedWeights, load_weights
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -79,7 +79,7 @@ def test_a_file_of_the_same_model_is_taken_over_whole(ending: str, tmp_path: Pat
     assert np.array_equal(to_vector(module), to_vector(given))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     counters = ("bn1.num_batches_tracked",)
-    assert loaded == Loaded(f"given.{ending}", 7, (), counters, digest)
+    assert loaded == LoadedWeights(f"given.{ending}", 7, (), counters, digest)
     assert str(loaded) == f"given.{ending}: 7 tensors loaded"
 
 
@@ -147,9 +147,9 @@ def test_files_without_counters_load_too(tmp_path: Path) -> None:
     [
         ({"bn1_running_var": None}, r"lacks bn1.running_var; give a file of the same model"),
         ({"fc_bias": None}, "lacks fc.bias"),
-        ({"conv2_weight": torch.zeros(2, 2)}, "has conv2.weight, which the model has not"),
+        ({"conv2_weight": torch.zeros(2, 2)}, "has conv2.weight, which the model lacks"),
         ({"conv1_weight": torch.zeros(4, 1, 7, 7)}, r"conv1.weight is \(4, 1, 7, 7\) in .*"
-         r"and \(4, 1, 3, 3\) in this model; use stem = 'imagenet'"),
+         r"but \(4, 1, 3, 3\) in this model; use stem = 'imagenet'"),
         ({"conv1_weight": torch.zeros(4, 3, 3, 3)}, "images with 3 channels, not 1"),
         ({"conv1_weight": torch.zeros(4, 1, 5, 5)}, "the kernels differ"),
         ({"bn1_weight": torch.zeros(5)}, r"bn1.weight is \(5,\) .* \(4,\) in this model; give a"),
@@ -197,7 +197,7 @@ def test_code_in_a_file_is_not_run(zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / "c.pth"
     content = {**normed().state_dict(), "extra": Hostile(mark)}
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    refused(normed(), path, r"asks to run code .*mkdir.*was not read; save tensors alone")
+    refused(normed(), path, r"asks to run code .*mkdir.*was refused; save only tensors")
     path.write_bytes(pickle.dumps(Hostile(mark)))
     refused(normed(), path, "c.pth")
     assert not mark.exists()
@@ -214,7 +214,7 @@ def test_part_of_a_file_is_refused(ending: str, share: float, tmp_path: Path) ->
     path = file_of(normed(), tmp_path / f"c.{ending}")
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    refused(normed(), path, "is no checkpoint, or not all of one; get the file again")
+    refused(normed(), path, "is not a complete checkpoint; get the file again")
 
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
@@ -222,16 +222,16 @@ def test_any_bytes_are_refused(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"c.{ending}"
     for seed in range(20):
         path.write_bytes(rng(seed).bytes(400))
-        refused(normed(), path, "is no checkpoint")
+        refused(normed(), path, "is not a complete checkpoint")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ([1, 2], "holds a list, and tensors by name are needed"),
-        (torch.zeros(3), "holds a Tensor"),
-        ({}, "it is empty"),
-        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "no table of tensors: model, epoch; save"),
+        ([1, 2], "contains a list, not named tensors"),
+        (torch.zeros(3), "contains a Tensor"),
+        ({}, "has no tensors"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "not tensors: model, epoch; save"),
     ],
 )
 def test_a_file_of_something_else_is_refused(content: Any, words: str, tmp_path: Path) -> None:
@@ -243,4 +243,4 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     refused(normed(), tmp_path / "none.pth", r"none.pth cannot be read \(No such file")
     (tmp_path / "folder.pth").mkdir()
     refused(normed(), tmp_path / "folder.pth", r"folder.pth cannot be read \(Is a directory\)")
-    refused(normed(), tmp_path / "weights.onnx", r"ending in .pth, .pt or .safetensors")
+    refused(normed(), tmp_path / "weights.onnx", r"must end in .pth, .pt or .safetensors")

@@ -183,14 +183,14 @@ class _Backbone:
 
     def _chunks(self, name: str, images: Images, progress: Progress | None) -> Iterator[Features]:
         from fedraw.learning.features import features
-        from fedraw.learning.inputs import SCALES
+        from fedraw.learning.inputs import NORMALISATIONS
 
-        scale, done = SCALES[self.normalise], 0
+        normalisation, done = NORMALISATIONS[self.normalise], 0
         for chunk in features(
             self.module,
             images,
             device=self.device,
-            scale=scale,
+            normalisation=normalisation,
             statistics=self.statistics,  # type: ignore[arg-type]
         ):
             done += len(chunk)

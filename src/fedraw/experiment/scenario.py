@@ -26,9 +26,9 @@ from fedraw.strategies.catalog import name_of
 from fedraw.strategies.protocol import Declared, Setup, Strategy
 
 if TYPE_CHECKING:
-    from fedraw.learning.local_sgd import Trainer
     from fedraw.learning.models import ModelFactory
-    from fedraw.learning.weights import Loaded
+    from fedraw.learning.training import Trainer
+    from fedraw.learning.weights import LoadedWeights
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Scenario:
     strategy: Strategy[Any]
     setup: Setup
     trainer: Trainer | None = None
-    loaded: Loaded | None = None
+    loaded: LoadedWeights | None = None
     drift: Scheduled | None = None
     parts: Parts = Parts()
 

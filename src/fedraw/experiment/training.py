@@ -35,11 +35,11 @@ from fedraw.strategies.protocol import Needs
 
 if TYPE_CHECKING:
     from fedraw.experiment.scenario import Scenario
-    from fedraw.learning.inputs import Scale
-    from fedraw.learning.local_sgd import Trainer
+    from fedraw.learning.batched import BatchedTrainer
+    from fedraw.learning.inputs import Normalisation
     from fedraw.learning.models import ModelFactory, Module
-    from fedraw.learning.stacked import StackedTrainer
-    from fedraw.learning.weights import Loaded
+    from fedraw.learning.training import Trainer
+    from fedraw.learning.weights import LoadedWeights
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Network:
 
     trainer: Trainer
     initial: Vector
-    loaded: Loaded | None = None
+    loaded: LoadedWeights | None = None
 
 
 def make_network(
@@ -87,20 +87,18 @@ def _module(
 
 
 def _trainer(spec: Spec, module: Module) -> Trainer:
-    from fedraw.learning.local_sgd import LocalSGD, Trainer
+    from fedraw.learning.training import SGD, Trainer
 
     wanted = spec.training
-    settings = LocalSGD(
-        wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay
-    )
-    return Trainer(module, settings, device=wanted.device, scale=_scale(spec))
+    settings = SGD(wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay)
+    return Trainer(module, settings, device=wanted.device, normalisation=_normalisation(spec))
 
 
-def _scale(spec: Spec) -> Scale | None:
-    from fedraw.learning.inputs import SCALES
+def _normalisation(spec: Spec) -> Normalisation | None:
+    from fedraw.learning.inputs import NORMALISATIONS
 
     # Features are computed from normalised pixels, and are not normalised themselves.
-    return SCALES[spec.data.normalise] if spec.features is None else None
+    return NORMALISATIONS[spec.data.normalise] if spec.features is None else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +150,7 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
 
 def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     """Local SGD of many clients in one call, for networks of linear layers; same bits."""
-    from fedraw.learning.stacked import Client
+    from fedraw.learning.batched import BatchedClient
 
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
     stacked = _stacked_trainer(trainer, recipe)
@@ -162,7 +160,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
         for job in jobs:
             number, rows = data.of_job(job)
             rng = streams.generator("batches", number, job.training)
-            clients.append(Client(job.model, rows, rng))
+            clients.append(BatchedClient(job.model, rows, rng))
         trained = []
         for job, own, vector in zip(
             jobs, clients, stacked.train(clients, needs.proximal), strict=True
@@ -176,9 +174,8 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     return train
 
 
-def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
-    from fedraw.learning.dense import dense_layers
-    from fedraw.learning.stacked import Samples, StackedTrainer
+def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
+    from fedraw.learning.batched import BatchedTrainer, ClientSamples, dense_layers
 
     spec, data = recipe.spec, recipe.data
     if spec.training.device != "cpu":
@@ -193,8 +190,8 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> StackedTrainer:
     if not images.in_a_file:
         # A copy in the clients' order, because a selection would look up its rows at every step.
         read = partial(images[:].take, axis=0)
-    samples = Samples(read, data.labels, shape, int(np.diff(data.start).max()))
-    return StackedTrainer(trainer.module, trainer.settings, samples, _scale(spec))
+    samples = ClientSamples(read, data.labels, shape, int(np.diff(data.start).max()))
+    return BatchedTrainer(trainer.module, trainer.settings, samples, _normalisation(spec))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where torch computes: chosen by the user, never guessed."""
+"""The device on which torch computes, which the user chooses, and repeatable computation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fedraw.errors import BadInput
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name: "cpu", "cuda" (the first one), "cuda:N" or "mps".
+    """Return the device with this name: "cpu", "cuda" (the first one), "cuda:N" or "mps".
 
     >>> device_of("cpu")
     device(type='cpu')
     """
     exact = "cuda:0" if name == "cuda" else name
     if not re.fullmatch(r"cpu|cuda:\d+|mps", exact):
-        raise BadInput(f"device = {name!r} is none of cpu, cuda, cuda:N and mps; {_offer()}")
+        raise BadInput(f"device = {name!r} is not one of cpu, cuda, cuda:N and mps; {_offer()}")
     if exact not in available():
-        raise BadInput(f"device = {name!r} is not to be had from this torch; {_offer()}")
+        raise BadInput(f"device = {name!r} is not available to this torch build; {_offer()}")
     return torch.device(exact)
 
 
 def available() -> list[str]:
-    """The devices that torch offers on this machine."""
+    """Return the names of the devices that torch offers on this machine."""
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return ["cpu", *(f"cuda:{number}" for number in cuda), *mps]
 
 
 def make_repeatable(device: torch.device) -> None:
-    """One thread, for with more the bits change; and cuDNN's algorithms that do not race."""
+    """Set torch to one thread, as more change the bits, and cuDNN to deterministic algorithms."""
     torch.set_num_threads(1)
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True
@@ -42,18 +42,18 @@ def make_repeatable(device: torch.device) -> None:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Torch draws from this seed, on the host and on the device; afterwards all is as it was."""
+    """Let torch draw from this seed, on host and device, and restore its generators afterwards."""
     host, before = torch.default_generator, torch.default_generator.get_state()
     host.manual_seed(seed)
     try:
-        with nullcontext() if device.type == "cpu" else _seeded_there(device, seed):
+        with nullcontext() if device.type == "cpu" else _seeded_device(device, seed):
             yield
     finally:
         host.set_state(before)
 
 
 @contextmanager
-def _seeded_there(device: torch.device, seed: int) -> Iterator[None]:
+def _seeded_device(device: torch.device, seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
         if device.type == "cuda":
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)

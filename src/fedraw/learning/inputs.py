@@ -1,4 +1,4 @@
-"""From stored images to what a network is fed: 0..255 becomes 0..1, then channels are scaled."""
+"""Turns stored images into inputs of a network: bytes become 0..1, channels are normalised."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 
 from fedraw.errors import BadInput
 
-Pixels = npt.NDArray[Any]  # uint8, 0 to 255; or float32, taken as it is
+Pixels = npt.NDArray[Any]  # uint8, 0 to 255; or float32, used unchanged
 _BYTE = np.dtype(np.uint8)
 
-# Bound what one forward pass holds outside of training: a ResNet keeps 64 maps of an image.
-_MOST_IMAGES = 512
-_MOST_PIXELS = 512 * 32 * 32
+# Bounds on one forward pass outside of training: a ResNet keeps 64 feature maps of each image.
+_MAX_IMAGES = 512
+_MAX_PIXELS = 512 * 32 * 32
 
 
-class Images(Protocol):
-    """An array, or what reads one from a file slice by slice."""
+class ImageSequence(Protocol):
+    """Images that can be sliced: an array, or an object that reads slices from a file."""
 
     def __len__(self) -> int: ...
 
@@ -30,8 +30,8 @@ class Images(Protocol):
 
 
 @dataclass(frozen=True)
-class Scale:
-    """(x − mean) / sd for each channel, of pixels between 0 and 1."""
+class Normalisation:
+    """Maps each channel of pixels between 0 and 1 to (x − mean) / sd."""
 
     mean: tuple[float, ...]
     sd: tuple[float, ...]
@@ -44,82 +44,87 @@ class Scale:
         if not all(math.isfinite(mean) for mean in self.mean):
             raise BadInput(f"mean = {self.mean} must be finite numbers")
         if not all(0 < sd < math.inf for sd in self.sd):
-            raise BadInput(f"sd = {self.sd} divides pixels; all must be above 0")
+            raise BadInput(f"sd = {self.sd}: pixels are divided by it, so all must be above 0")
 
 
-# Of the images that the published ImageNet weights were trained on.
-IMAGENET = Scale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-# The ways to scale that a spec can name.
-SCALES: dict[str, Scale | None] = {"none": None, "imagenet": IMAGENET}
+# Statistics of the images on which the published ImageNet weights were trained.
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# The normalisations that a spec can name.
+NORMALISATIONS: dict[str, Normalisation | None] = {"none": None, "imagenet": IMAGENET}
 
 
-class Inputs:
-    """Brings batches to a device, as float32 and scaled.
+class Preprocessor:
+    """Copies mini-batches to a device as float32, and normalises them there.
 
-    >>> inputs = Inputs(torch.device("cpu"), Scale((0.5,), (0.25,)))
-    >>> inputs(torch.tensor([[0], [255]], dtype=torch.uint8)).tolist()
+    >>> preprocess = Preprocessor(torch.device("cpu"), Normalisation((0.5,), (0.25,)))
+    >>> preprocess(torch.tensor([[0], [255]], dtype=torch.uint8)).tolist()
     [[-2.0], [2.0]]
     """
 
-    def __init__(self, device: torch.device, scale: Scale | None = None) -> None:
+    def __init__(self, device: torch.device, normalisation: Normalisation | None = None) -> None:
         self._device = device
-        self._scale = scale
-        if scale is not None:
-            self._mean, self._sd = (torch.tensor(v, device=device) for v in (scale.mean, scale.sd))
+        self._normalisation = normalisation
+        if normalisation is not None:
+            self._mean, self._sd = (
+                torch.tensor(values, device=device)
+                for values in (normalisation.mean, normalisation.sd)
+            )
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         batch = batch.to(self._device)
         if batch.dtype == torch.uint8:
             batch = batch.float().div_(255)
-        if self._scale is not None:
-            batch = self._scaled(batch, len(self._scale.mean))
-        return _laid_out(batch)
+        if self._normalisation is not None:
+            batch = self._normalised(batch, len(self._normalisation.mean))
+        return _channels_last(batch)
 
     def batches(self, images: torch.Tensor, size: int) -> Iterable[torch.Tensor]:
-        """So many at a time, each brought over when it is its turn."""
+        """Split the images into mini-batches of this size, each prepared when it is needed."""
         ready = images.dtype == torch.float32 and images.device == self._device
-        if ready and self._scale is None:
-            # All at once: for tiny networks a call for each batch can be measured.
-            return torch.split(_laid_out(images), size)
+        if ready and self._normalisation is None:
+            # All at once: for tiny networks, a call for each mini-batch is measurable.
+            return torch.split(_channels_last(images), size)
         return map(self, torch.split(images, size))
 
-    def chunks(self, images: Images) -> Iterator[torch.Tensor]:
-        """All images in order, as many at a time as memory is good for."""
+    def chunks(self, images: ImageSequence) -> Iterator[torch.Tensor]:
+        """Yield all images in order, in chunks that bound the memory of a forward pass."""
         size = chunk_size(images[:1].shape[1:])
         for start in range(0, len(images), size):
-            yield self(pixels(images[start : start + size]))
+            yield self(image_tensor(images[start : start + size]))
 
-    def _scaled(self, batch: torch.Tensor, channels: int) -> torch.Tensor:
+    def _normalised(self, batch: torch.Tensor, channels: int) -> torch.Tensor:
         if batch.ndim < 2 or batch.shape[1] != channels:
             raise BadInput(
-                f"images of shape {tuple(batch.shape[1:])} cannot be scaled with {channels} means, "
-                f"one for each channel; load them with {channels} channels, or without a scale"
+                f"images of shape {tuple(batch.shape[1:])} cannot be normalised with {channels} "
+                f"means, one for each channel; load them with {channels} channels, or do not "
+                "normalise them"
             )
         shape = (channels, *[1] * (batch.ndim - 2))
         return (batch - self._mean.view(shape)) / self._sd.view(shape)
 
 
-def _laid_out(images: torch.Tensor) -> torch.Tensor:
-    """The colours of a pixel side by side: a CPU convolves and pools up to three times as fast."""
-    # `contiguous` would leave images of one channel as they are, and gain nothing.
+def _channels_last(images: torch.Tensor) -> torch.Tensor:
+    """Store the channels of a pixel side by side: CPUs convolve and pool up to 3 times faster."""
+    # `contiguous` would not change images of one channel, and gain nothing.
     return images.to(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
 def chunk_size(image_shape: tuple[int, ...]) -> int:
-    """How many images of this shape go through a network at once.
+    """Return how many images of this shape one forward pass may have.
 
     >>> chunk_size((1, 28, 28)), chunk_size((3, 64, 64)), chunk_size((3, 224, 224))
     (512, 128, 10)
     """
     size = math.prod(image_shape[1:])
-    return max(1, min(_MOST_IMAGES, _MOST_PIXELS // max(1, size)))
+    return max(1, min(_MAX_IMAGES, _MAX_PIXELS // max(1, size)))
 
 
-def pixels(images: Pixels) -> torch.Tensor:
-    """The images as they are stored: bytes remain bytes, everything else is float32."""
+def image_tensor(images: Pixels) -> torch.Tensor:
+    """Convert images to a tensor as they are stored: uint8, or else float32."""
     return tensor(images, _BYTE if images.dtype == _BYTE else np.float32)
 
 
 def tensor(array: Pixels, dtype: npt.DTypeLike) -> torch.Tensor:
-    # "W": torch warns of read-only arrays, so those are copied; all others are not.
+    """Convert an array to a tensor of this type, sharing memory if possible."""
+    # "W": torch warns about read-only arrays, so those are copied; all others are not.
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

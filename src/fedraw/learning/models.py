@@ -1,4 +1,4 @@
-"""The networks that a spec can name, and the place where a user's own is built."""
+"""The networks that a spec can name, and how they or a user's own network are built."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fedraw.errors import BadInput, nearest
 from fedraw.learning.resnet import resnet18
 
 Module = nn.Module
-# Shape of one image and number of classes -> a network that maps (n, *shape) to (n, classes).
+# Takes the shape of one image and the number of classes; returns a network that maps (n, *shape)
+# to (n, classes).
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 
 
 def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """One layer: a classifier for features that another network has computed.
+    """Build one linear layer: a classifier for features that another network has computed.
 
     >>> sum(p.numel() for p in linear((512,), 10).parameters())
     5130
@@ -29,7 +30,7 @@ def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """One hidden layer of 64 units: small, and enough for 8x8 digits.
+    """Build a network with one hidden layer of 64 units, enough for 8x8 digits.
 
     >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
     4810
@@ -40,7 +41,7 @@ def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 3x3 convolutions (32, 64), each halving the image, then 128 units; no batch norm.
+    """Build two 3x3 convolutions (32 and 64 maps) with pooling, then 128 units; no batch norm.
 
     >>> cnn((1, 28, 28), 47)(torch.zeros(5, 1, 28, 28)).shape
     torch.Size([5, 47])
@@ -49,7 +50,7 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The same with half of everything: 16 and 32 maps, then 64 units.
+    """Build `cnn` at half the width: 16 and 32 maps, then 64 units.
 
     >>> sum(p.numel() for p in cnn_small((1, 28, 28), 10).parameters())
     105866
@@ -74,9 +75,9 @@ def build(
     rng: np.random.Generator,
     stem: str | None = None,
 ) -> nn.Module:
-    """A network with weights drawn from `rng`; torch's global generator is left as it was.
+    """Build a network with weights drawn from `rng`, without changing torch's global generator.
 
-    `model` is a name from MODELS or any factory of the same form; `stem` is for 'resnet18' alone.
+    `model` is a name in MODELS or a factory with the same signature; `stem` is for 'resnet18' only.
 
     >>> small = build(lambda shape, classes: nn.Linear(*shape, classes), (4,), 3,
     ...               np.random.default_rng(0))
@@ -99,24 +100,27 @@ def _factory(model: str | ModelFactory, stem: str | None) -> ModelFactory:
     if not isinstance(model, str) or model not in _WITH_STEM:
         name: Any = model if isinstance(model, str) else getattr(model, "__name__", "of your own")
         raise BadInput(
-            f"stem = {stem!r}, and model {name!r} has none; leave it out, or use model "
+            f"stem = {stem!r}, but model {name!r} has no stem; leave it out, or use model "
             f"{' or '.join(map(repr, _WITH_STEM))}"
         )
     return partial(_WITH_STEM[model], stem=stem)
 
 
 def _check_output(module: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """One blank image now saves an obscure error in the middle of a run."""
+    """Try one blank image now, to avoid an obscure error in the middle of a run."""
     module.eval()
     try:
         with torch.no_grad():
             shape = tuple(module(torch.zeros(1, *input_shape)).shape)
     except RuntimeError as error:
-        raise BadInput(f"the model does not take images of shape {input_shape}: {error}") from error
+        raise BadInput(
+            f"the model does not accept images of shape {input_shape} ({error}); change the model, "
+            "or reshape the images"
+        ) from error
     if shape != (1, classes):
         raise BadInput(
-            f"the model turns one image into {shape}, and (1, {classes}) is needed: "
-            "one score for each class"
+            f"the model maps one image to shape {shape}, not (1, {classes}); "
+            "let its last layer return one score for each class"
         )
     module.train()
 
@@ -142,6 +146,5 @@ def _cnn(
 
 
 def _halving(channels: int, filters: int) -> tuple[nn.Module, ...]:
-    # The largest first, then what is positive of it: the same values as the other way round, and
-    # the same gradients, from a quarter of the elements.
+    # Pooling before the ReLU gives the same values and gradients with a quarter of the elements.
     return nn.Conv2d(channels, filters, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()

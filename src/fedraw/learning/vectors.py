@@ -1,4 +1,4 @@
-"""Where torch ends: a module seen as one flat vector."""
+"""Converts between torch modules and flat model vectors, the form used outside `learning`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _CPU = torch.device("cpu")
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Trainable parameters in the module's order, then what gradients do not move.
+    """Return where each tensor of a module is in its vector.
 
-    That second part is batch norm's running mean and variance and whatever a user has frozen.
-    Integer buffers are left out. A tied parameter has one place, under the first of its names.
+    Trainable parameters come first, in the module's order. Then come tensors that gradients do not
+    change: frozen parameters, and the running mean and variance of batch norm. Integer buffers are
+    left out. A tied parameter has one place, under the first of its names.
 
     >>> layout = layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> layout.parameter_count, [s.name for s in layout.segments][-2:]
@@ -32,7 +33,7 @@ def layout_of(module: nn.Module) -> Layout:
 
 
 def to_vector(module: nn.Module) -> Vector:
-    """A copy of the module's state in the order of `layout_of`.
+    """Copy the module's state into a vector, in the order of `layout_of`.
 
     >>> to_vector(nn.BatchNorm1d(2, affine=False)).tolist()
     [0.0, 0.0, 1.0, 1.0]
@@ -43,11 +44,12 @@ def to_vector(module: nn.Module) -> Vector:
 
 
 class FlatModule:
-    """A module whose state lives in one flat tensor, and whose gradients live in another.
+    """A module whose state is one flat tensor, and whose gradients are another.
 
-    The module's own tensors become views, so to load a vector is one copy, to read it another, and
-    a step of SGD is one operation whatever the number of layers. The module is changed in place:
-    bind it to one FlatModule only. On another device than the cpu a host copy stands in between.
+    The module's own tensors become views of them. Loading or reading a vector is therefore one
+    copy, and a step of SGD is one operation, whatever the number of layers. The module is changed
+    in place, so bind it to one FlatModule only. On a device other than the CPU, vectors pass
+    through a copy on the host.
 
     >>> flat = FlatModule(nn.Linear(2, 1))
     >>> flat.load(np.array([1, 2, 3], dtype=np.float32))
@@ -59,7 +61,7 @@ class FlatModule:
         self.layout = layout_of(module)
         self.flat = torch.from_numpy(to_vector(module)).to(device)
         self.grad = torch.zeros(self.layout.parameter_count, device=device)
-        self._host = self.flat.cpu()  # on the cpu this is `flat` itself: nothing is copied twice
+        self._host = self.flat.cpu()  # on the CPU this is `flat` itself, without a copy
         self._array: Vector = self._host.numpy()
         self.module = module.to(device)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -72,24 +74,24 @@ class FlatModule:
 
     @property
     def parameters(self) -> torch.Tensor:
-        """The trainable slice of `flat`: what `grad` is the gradient of."""
+        """The trainable part of `flat`, of which `grad` is the gradient."""
         return self.flat[self.layout.parameters]
 
     def load(self, vector: Vector) -> None:
-        """Take over a vector's values; counters go back to what they were at first."""
+        """Load the values of a vector, and reset counters to their first values."""
         if vector.shape != self._array.shape:
             raise BadInput(
                 f"a vector of shape {vector.shape} does not fit this model of {self.layout.size} "
-                "values; was it trained with another model?"
+                "values; give a vector of the same model"
             )
         np.copyto(self._array, vector)
         self.flat.copy_(self._host)
-        # Without this, batch norm with momentum=None would remember the previous client.
+        # Without this, batch norm with momentum=None would depend on the previous client.
         for buffer, first in self._counters:
             buffer.copy_(first)
 
     def vector(self) -> Vector:
-        """A fresh copy of the current values."""
+        """Return a copy of the current values."""
         self._host.copy_(self.flat)
         return self._array.copy()
 
@@ -118,15 +120,17 @@ def _check(tensors: Named) -> None:
     for name, tensor in tensors:
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             raise BadInput(
-                f"tensor {name!r} is {tensor.dtype} on {tensor.device}, and a model's vector holds "
+                f"tensor {name!r} is {tensor.dtype} on {tensor.device}, but a model vector has "
                 "torch.float32 on the cpu; convert the module with .float().cpu()"
             )
         if is_lazy(tensor):
-            raise BadInput(f"tensor {name!r} has no shape yet; run one batch through the module")
+            raise BadInput(
+                f"tensor {name!r} has no shape yet; run one batch through the module first"
+            )
         first = places.setdefault(tensor.data_ptr(), name) if tensor.numel() else name
         if first != name:
             raise BadInput(
-                f"tensors {first!r} and {name!r} share memory but are two tensors; "
+                f"tensors {first!r} and {name!r} share memory but are two different tensors; "
                 "tie them by giving both modules the same Parameter"
             )
     if not tensors:

@@ -1,34 +1,44 @@
-"""Weights from a file: a published checkpoint, or the model that an earlier run ended with.
+"""Loads weights from a file: a published checkpoint, or the final model of an earlier run.
 
-All of the module's tensors must be in the file, and nothing else may be. One thing is free: the
-classifier head, which stays as it was where the file has none or one for other classes.
+The file must have all tensors of the module and no others. The classifier head is an exception: it
+stays as it is if the file has none, or one for another number of classes. Files are read without
+running any code in them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import re
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
 from torch import nn
 
+from fedraw.core.text import several
 from fedraw.errors import BadInput
-from fedraw.learning.tensor_files import Tensors, read_tensors, some
 from fedraw.learning.vectors import layout_of
+
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What became of a file.
+class LoadedWeights:
+    """What was loaded from a file.
 
-    >>> print(Loaded("resnet18.pth", 100, ("fc.weight", "fc.bias")))
+    >>> print(LoadedWeights("resnet18.pth", 100, ("fc.weight", "fc.bias")))
     resnet18.pth: 100 tensors loaded; new: fc.weight, fc.bias
     """
 
     file: str
     loaded: int
     new: tuple[str, ...] = ()  # tensors of the head that are not from the file
-    ignored: tuple[str, ...] = ()  # in the file, and of no use here: counters, another head
+    ignored: tuple[str, ...] = ()  # tensors of the file that are not used: counters, another head
     sha256: str = ""
 
     def __str__(self) -> str:
@@ -36,8 +46,17 @@ class Loaded:
         return f"{self.file}: {self.loaded} tensors loaded{new}"
 
 
-def load_weights(module: nn.Module, path: Path | str) -> Loaded:
-    """Fill the module from a .pth, .pt or .safetensors file; on an error it is left as it was."""
+@dataclass(frozen=True, eq=False)
+class TensorFile:
+    """The tensors of a file by name, and the names of tensors that are not floating point."""
+
+    floats: Tensors
+    counters: tuple[str, ...]
+    sha256: str
+
+
+def load_weights(module: nn.Module, path: Path | str) -> LoadedWeights:
+    """Load a .pth, .pt or .safetensors file into the module; on an error, it stays unchanged."""
     path = Path(path)
     file = read_tensors(path)
     wanted, floats = _wanted(module), file.floats
@@ -51,7 +70,16 @@ def load_weights(module: nn.Module, path: Path | str) -> Loaded:
         for name, value in values.items():
             wanted[name].copy_(value)
     unused = [name for name in floats if name not in values]
-    return Loaded(path.name, len(chosen), new, (*file.counters, *unused), file.sha256)
+    return LoadedWeights(path.name, len(chosen), new, (*file.counters, *unused), file.sha256)
+
+
+def read_tensors(path: Path) -> TensorFile:
+    """Read a .safetensors file, or a .pth or .pt file of tensors, also under 'state_dict'."""
+    content = _content(path)
+    named = _named(_tensors(content, path), path)
+    floats = {name: value for name, value in named.items() if value.is_floating_point()}
+    counters = tuple(name for name in named if name not in floats)
+    return TensorFile(floats, counters, hashlib.sha256(content).hexdigest())
 
 
 def _wanted(module: nn.Module) -> Tensors:
@@ -60,7 +88,7 @@ def _wanted(module: nn.Module) -> Tensors:
 
 
 def _new_head(module: nn.Module, floats: Tensors) -> tuple[str, ...]:
-    """The names of the module's head, where the file has none, or one with other classes."""
+    """Return the names of the module's head if the file has none, or one for other classes."""
     layout = layout_of(module)
     head = [segment for segment in (layout.head_weight, layout.head_bias) if segment is not None]
     found = [segment for segment in head if segment.name in floats]
@@ -73,7 +101,7 @@ def _new_head(module: nn.Module, floats: Tensors) -> tuple[str, ...]:
 
 
 def _foreign_head(wanted: Tensors, floats: Tensors) -> list[str]:
-    """A matrix, and the bias to it, in a file for a module that has no matrix: a backbone."""
+    """Return the names of a head in the file if the module, a backbone, has none."""
     extra = {name: floats[name] for name in floats if name not in wanted}
     matrices = [tensor for tensor in extra.values() if tensor.ndim == 2]
     if len(matrices) != 1 or len(extra) > 2 or any(t.ndim == 2 for t in wanted.values()):
@@ -85,12 +113,12 @@ def _foreign_head(wanted: Tensors, floats: Tensors) -> list[str]:
 def _refuse_names(
     wanted: Tensors, floats: Tensors, free: set[str], module: nn.Module, path: Path
 ) -> None:
-    saved = module.state_dict().keys()  # without buffers that are not kept, with all tied names
+    saved = module.state_dict().keys()  # without non-persistent buffers, with all tied names
     missing = [name for name in wanted if name in saved and name not in {*floats, *free}]
     unknown = [name for name in floats if name not in {*wanted, *saved, *free}]
     if missing or unknown:
-        lacks = f"lacks {some(missing)}" if missing else ""
-        has = f"has {some(unknown)}, which the model has not" if unknown else ""
+        lacks = f"lacks {several(missing)}" if missing else ""
+        has = f"has {several(unknown)}, which the model lacks" if unknown else ""
         raise BadInput(
             f"{path} {' and '.join(filter(None, (lacks, has)))}; give a file of the same model"
         )
@@ -100,7 +128,7 @@ def _fitting(name: str, found: torch.Tensor, wanted: torch.Tensor, path: Path) -
     shapes = tuple(found.shape), tuple(wanted.shape)
     if shapes[0] != shapes[1]:
         raise BadInput(
-            f"{name} is {shapes[0]} in {path}, and {shapes[1]} in this model; {_remedy(*shapes)}"
+            f"{name} is {shapes[0]} in {path}, but {shapes[1]} in this model; {_remedy(*shapes)}"
         )
     value = found.float()
     if not bool(torch.isfinite(value).all()):
@@ -115,3 +143,64 @@ def _remedy(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     if len(found) == len(wanted) == 4 and found[1] != wanted[1]:
         return f"load images with {found[1]} channels, not {wanted[1]}, or other weights"
     return "give a file of the same model, for images of the same size"
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix not in (".pth", ".pt", ".safetensors"):
+        raise BadInput(f"weights {path}: the file must end in .pth, .pt or .safetensors")
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise BadInput(
+            f"weights {path} cannot be read ({problem.strerror}); give the path of a file"
+        ) from None
+
+
+def _tensors(content: bytes, path: Path) -> Mapping[Any, Any]:
+    """Return the content of the file by name, without running any code in it."""
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns about a file before it refuses it
+            found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as problem:  # random bytes may raise anything
+        raise _refusal(path, str(problem)) from None
+    return _unwrapped(found, path)
+
+
+def _refusal(path: Path, problem: str) -> BadInput:
+    # Torch's own message is not shown, because it explains how to run the code anyway.
+    code = re.search(r"GLOBAL ([\w.]+)", problem)
+    if code is None:
+        return BadInput(f"{path} is not a complete checkpoint; get the file again")
+    return BadInput(
+        f"{path} asks to run code when it is loaded ({code[1]}), and was refused; save only "
+        "tensors, with torch.save(module.state_dict(), …) or as .safetensors"
+    )
+
+
+def _unwrapped(found: Any, path: Path) -> Mapping[Any, Any]:
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]
+    if not isinstance(found, Mapping):
+        raise BadInput(
+            f"{path} contains a {type(found).__name__}, not named tensors; save module.state_dict()"
+        )
+    return found
+
+
+def _named(found: Mapping[Any, Any], path: Path) -> Tensors:
+    """Return all tensors by name, without the prefix "module." of multi-device training."""
+    strange = [str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)]
+    if strange or not found:
+        raise BadInput(
+            f"{path} has entries that are not tensors: {several(strange)}; save "
+            "module.state_dict(), alone or under the key 'state_dict'"
+            if strange
+            else f"{path} has no tensors; save module.state_dict()"
+        )
+    named = {str(name): value for name, value in found.items()}
+    if all(name.startswith("module.") for name in named):
+        return {name.removeprefix("module."): value for name, value in named.items()}
+    return named

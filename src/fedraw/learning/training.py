@@ -1,4 +1,4 @@
-"""What a client does with the model it was handed: a few epochs of mini-batch SGD."""
+"""Local training and evaluation of one model: a few epochs of mini-batch SGD on a client's data."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
 from fedraw.learning.device import device_of, make_repeatable, seeded
-from fedraw.learning.inputs import Images, Inputs, Pixels, Scale, pixels, tensor
+from fedraw.learning.inputs import (
+    ImageSequence,
+    Normalisation,
+    Pixels,
+    Preprocessor,
+    image_tensor,
+    tensor,
+)
 from fedraw.learning.vectors import FlatModule
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class LocalSGD:
-    """v ← momentum · v + g + weight_decay · x;  x ← x − lr · v, with v = 0 at the start."""
+class SGD:
+    """Settings of local training with mini-batch SGD.
+
+    A step with the gradient g of the parameters x is
+
+        v ← momentum · v + g + weight_decay · x,    x ← x − lr · v,
+
+    and v = 0 at the start of each local training. The samples are shuffled in each epoch, and the
+    last, smaller mini-batch is kept.
+    """
 
     epochs: int = 1
     batch: int = 32
@@ -44,14 +59,15 @@ class LocalSGD:
 
 
 class Trainer:
-    """Trains and evaluates vectors with one module, of which it keeps a private copy.
+    """Trains and evaluates model vectors with a private copy of one module.
 
-    What it returns depends on its arguments alone, never on what it did before, bit for bit on the
-    cpu. For this it sets torch to one thread (with more, the bits change) and resets all hidden
-    state. Vectors and images stay on the host; `device` is where the module lives and where each
-    batch is brought. Images are float32, or uint8, which become 0..1; `scale` then applies to both.
+    The results depend only on the arguments of a call, never on earlier calls; on the CPU they are
+    identical bit for bit. To this end the trainer sets torch to one thread (with more threads the
+    bits change) and resets all hidden state. Vectors and images stay on the host. The module is on
+    `device`, and each mini-batch is copied there. Images are float32, or uint8, which is converted
+    to 0..1; `normalisation` is then applied to both.
 
-    >>> trainer = Trainer(nn.Linear(1, 2), LocalSGD(epochs=20, lr=1.0))
+    >>> trainer = Trainer(nn.Linear(1, 2), SGD(epochs=20, lr=1.0))
     >>> images, labels = np.array([[-1], [1]], dtype=np.float32), np.array([0, 1])
     >>> start = np.zeros(trainer.layout.size, dtype=np.float32)
     >>> trained = trainer.train(start, images, labels, np.random.default_rng(0))
@@ -62,28 +78,29 @@ class Trainer:
     def __init__(
         self,
         module: nn.Module,
-        settings: LocalSGD,
+        settings: SGD,
         *,
         device: str = "cpu",
-        scale: Scale | None = None,
+        normalisation: Normalisation | None = None,
     ) -> None:
         self.settings = settings
         self._device = device_of(device)
         make_repeatable(self._device)
-        self._inputs = Inputs(self._device, scale)
+        self._preprocess = Preprocessor(self._device, normalisation)
         self._model = FlatModule(copy.deepcopy(module).train(), self._device)
 
     def __reduce__(self) -> NoReturn:
         # A pickled copy would lose the views that tie the module to its flat vector.
-        raise TypeError("a Trainer cannot be pickled; make one in the process that uses it")
+        raise TypeError("a Trainer cannot be pickled; create one in the process that uses it")
 
     @property
     def module(self) -> nn.Module:
-        """To look at; its values are those of whatever was trained last."""
+        """The module, for inspection; its values are those of the last training or evaluation."""
         return self._model.module
 
     @property
     def layout(self) -> Layout:
+        """Where each tensor of the module is in a model vector."""
         return self._model.layout
 
     def train(
@@ -94,13 +111,13 @@ class Trainer:
         rng: np.random.Generator,
         proximal: float = 0.0,
     ) -> Vector:
-        """A new vector, `start` after some epochs on these samples; NaN is returned as it is.
+        """Train the model `start` on these samples and return it as a new vector.
 
-        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. The samples are shuffled in each epoch
-        and the last, smaller mini-batch is kept. Dropout and the like draw from `rng` as well.
+        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. Shuffling, dropout and the like draw
+        from `rng`. A training that diverges returns NaN.
         """
-        _require(len(images) > 0, "samples", 0, "1 or more")
-        self._ready(start, training=True)
+        _require_samples(len(images))
+        self._load(start, training=True)
         with seeded(self._device, int(rng.integers(2**63))):
             try:
                 self._descend(self._batches(images, labels, rng), proximal)
@@ -111,28 +128,28 @@ class Trainer:
                 raise
         return self._model.vector()
 
-    def mean_loss(self, vector: Vector, images: Images, labels: Ints) -> float:
-        """Mean cross-entropy over all samples, in evaluation mode."""
-        _require(len(images) > 0, "samples", 0, "1 or more")
+    def mean_loss(self, vector: Vector, images: ImageSequence, labels: Ints) -> float:
+        """Return the mean cross-entropy over all samples, in evaluation mode."""
+        _require_samples(len(images))
         scores = torch.cat(self._scores(vector, images))
         return functional.cross_entropy(scores, tensor(labels, np.int64)).item()
 
-    def predict(self, vector: Vector, images: Images) -> Ints:
-        """The most likely label of each image, in evaluation mode."""
+    def predict(self, vector: Vector, images: ImageSequence) -> Ints:
+        """Return the most likely label of each image, in evaluation mode."""
         labels = [scores.argmax(dim=1).numpy() for scores in self._scores(vector, images)]
         return np.concatenate([np.empty(0, np.int64), *labels])
 
-    def _ready(self, vector: Vector, *, training: bool) -> None:
+    def _load(self, vector: Vector, *, training: bool) -> None:
         self._model.load(vector)
         if self._model.module.training is not training:
             self._model.module.train(training)
 
     def _batches(self, images: Pixels, labels: Ints, rng: np.random.Generator) -> Iterator[Batch]:
-        size = min(self.settings.batch, len(images))  # torch takes no size beyond 64 bits
+        size = min(self.settings.batch, len(images))  # torch accepts no size above 64 bits
         for _ in range(self.settings.epochs):
-            # One shuffled copy and views of it: quicker than gathering each mini-batch.
+            # One shuffled copy and views of it are faster than gathering each mini-batch.
             order = rng.permutation(len(images))
-            shuffled = self._inputs.batches(pixels(images.take(order, 0)), size)
+            shuffled = self._preprocess.batches(image_tensor(images.take(order, 0)), size)
             targets = tensor(labels.take(order), np.int64).to(self._device)
             yield from zip(shuffled, torch.split(targets, size), strict=True)
 
@@ -150,7 +167,7 @@ class Trainer:
                 torch._foreach_add_(parameters, gradients, alpha=-lr)
 
     def _descend_with_terms(self, batches: Iterator[Batch], proximal: float) -> None:
-        """All of it on one flat gradient, to which the terms are added."""
+        """Descend with momentum, weight decay or a proximal term, added to one flat gradient."""
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
         momentum, decay, lr = self.settings.momentum, self.settings.weight_decay, self.settings.lr
         start = x.clone() if proximal else x
@@ -168,19 +185,39 @@ class Trainer:
             x.add_(velocity, alpha=-lr)
 
     @torch.no_grad()
-    def _scores(self, vector: Vector, images: Images) -> list[torch.Tensor]:
-        self._ready(vector, training=False)
-        return [self._model.module(chunk).cpu() for chunk in self._inputs.chunks(images)]
+    def _scores(self, vector: Vector, images: ImageSequence) -> list[torch.Tensor]:
+        self._load(vector, training=False)
+        return [self._model.module(chunk).cpu() for chunk in self._preprocess.chunks(images)]
 
     def _explain(self, error: ValueError, samples: int) -> None:
+        """Raise BadInput if a mini-batch of one sample may be the cause of the error."""
         batch = self.settings.batch
+        if samples == 1:
+            raise BadInput(
+                "a client has only 1 sample, and this model cannot train on a single sample "
+                f"({error}); give each client 2 or more, or use a model without batch norm"
+            ) from error
         if (samples - 1) % batch == 0:
             raise BadInput(
-                f"batch = {batch} leaves a mini-batch with one of the {samples} samples, and this "
-                f"model cannot train on one; choose another batch size ({error})"
+                f"batch = {batch} leaves a mini-batch of 1 of a client's {samples} samples, and "
+                f"this model cannot train on a single sample ({error}); use for example batch = "
+                f"{usable_batch(samples, batch)}"
             ) from error
+
+
+def usable_batch(samples: int, batch: int) -> int:
+    """Return the smallest size above `batch` that leaves no mini-batch of a single sample.
+
+    >>> usable_batch(17, 16), usable_batch(33, 16), usable_batch(5, 1)
+    (17, 17, 3)
+    """
+    return next(size for size in range(batch + 1, max(batch, samples) + 2) if samples % size != 1)
 
 
 def _require(holds: bool, key: str, value: float, wanted: str) -> None:
     if not holds:
-        raise BadInput(f"{key} = {value!r} is no way to train; it must be {wanted}")
+        raise BadInput(f"{key} = {value!r} is not possible; it must be {wanted}")
+
+
+def _require_samples(count: int) -> None:
+    _require(count > 0, "samples", count, "1 or more")

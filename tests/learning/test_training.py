@@ -18,17 +18,17 @@ from torch.nn import functional
 
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
-from fedraw.learning.local_sgd import LocalSGD, Trainer
 from fedraw.learning.models import build
+from fedraw.learning.training import SGD, Trainer
 from fedraw.learning.vectors import to_vector
 
 SAMPLES = 41
 SETTINGS = [
-    LocalSGD(),
-    LocalSGD(epochs=3, batch=16),
-    LocalSGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
-    LocalSGD(epochs=2, batch=64, weight_decay=0.01),
-    LocalSGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
+    SGD(),
+    SGD(epochs=3, batch=16),
+    SGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
+    SGD(epochs=2, batch=64, weight_decay=0.01),
+    SGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
 ]
 
 
@@ -56,7 +56,7 @@ def dropping() -> nn.Module:
     return nn.Sequential(mlp(), nn.Dropout(0.5))
 
 
-def plain_loop(module: nn.Module, settings: LocalSGD, seed: int, n: int = SAMPLES) -> Vector:
+def plain_loop(module: nn.Module, settings: SGD, seed: int, n: int = SAMPLES) -> Vector:
     """The same training as torch's users write it."""
     images, labels = (torch.from_numpy(array) for array in samples(n))
     module = copy.deepcopy(module)
@@ -78,7 +78,7 @@ def plain_loop(module: nn.Module, settings: LocalSGD, seed: int, n: int = SAMPLE
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_training_equals_torchs_own_sgd(settings: LocalSGD) -> None:
+def test_training_equals_torchs_own_sgd(settings: SGD) -> None:
     module = mlp()
     ours = Trainer(module, settings).train(to_vector(module), *samples(), rng(5))
     assert np.abs(ours - to_vector(module)).max() > 1e-3
@@ -89,14 +89,14 @@ def test_training_equals_torchs_own_sgd(settings: LocalSGD) -> None:
 def test_a_batch_beyond_all_samples_is_all_samples(batch: int) -> None:
     module = mlp()
     whole, huge = (
-        Trainer(module, LocalSGD(epochs=2, batch=size)).train(to_vector(module), *samples(), rng(5))
+        Trainer(module, SGD(epochs=2, batch=size)).train(to_vector(module), *samples(), rng(5))
         for size in (SAMPLES, batch)
     )
     assert huge.tobytes() == whole.tobytes()
 
 
 def test_batch_norm_trains_as_in_torch_statistics_included() -> None:
-    module, settings = normed(), LocalSGD(epochs=2, batch=20)
+    module, settings = normed(), SGD(epochs=2, batch=20)
     images, labels = samples(40)
     trainer = Trainer(module, settings)
     ours = trainer.train(to_vector(module), images, labels, rng(5))
@@ -107,7 +107,7 @@ def test_batch_norm_trains_as_in_torch_statistics_included() -> None:
 @pytest.mark.parametrize("module", [mlp(), normed(), normed(momentum=None), dropping()])
 def test_a_training_does_not_depend_on_those_before(module: nn.Module) -> None:
     images, labels = samples(40)
-    start, settings = to_vector(module), LocalSGD(epochs=2, batch=16, momentum=0.9)
+    start, settings = to_vector(module), SGD(epochs=2, batch=16, momentum=0.9)
     fresh = Trainer(module, settings).train(start, images, labels, rng(3))
     used = Trainer(module, settings)
     used.train(fresh, images[::-1], labels, rng(4))
@@ -118,7 +118,7 @@ def test_a_training_does_not_depend_on_those_before(module: nn.Module) -> None:
 
 def test_dropout_draws_from_the_generator() -> None:
     # One batch of all samples: the order hardly matters, the masks do.
-    trainer = Trainer(dropping(), LocalSGD(batch=SAMPLES))
+    trainer = Trainer(dropping(), SGD(batch=SAMPLES))
     start = to_vector(dropping())
     first, other = (trainer.train(start, *samples(), rng(seed)) for seed in (0, 1))
     assert np.abs(first - other).max() > 1e-3
@@ -126,7 +126,7 @@ def test_dropout_draws_from_the_generator() -> None:
 
 def test_torchs_global_generator_is_left_alone() -> None:
     before = torch.random.get_rng_state()
-    Trainer(dropping(), LocalSGD()).train(to_vector(mlp()), *samples(), rng())
+    Trainer(dropping(), SGD()).train(to_vector(mlp()), *samples(), rng())
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -135,7 +135,7 @@ def test_neither_the_start_nor_the_samples_nor_the_module_change() -> None:
     start, (images, labels) = to_vector(module), samples()
     for array in (start, images, labels):
         array.setflags(write=False)
-    trainer = Trainer(module, LocalSGD())
+    trainer = Trainer(module, SGD())
     first = trainer.train(start, images, labels, rng())
     kept = first.copy()
     trainer.train(start, images, labels, rng(1))
@@ -148,7 +148,7 @@ def test_neither_the_start_nor_the_samples_nor_the_module_change() -> None:
 def test_frozen_parameters_stay_even_with_weight_decay() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
     module[1].requires_grad_(False)
-    trainer = Trainer(module, LocalSGD(weight_decay=0.1))
+    trainer = Trainer(module, SGD(weight_decay=0.1))
     start = to_vector(module)
     trained = trainer.train(start, *samples(), rng(), proximal=1.0)
     moved = trained != start
@@ -162,7 +162,7 @@ def test_a_proximal_term_pulls_towards_the_start() -> None:
     module = nn.Linear(1, 2, bias=False)
     one, label = np.ones((1, 1), dtype=np.float32), np.array([0])
     start = np.zeros(2, dtype=np.float32)
-    trainer = Trainer(module, LocalSGD(epochs=2, batch=1, lr=1.0))
+    trainer = Trainer(module, SGD(epochs=2, batch=1, lr=1.0))
 
     def after_two_steps(pull: float) -> float:
         return 0.5 + (1 - 1 / (1 + math.exp(-1))) - pull * 0.5
@@ -174,7 +174,7 @@ def test_a_proximal_term_pulls_towards_the_start() -> None:
 
 
 def test_a_strong_pull_keeps_the_model_near_its_start() -> None:
-    trainer, start = Trainer(mlp(), LocalSGD(epochs=20, lr=0.1)), to_vector(mlp())
+    trainer, start = Trainer(mlp(), SGD(epochs=20, lr=0.1)), to_vector(mlp())
 
     def way(pull: float) -> float:
         trained = trainer.train(start, *samples(), rng(), proximal=pull)
@@ -184,7 +184,7 @@ def test_a_strong_pull_keeps_the_model_near_its_start() -> None:
 
 
 def test_mean_loss_and_prediction_by_hand() -> None:
-    trainer = Trainer(nn.Linear(1, 2), LocalSGD())
+    trainer = Trainer(nn.Linear(1, 2), SGD())
     vector = np.array([1, -1, 0, 0], dtype=np.float32)  # scores (x, -x)
     images = np.array([[2], [-1]], dtype=np.float32)
     assert trainer.predict(vector, images).tolist() == [0, 1]
@@ -194,7 +194,7 @@ def test_mean_loss_and_prediction_by_hand() -> None:
 
 def test_evaluation_is_chunked_without_a_seam() -> None:
     images, labels = samples(1100)
-    trainer, vector = Trainer(mlp(), LocalSGD()), to_vector(mlp())
+    trainer, vector = Trainer(mlp(), SGD()), to_vector(mlp())
     with torch.no_grad():
         scores = mlp()(torch.from_numpy(images))
     predictions = trainer.predict(vector, images)
@@ -207,7 +207,7 @@ def test_evaluation_is_chunked_without_a_seam() -> None:
 def test_evaluation_uses_the_statistics_and_drops_nothing() -> None:
     images, _ = samples()
     for module in (normed(), dropping()):
-        trainer, vector = Trainer(module, LocalSGD()), to_vector(module)
+        trainer, vector = Trainer(module, SGD()), to_vector(module)
         whole = trainer.predict(vector, images)
         single = [int(trainer.predict(vector, image[None])[0]) for image in images]
         assert whole.tolist() == single
@@ -215,12 +215,12 @@ def test_evaluation_uses_the_statistics_and_drops_nothing() -> None:
 
 def test_no_images_have_no_predictions() -> None:
     images, _ = samples()
-    predictions = Trainer(mlp(), LocalSGD()).predict(to_vector(mlp()), images[:0])
+    predictions = Trainer(mlp(), SGD()).predict(to_vector(mlp()), images[:0])
     assert (predictions.shape, predictions.dtype) == ((0,), np.dtype(np.int64))
 
 
 def test_a_diverging_training_returns_what_it_came_to() -> None:
-    trainer = Trainer(mlp(), LocalSGD(epochs=5, lr=1e30))
+    trainer = Trainer(mlp(), SGD(epochs=5, lr=1e30))
     assert np.isnan(trainer.train(to_vector(mlp()), *samples(), rng())).any()
 
 
@@ -232,13 +232,13 @@ def test_a_fresh_process_gives_the_same_bytes() -> None:
 
 
 def test_one_thread_only() -> None:
-    Trainer(mlp(), LocalSGD())
+    Trainer(mlp(), SGD())
     assert torch.get_num_threads() == 1
 
 
 def test_a_trainer_stays_in_its_process() -> None:
-    with pytest.raises(TypeError, match="make one in the process"):
-        pickle.dumps(Trainer(mlp(), LocalSGD()))
+    with pytest.raises(TypeError, match="create one in the process"):
+        pickle.dumps(Trainer(mlp(), SGD()))
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ def test_a_trainer_stays_in_its_process() -> None:
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        LocalSGD(**settings)
+        SGD(**settings)
 
 
 def test_a_client_without_samples_is_refused() -> None:
     images, labels = samples()
-    trainer, vector = Trainer(mlp(), LocalSGD()), to_vector(mlp())
+    trainer, vector = Trainer(mlp(), SGD()), to_vector(mlp())
     with pytest.raises(BadInput, match="samples = 0"):
         trainer.train(vector, images[:0], labels[:0], rng())
     with pytest.raises(BadInput, match="samples = 0"):
@@ -268,6 +268,11 @@ def test_a_client_without_samples_is_refused() -> None:
 
 
 def test_batch_norm_on_a_single_sample_is_explained() -> None:
-    trainer = Trainer(normed(), LocalSGD(batch=20))
-    with pytest.raises(BadInput, match="batch = 20 leaves a mini-batch with one of the 41 samples"):
+    trainer = Trainer(normed(), SGD(batch=20))
+    with pytest.raises(
+        BadInput, match=r"of 1 of a client's 41 samples.*use for example batch = 21"
+    ):
         trainer.train(to_vector(normed()), *samples(), rng())
+    images, labels = samples()
+    with pytest.raises(BadInput, match=r"only 1 sample.*give each client 2 or more"):
+        trainer.train(to_vector(normed()), images[:1], labels[:1], rng())

@@ -20,19 +20,19 @@ from torch.nn.utils import parametrizations
 
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
-from fedraw.learning.inputs import Scale
-from fedraw.learning.local_sgd import LocalSGD, Trainer
+from fedraw.learning.batched import BatchedClient, BatchedTrainer, ClientSamples
+from fedraw.learning.inputs import Normalisation
 from fedraw.learning.models import ModelFactory, build
-from fedraw.learning.stacked import Client, Samples, StackedTrainer
+from fedraw.learning.training import SGD, Trainer
 from fedraw.learning.vectors import layout_of, to_vector
 
 SIZES = (41, 1, 16, 90, 7, 33)  # of clients, at a batch of 16: none, one and many full ones
 SETTINGS = [
-    LocalSGD(),
-    LocalSGD(epochs=3, batch=16),
-    LocalSGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
-    LocalSGD(epochs=2, batch=500, weight_decay=0.01),
-    LocalSGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
+    SGD(),
+    SGD(epochs=3, batch=16),
+    SGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
+    SGD(epochs=2, batch=500, weight_decay=0.01),
+    SGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
 ]
 
 
@@ -68,19 +68,19 @@ class Federation:
     def __init__(
         self,
         module: nn.Module,
-        wanted: LocalSGD,
+        wanted: SGD,
         sizes: Sequence[int] = SIZES,
         images: npt.NDArray[Any] | None = None,
-        scale: Scale | None = None,
+        normalisation: Normalisation | None = None,
     ) -> None:
         ends = np.cumsum([0, *sizes]).tolist()
         self.rows = [slice(a, b) for a, b in pairwise(ends)]
         self.images = rng(1).random((ends[-1], 1, 8, 8), np.float32) if images is None else images
         classes = layout_of(module).segments[-1].shape[0]
         self.labels: Ints = rng(2).integers(classes, size=ends[-1])
-        samples = Samples(self.read, self.labels, self.images.shape[1:], max(sizes))
-        self.stacked = StackedTrainer(module, wanted, samples, scale)
-        self.alone = Trainer(module, wanted, scale=scale)
+        samples = ClientSamples(self.read, self.labels, self.images.shape[1:], max(sizes))
+        self.stacked = BatchedTrainer(module, wanted, samples, normalisation)
+        self.alone = Trainer(module, wanted, normalisation=normalisation)
         # Each has a model of its own, as in an asynchronous federation.
         first = to_vector(module)
         noise = [rng(3, i).normal(0, 0.02, first.size) for i in range(len(sizes))]
@@ -90,7 +90,7 @@ class Federation:
         return self.images[rows]
 
     def together(self, who: Sequence[int], proximal: float = 0.0) -> list[Vector]:
-        clients = [Client(self.starts[i], self.rows[i], rng(4, i)) for i in who]
+        clients = [BatchedClient(self.starts[i], self.rows[i], rng(4, i)) for i in who]
         return self.stacked.train(clients, proximal)
 
     def one_by_one(self, who: Sequence[int], proximal: float = 0.0) -> list[Vector]:
@@ -118,12 +118,12 @@ def agree(federation: Federation, proximal: float = 0.0) -> None:
 
 @pytest.mark.parametrize("wanted", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", MODULES)
-def test_clients_of_all_sizes_train_as_by_themselves(name: str, wanted: LocalSGD) -> None:
+def test_clients_of_all_sizes_train_as_by_themselves(name: str, wanted: SGD) -> None:
     agree(Federation(MODULES[name], wanted))
 
 
 def test_a_proximal_term_pulls_towards_the_own_start() -> None:
-    federation = Federation(MODULES["mlp"], LocalSGD(epochs=4, momentum=0.5))
+    federation = Federation(MODULES["mlp"], SGD(epochs=4, momentum=0.5))
     agree(federation, proximal=0.5)
     free, held = federation.together([0]), federation.together([0], proximal=5.0)
     way = [np.linalg.norm(v[0] - federation.starts[0]) for v in (free, held)]
@@ -133,7 +133,7 @@ def test_a_proximal_term_pulls_towards_the_own_start() -> None:
 @pytest.mark.parametrize("batch", [10**8, 2**63, 10**30])
 def test_a_batch_larger_than_every_client_costs_no_more(batch: int) -> None:
     def trained(size: int) -> tuple[list[bytes], int]:
-        federation = Federation(MODULES["mlp"], LocalSGD(epochs=2, batch=size))
+        federation = Federation(MODULES["mlp"], SGD(epochs=2, batch=size))
         tracemalloc.start()
         vectors = federation.together(range(len(SIZES)))
         peak = tracemalloc.get_traced_memory()[1]
@@ -149,18 +149,18 @@ def test_a_batch_larger_than_every_client_costs_no_more(batch: int) -> None:
 def test_bytes_become_numbers_and_channels_are_scaled() -> None:
     images = rng(1).integers(256, size=(sum(SIZES), 3, 4, 4), dtype=np.uint8)
     module = build("mlp", (3, 4, 4), 10, rng(0))
-    wanted = LocalSGD(epochs=2, batch=16)
+    wanted = SGD(epochs=2, batch=16)
     agree(Federation(module, wanted, images=images))
-    scale = Scale((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
-    agree(Federation(module, wanted, images=images, scale=scale))
+    normalisation = Normalisation((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    agree(Federation(module, wanted, images=images, normalisation=normalisation))
     floats = (images / 255).astype(np.float32)
-    agree(Federation(module, wanted, images=floats, scale=scale))
+    agree(Federation(module, wanted, images=floats, normalisation=normalisation))
 
 
 def test_frozen_layers_stay() -> None:
     module = build(deep, (1, 8, 8), 10, rng(0))
     module.get_submodule("first").requires_grad_(False)
-    federation = Federation(module, LocalSGD(epochs=2, weight_decay=0.1))
+    federation = Federation(module, SGD(epochs=2, weight_decay=0.1))
     agree(federation, proximal=0.1)
     still = layout_of(module).statistics
     assert still.stop - still.start == 64 * 9 + 9
@@ -173,10 +173,10 @@ def test_a_step_by_hand() -> None:
     # (-x/2, x/2). The first client's mean over x = 2 and 4 is 3, the second's one sample is 10.
     module = nn.Linear(1, 2, bias=False)
     images = np.array([[2], [4], [10]], dtype=np.float32)
-    samples = Samples(lambda rows: images[rows], np.array([0, 0, 1]), (1,), widest=2)
-    trainer = StackedTrainer(module, LocalSGD(batch=2, lr=0.1), samples)
+    samples = ClientSamples(lambda rows: images[rows], np.array([0, 0, 1]), (1,), largest=2)
+    trainer = BatchedTrainer(module, SGD(batch=2, lr=0.1), samples)
     zero = np.zeros(2, dtype=np.float32)
-    clients = [Client(zero, slice(0, 2), rng(0)), Client(zero, slice(2, 3), rng(0))]
+    clients = [BatchedClient(zero, slice(0, 2), rng(0)), BatchedClient(zero, slice(2, 3), rng(0))]
     first, second = trainer.train(clients)
     np.testing.assert_allclose(first, [0.15, -0.15], rtol=1e-6)
     np.testing.assert_allclose(second, [-0.5, 0.5], rtol=1e-6)
@@ -188,7 +188,7 @@ def test_a_step_by_hand() -> None:
     widths=st.lists(st.integers(1, 40), max_size=2),
     classes=st.integers(2, 12),
     wanted=st.builds(
-        LocalSGD,
+        SGD,
         epochs=st.integers(1, 3),
         batch=st.integers(1, 33),
         momentum=st.sampled_from([0.0, 0.9]),
@@ -201,7 +201,7 @@ def test_who_else_trains_changes_no_bit(
     sizes: list[int],
     widths: list[int],
     classes: int,
-    wanted: LocalSGD,
+    wanted: SGD,
     proximal: float,
     data: st.DataObject,
 ) -> None:
@@ -216,7 +216,7 @@ def test_who_else_trains_changes_no_bit(
 
 
 def test_who_diverges_takes_nobody_along() -> None:
-    federation = Federation(MODULES["mlp"], LocalSGD(epochs=3, batch=16))
+    federation = Federation(MODULES["mlp"], SGD(epochs=3, batch=16))
     before = federation.together([0, 2])
     federation.starts[1] = federation.starts[1] * np.float32(1e38)
     first, broken, third = federation.together([0, 1, 2])
@@ -225,7 +225,7 @@ def test_who_diverges_takes_nobody_along() -> None:
 
 
 def test_neither_starts_nor_samples_nor_torchs_generator_change() -> None:
-    federation = Federation(MODULES["mlp"], LocalSGD())
+    federation = Federation(MODULES["mlp"], SGD())
     for array in (*federation.starts, federation.images, federation.labels):
         array.setflags(write=False)
     before = torch.random.get_rng_state()
@@ -238,7 +238,7 @@ def test_neither_starts_nor_samples_nor_torchs_generator_change() -> None:
 
 
 def test_one_thread_only() -> None:
-    Federation(MODULES["mlp"], LocalSGD())
+    Federation(MODULES["mlp"], SGD())
     blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
     assert {library["num_threads"] for library in blas} <= {1}
 
@@ -279,14 +279,14 @@ class Own(nn.Sequential):
     ],
 )
 def test_what_it_does_not_know_is_refused_by_name(module: nn.Module, words: str) -> None:
-    samples = Samples(lambda rows: rows, np.zeros(1, np.int64), (1, 8, 8), widest=1)
+    samples = ClientSamples(lambda rows: rows, np.zeros(1, np.int64), (1, 8, 8), largest=1)
     with pytest.raises(BadInput, match=rf"cannot train .*{words}.*use --executor inline"):
-        StackedTrainer(module, LocalSGD(), samples)
+        BatchedTrainer(module, SGD(), samples)
 
 
 def test_a_client_without_samples_and_a_vector_that_does_not_fit_are_refused() -> None:
-    federation = Federation(MODULES["mlp"], LocalSGD())
-    nothing = Client(federation.starts[0], slice(3, 3), rng(0))
+    federation = Federation(MODULES["mlp"], SGD())
+    nothing = BatchedClient(federation.starts[0], slice(3, 3), rng(0))
     with pytest.raises(BadInput, match="samples = 0"):
         federation.stacked.train([nothing])
     federation.starts[1] = federation.starts[1][:-1]

@@ -1,0 +1,338 @@
+"""Local SGD of many clients at once, for small fully connected networks.
+
+For networks this small, a call into torch costs more than its arithmetic. One NumPy call here
+serves all networks of a stack, and gradients are computed in closed form.
+
+The algorithm is that of `Trainer.train`, and each client draws the same mini-batches, so results
+differ by rounding only. They do not depend on the other clients of the stack: every mini-batch is
+padded to the same width with samples of weight 0, and each network's products are computed
+separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import nn
+
+from fedraw.core.layout import Layout, Segment
+from fedraw.core.types import Ints, Vector
+from fedraw.errors import BadInput
+from fedraw.learning.inputs import Normalisation, Pixels, Preprocessor, image_tensor
+from fedraw.learning.training import SGD
+from fedraw.learning.vectors import layout_of
+
+# The first axis counts networks, and in a mini-batch the second counts samples.
+Stacked = npt.NDArray[np.float32]
+
+
+class BatchedClient(NamedTuple):
+    """A client's training: the model to start from, its rows of the data, and its generator."""
+
+    start: Vector
+    rows: slice
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSamples:
+    """The samples of all clients.
+
+    `read` returns the images of the given rows, and `largest` is the number of samples of the
+    largest client.
+    """
+
+    read: Callable[[Ints], Pixels]
+    labels: Ints
+    input_shape: tuple[int, ...]
+    largest: int
+
+
+class BatchedTrainer:
+    """Trains many model vectors at once with the layers of one module, on one CPU thread.
+
+    >>> images, labels = np.array([[-1], [1]], dtype=np.float32), np.array([0, 1])
+    >>> samples = ClientSamples(lambda rows: images[rows], labels, (1,), largest=2)
+    >>> trainer = BatchedTrainer(nn.Linear(1, 2, bias=False), SGD(lr=1.0), samples)
+    >>> zero = np.zeros(2, dtype=np.float32)
+    >>> both = BatchedClient(zero, slice(0, 2), np.random.default_rng(0))
+    >>> last = BatchedClient(zero, slice(1, 2), np.random.default_rng(0))
+    >>> [vector.tolist() for vector in trainer.train([both, last])]
+    [[-0.5, 0.5], [-0.5, 0.5]]
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: SGD,
+        samples: ClientSamples,
+        normalisation: Normalisation | None = None,
+    ) -> None:
+        self._settings = settings
+        self._samples = samples
+        self._layout = layout_of(module)
+        self._layers = dense_layers(module, self._layout, samples.input_shape)
+        self._preprocess = Preprocessor(torch.device("cpu"), normalisation)
+        self._is_normalised = normalisation is not None
+        self._width = min(settings.batch, samples.largest)
+        threadpool_limits(1, "blas")  # with more the bits may change, and runs share the cores
+
+    def train(self, clients: Sequence[BatchedClient], proximal: float = 0.0) -> list[Vector]:
+        """Return each client's trained vector, in the order of the clients.
+
+        `proximal` = ρ adds ρ/2 · |x − start|² to each loss. A training that diverges returns NaN.
+        """
+        plans = [_plan(client, self._settings, self._width) for client in clients]
+        # Longest training first, so that the clients that still train are a prefix of the stack.
+        order = sorted(range(len(plans)), key=lambda i: -len(plans[i].rows))
+        values = self._stacked([clients[i].start for i in order])
+        with np.errstate(all="ignore"):
+            self._descend(values, [plans[i] for i in order], proximal)
+        trained = dict(zip(order, values, strict=True))
+        return [trained[i].copy() for i in range(len(clients))]
+
+    def _stacked(self, starts: Sequence[Vector]) -> Stacked:
+        values = np.empty((len(starts), self._layout.size), np.float32)
+        for row, start in zip(values, starts, strict=True):
+            if start.shape != row.shape:
+                raise BadInput(
+                    f"a vector of shape {start.shape} does not fit this model of {row.size} "
+                    "values; give a vector of the same model"
+                )
+            row[:] = start
+        return values
+
+    def _descend(self, values: Stacked, plans: Sequence[BatchPlan], proximal: float) -> None:
+        stack = DenseStack(self._layers, values, np.zeros_like(values))
+        start = values.copy() if proximal else values
+        velocity = np.zeros_like(values) if self._settings.momentum else stack.gradient
+        moved = self._layout.parameters  # frozen values come after them
+        for steps, count in _stretches(plans):
+            rows, shares = _side_by_side(plans[:count], steps)
+            some = stack.first(count)
+            arrays = (some.values, some.gradient, velocity[:count], start[:count])
+            x, gradient, v, first = (array[:, moved] for array in arrays)
+            for now, share in zip(rows, shares, strict=True):
+                some.differentiate(self._read(now), self._samples.labels.take(now), share)
+                self._step(x, gradient, v, first, proximal)
+
+    def _step(
+        self, x: Stacked, gradient: Stacked, velocity: Stacked, start: Stacked, proximal: float
+    ) -> None:
+        sgd = self._settings
+        if sgd.weight_decay:
+            gradient += sgd.weight_decay * x
+        if proximal:
+            gradient += proximal * (x - start)
+        if sgd.momentum:
+            velocity *= sgd.momentum
+            velocity += gradient
+            x -= sgd.lr * velocity
+        else:
+            gradient *= sgd.lr
+            x -= gradient
+
+    def _read(self, rows: Ints) -> Stacked:
+        found = self._samples.read(rows.ravel())
+        if self._is_normalised or found.dtype != np.float32:
+            found = self._preprocess(image_tensor(found)).numpy()
+        return found.reshape(*rows.shape, -1)
+
+
+class DenseLayer(NamedTuple):
+    """A linear layer by its place in the model vector, and whether a ReLU follows it."""
+
+    weight: Segment
+    bias: Segment | None
+    relu: bool
+
+
+def dense_layers(
+    module: nn.Module, layout: Layout, input_shape: tuple[int, ...]
+) -> list[DenseLayer]:
+    """Return the layers of a module made of Linear, ReLU and a leading Flatten.
+
+    Raises BadInput for any other module, which only `Trainer` can train.
+
+    >>> from fedraw.learning.vectors import layout_of
+    >>> module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> [layer.relu for layer in dense_layers(module, layout_of(module), (2, 2))]
+    [True, False]
+    """
+    segments = {segment.name: segment for segment in layout.segments}
+    layers: list[DenseLayer] = []
+    flat = len(input_shape) == 1
+    for name, layer in _leaves(module):
+        if _hooked(layer):
+            raise _unsupported(name, layer, " (it has hooks)")
+        if _flattens(layer):
+            flat = True
+        elif type(layer) is nn.Linear and flat:
+            layers.append(_dense(name, layer, segments))
+        elif type(layer) is nn.ReLU and layers:
+            layers[-1] = layers[-1]._replace(relu=True)
+        else:
+            raise _unsupported(name, layer)
+    return layers
+
+
+class DenseStack:
+    """Networks with the same layers; the rows of `values` are their vectors.
+
+    >>> from fedraw.learning.vectors import layout_of
+    >>> module = nn.Linear(1, 2, bias=False)
+    >>> layers = dense_layers(module, layout_of(module), (1,))
+    >>> stack = DenseStack(layers, np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32))
+    >>> stack.differentiate(np.ones((1, 1, 1), np.float32), np.array([[0]]), np.float32([[1]]))
+    >>> stack.gradient.tolist()
+    [[-0.5, 0.5]]
+    """
+
+    def __init__(self, layers: Sequence[DenseLayer], values: Stacked, gradient: Stacked) -> None:
+        self.values, self.gradient = values, gradient
+        self._layers = layers
+        self._tensors = [_views(layer, values) for layer in layers]
+        self._grads = [_views(layer, gradient) for layer in layers]
+        self._classes = layers[-1].weight.shape[0]
+
+    def first(self, count: int) -> DenseStack:
+        """Return the first `count` networks, in the same memory."""
+        return DenseStack(self._layers, self.values[:count], self.gradient[:count])
+
+    def differentiate(self, inputs: Stacked, labels: Ints, shares: Stacked) -> None:
+        """Set `gradient` to the gradient of Σ share · cross-entropy over each network's samples."""
+        outputs = self._forward(inputs)
+        flow = softmax(outputs[-1])
+        flow *= shares[:, :, None]
+        own = np.arange(labels.size) * self._classes + labels.ravel()
+        flow.reshape(-1)[own] -= shares.ravel()
+        self._backward(inputs, outputs, flow)
+
+    def _forward(self, inputs: Stacked) -> list[Stacked]:
+        outputs: list[Stacked] = []
+        for layer, (weight, bias) in zip(self._layers, self._tensors, strict=True):
+            inputs = inputs @ weight.swapaxes(1, 2)
+            if bias is not None:
+                inputs += bias[:, None]
+            if layer.relu:
+                np.maximum(inputs, 0, out=inputs)
+            outputs.append(inputs)
+        return outputs
+
+    def _backward(self, inputs: Stacked, outputs: list[Stacked], flow: Stacked) -> None:
+        for i in reversed(range(len(self._layers))):
+            weight, bias = self._grads[i]
+            if self._layers[i].relu:
+                flow *= outputs[i] > 0
+            np.matmul(flow.swapaxes(1, 2), outputs[i - 1] if i else inputs, out=weight)
+            if bias is not None:
+                np.add.reduce(flow, axis=1, out=bias)
+            if i:
+                flow = flow @ self._tensors[i][0]
+
+
+def softmax(scores: Stacked) -> Stacked:
+    """Return the softmax over the last axis."""
+    exponents: Stacked = scores - scores.max(axis=-1, keepdims=True)
+    np.exp(exponents, out=exponents)
+    exponents /= exponents.sum(axis=-1, keepdims=True)
+    return exponents
+
+
+class BatchPlan(NamedTuple):
+    """A client's mini-batches, one per row: rows of the data, and the weight of each sample."""
+
+    rows: Ints
+    shares: npt.NDArray[np.float32]
+
+
+def _plan(client: BatchedClient, settings: SGD, width: int) -> BatchPlan:
+    samples = client.rows.stop - client.rows.start
+    if samples < 1:
+        raise BadInput("samples = 0 is not possible; it must be 1 or more")
+    client.rng.integers(2**63)  # `Trainer` draws a seed for dropout here, which these never use
+    places, shares = _epoch(samples, min(settings.batch, samples), width)
+    epochs = [client.rng.permutation(samples)[places] for _ in range(settings.epochs)]
+    rows = np.concatenate(epochs) + client.rows.start
+    return BatchPlan(rows, np.concatenate([shares] * settings.epochs))
+
+
+@lru_cache(maxsize=1024)
+def _epoch(samples: int, batch: int, width: int) -> tuple[Ints, Stacked]:
+    """Return each mini-batch as positions in the shuffled samples, and the weight of each sample.
+
+    >>> places, shares = _epoch(samples=5, batch=4, width=4)
+    >>> places.tolist(), shares.tolist()
+    ([[0, 1, 2, 3], [4, 4, 4, 4]], [[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])
+    """
+    places = np.arange(0, samples, batch)[:, None] + np.arange(width)
+    size = np.minimum(batch, samples - places[:, :1])
+    shares = np.where(places < samples, 1 / size, 0).astype(np.float32)
+    # Padding repeats a sample of the same mini-batch, so it overflows only if that one does.
+    return np.minimum(places, samples - 1), shares
+
+
+def _stretches(plans: Sequence[BatchPlan]) -> Iterator[tuple[slice, int]]:
+    """Yield ranges of steps in which the same number of clients trains; longest plan first."""
+    done = 0
+    for count in range(len(plans), 0, -1):
+        steps = len(plans[count - 1].rows)
+        if steps > done:
+            yield slice(done, steps), count
+            done = steps
+
+
+def _side_by_side(plans: Sequence[BatchPlan], steps: slice) -> tuple[Ints, Stacked]:
+    rows = np.stack([plan.rows[steps] for plan in plans], axis=1)
+    return rows, np.stack([plan.shares[steps] for plan in plans], axis=1)
+
+
+def _views(layer: DenseLayer, rows: Stacked) -> tuple[Stacked, Stacked | None]:
+    weight = rows[:, layer.weight.slice].reshape(len(rows), *layer.weight.shape)
+    return weight, None if layer.bias is None else rows[:, layer.bias.slice]
+
+
+def _leaves(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential or _hooked(module):
+        yield name, module
+        return
+    # `named_children` would list a layer that is used twice only once.
+    for key, child in module._modules.items():
+        assert child is not None
+        yield from _leaves(child, f"{name}.{key}" if name else key)
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+def _dense(name: str, layer: nn.Linear, segments: dict[str, Segment]) -> DenseLayer:
+    prefix = f"{name}." if name else ""
+    own = ("weight",) if layer.bias is None else ("weight", "bias")
+    for key in own:
+        if prefix + key not in segments:
+            raise _unsupported(name, layer, f" (its {key} is not a parameter of its own)")
+    weight, *bias = (segments[prefix + key] for key in own)
+    return DenseLayer(weight, bias[0] if bias else None, relu=False)
+
+
+def _hooked(layer: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(layer, kind) for kind in kinds)
+
+
+def _unsupported(name: str, layer: nn.Module, why: str = "") -> BadInput:
+    # The text of a whole network would fill pages.
+    what = type(layer).__name__ if next(layer.children(), None) else str(layer)
+    where = f"layer {name!r}, {what}" if name else f"a model of type {what}"
+    return BadInput(
+        f"the batched executor cannot train {where}{why}: it supports only "
+        "Flatten, then Linear and ReLU in nn.Sequential; use --executor inline or processes"
+    )

@@ -19,9 +19,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from benchmarks.machine import headline
 
-from fedraw.analysis.audit import audit
-from fedraw.records.labels import read_label_counts
-from fedraw.records.times import read_times
+from fedraw.auditing.audit import audit
+from fedraw.auditing.label_counts import read_label_counts
+from fedraw.auditing.times import read_times
 
 LABELS = 1000
 ROWS_PER_CLIENT = 10

@@ -2,7 +2,7 @@
 
 Trains on digits over many random federations (clients, coverage, speeds, buffer, method), and puts
 beside each label's recall what the audit says of it beforehand. The fit becomes the thresholds of
-the audit's verdicts (`fedraw.analysis.verdict`), the table `docs/audit.md`.
+the audit's verdicts (`fedraw.auditing.methods`), the table `docs/audit.md`.
 
     python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
 
@@ -38,11 +38,11 @@ from benchmarks.calibration_report import (
 from benchmarks.machine import headline
 from scipy.stats import spearmanr
 
-from fedraw.analysis.groups import Groups
-from fedraw.analysis.influence import RULES, influence, kept
-from fedraw.analysis.label_influence import LabelShares
-from fedraw.analysis.presence import arrival_shares, group_presence, presence
-from fedraw.analysis.verdict import verdict
+from fedraw.auditing.groups import Groups
+from fedraw.auditing.influence import influence, kept
+from fedraw.auditing.methods import RULES, verdict
+from fedraw.auditing.presence import arrival_shares, group_presence, presence
+from fedraw.auditing.standing import LabelWeights
 from fedraw.core.rarity import rarity_scores
 from fedraw.data.catalog import load
 from fedraw.experiment.cells import Cell, run_cells
@@ -165,7 +165,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
     weight = influence(groups, size, rule)
     shares = arrival_shares(seconds)
     stays = kept(groups, size, rule)
-    shares_of_labels = LabelShares(table, groups, 1 / seconds, rarity_scores(table))
+    shares_of_labels = LabelWeights(table, groups, 1 / seconds, rarity_scores(table))
     row, column = table.row_of_entry(), table.column
     label_weight = np.bincount(column, weight[row] * table.share, len(table.labels))
 

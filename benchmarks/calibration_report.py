@@ -11,7 +11,7 @@ from benchmarks.machine import headline
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
-from fedraw.analysis.verdict import THRESHOLDS, verdict
+from fedraw.auditing.methods import THRESHOLDS, verdict
 from fedraw.core.types import Floats
 
 FAMILIES = {

@@ -38,11 +38,11 @@ import numpy as np
 import numpy.typing as npt
 from benchmarks.machine import headline
 
-from fedraw.analysis.capped import capped_influence
-from fedraw.analysis.groups import Groups
-from fedraw.analysis.influence import RULES, Rule, influence
-from fedraw.analysis.presence import Buffer, arrival_shares, group_presence, presence
-from fedraw.analysis.product_form import mean_field_presence
+from fedraw.auditing.groups import Groups
+from fedraw.auditing.influence import influence
+from fedraw.auditing.methods import RULES, Buffer, Rule
+from fedraw.auditing.presence import arrival_shares, group_presence, mean_field_presence, presence
+from fedraw.auditing.sampling import capped_influence
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from benchmarks.machine import headline
 
-from fedraw.analysis.presence import Buffer, arrival_shares, group_presence
+from fedraw.auditing.methods import Buffer
+from fedraw.auditing.presence import arrival_shares, group_presence
 from fedraw.core.randomness import Streams
 from fedraw.simulation.speeds import Speeds, mean_seconds
 

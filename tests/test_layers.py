@@ -20,15 +20,15 @@ MAY_IMPORT = {
     "core": {"errors"},
     "disk": {"errors", "core"},
     "eventlog": {"errors", "core", "disk", "metrics"},
-    "analysis": {"errors", "core"},
+    "auditing": {"errors", "core", "disk", "eventlog", "strategies", "pages"},
+    "pages": {"errors"},
     "privacy": {"errors", "core"},
-    "records": {"errors", "core", "eventlog"},
     "strategies": {"errors", "core"},
     "simulation": {"errors", "core", "disk", "eventlog", "strategies"},
     "learning": {"errors", "core"},
     "data": {"errors", "core"},
     "metrics": {"errors", "core"},
-    "server": {"errors", "core", "disk", "analysis", "eventlog", "strategies", "metrics"},
+    "server": {"errors", "core", "disk", "eventlog", "strategies", "metrics"},
     "flower": {"errors", "core", "strategies", "server"},
     "experiment": {
         "errors",
@@ -42,8 +42,8 @@ MAY_IMPORT = {
         "metrics",
         "privacy",
     },
-    "report": {"errors", "core", "analysis", "eventlog", "metrics", "experiment"},
-    "cli": {"errors", "core", "analysis", "eventlog", "records", "data", "experiment", "report"},
+    "report": {"errors", "core", "eventlog", "metrics", "experiment", "pages"},
+    "cli": {"errors", "core", "auditing", "eventlog", "data", "experiment", "report", "pages"},
 }
 ONLY_IN = {
     "torch": {"learning"},
@@ -52,13 +52,13 @@ ONLY_IN = {
     "PIL": {"data"},
     "pooch": {"data"},
     "requests": {"data"},
-    "pyarrow": {"records"},
+    "pyarrow": {"disk"},
     "ray": {"simulation"},
     "flwr": {"flower"},
     "opendp": {"privacy"},
     "cryptography": {"privacy"},
     "typer": {"cli"},
-    "rich": {"cli", "report"},
+    "rich": {"cli", "report", "auditing"},
 }
 
 
@@ -136,6 +136,23 @@ def test_an_audit_needs_no_extra_at_all(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Recommendation" in done.stdout
     assert page.exists()
+
+
+def test_an_audit_imports_no_heavy_package(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("client,label,count\na,x,3\nb,x,2\nb,y,1\nc,x,4\n")
+    heavy = {"torch", "ray", "flwr", "matplotlib", "sklearn", "scipy", "pandas", "pyarrow"}
+    code = f"""
+import contextlib, io, sys
+import fedraw.cli.main as m
+sys.argv = ["fedraw", "audit", {str(labels)!r}]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    m.main()
+print(sorted({heavy!r} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_a_module_collected_for_its_docstrings_is_not_imported_twice() -> None:

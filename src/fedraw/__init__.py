@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedraw.analysis.audit import Audit, audit
+    from fedraw.auditing.audit import Audit, audit
     from fedraw.core.labels import LabelTable
     from fedraw.core.layout import Layout
     from fedraw.core.rarity import rarity_scores
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 _DEFINED_IN = {
     "CA2FL": "fedraw.strategies.ca2fl",
     "Arrived": "fedraw.strategies.protocol",
-    "Audit": "fedraw.analysis.audit",
+    "Audit": "fedraw.auditing.audit",
     "BadInput": "fedraw.errors",
     "ComparisonRow": "fedraw.eventlog.compare",
     "Dataset": "fedraw.data.dataset",
@@ -88,7 +88,7 @@ _DEFINED_IN = {
     "Strategy": "fedraw.strategies.protocol",
     "Update": "fedraw.core.update",
     "WorkerDied": "fedraw.errors",
-    "audit": "fedraw.analysis.audit",
+    "audit": "fedraw.auditing.audit",
     "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
     "rarity_scores": "fedraw.core.rarity",

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.pages.html import write_page
 from fedraw.report.all_figures import write_figures
-from fedraw.report.html_file import write_page
 from fedraw.report.material import read_material
 from fedraw.report.page import render
 

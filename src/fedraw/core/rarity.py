@@ -1,12 +1,15 @@
-"""Rarity scores: S_i = Σ_l freq(l, i) / coverage(l)."""
+"""Rarity scores S_i = Σ_l freq(l, i) / coverage(l), and which labels and clients are rare."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.labels import LabelTable
-from fedraw.core.types import Floats, Ints
+from fedraw.core.types import Floats, Ints, Label
+from fedraw.errors import BadInput, nearest
 
 
 def rarity_scores(table: LabelTable) -> Floats:
@@ -54,3 +57,34 @@ def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats
 def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> Floats:
     """Score each row `start[i]:start[i + 1]`; a row scores the same alone and among a million."""
     return np.add.reduceat(share / coverage[column], start[:-1])
+
+
+def rare_by_coverage(table: LabelTable) -> tuple[Label, ...]:
+    """The labels with at most half the coverage of the median label.
+
+    >>> rare_by_coverage(LabelTable.from_counts({1: {"a": 1, "b": 1}, 2: {"a": 1, "b": 1, "c": 1}}))
+    ('c',)
+    """
+    coverage = table.coverage()
+    few = coverage <= np.median(coverage) / 2
+    return tuple(label for label, is_rare in zip(table.labels, few, strict=True) if is_rare)
+
+
+def rare_labels_of(rare: Sequence[Label] | None, table: LabelTable) -> tuple[Label, ...]:
+    """The given labels, checked against the table; by default the labels of low coverage."""
+    if rare is None:
+        return rare_by_coverage(table)
+    known = {str(label): label for label in table.labels}
+    for label in rare:
+        if str(label) not in known:
+            raise BadInput(f"rare label {str(label)!r}: {nearest(str(label), list(known))}")
+    return tuple(dict.fromkeys(known[str(label)] for label in rare))
+
+
+def holders(table: LabelTable, labels: Sequence[Label]) -> npt.NDArray[np.bool_]:
+    """Which clients hold at least one of the labels."""
+    wanted = np.zeros(len(table.labels), np.bool_)
+    wanted[[table.labels.index(label) for label in labels]] = True
+    inside = np.zeros(len(table), np.bool_)
+    inside[table.row_of_entry()[wanted[table.column] & (table.count > 0)]] = True
+    return inside

@@ -8,14 +8,23 @@ from pathlib import Path
 from fedraw.eventlog.compare import Group, notes_of
 from fedraw.eventlog.summary import METRICS
 from fedraw.experiment.spec import to_toml
+from fedraw.pages.html import (
+    contents,
+    copyable,
+    csv_text,
+    details,
+    fill,
+    note,
+    section,
+    text,
+    write_page,
+)
 from fedraw.report import page_confusion, page_tables, page_weights
 from fedraw.report.all_figures import drawings
 from fedraw.report.cells import grid, seeds_of
 from fedraw.report.drawing import Drawing, on_white, svg_of
 from fedraw.report.figures import PANELS, accuracy_curves, learning_curves
 from fedraw.report.glossary import MEANING
-from fedraw.report.html_file import contents, fill, write_page
-from fedraw.report.markup import copyable, csv_text, details, note, section, text
 from fedraw.report.material import Material, read_material
 from fedraw.report.page_words import cautions_of, changes_of, facts_of, inferred_of, lead_of
 from fedraw.report.provenance import machines, provenance
@@ -55,6 +64,7 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
     shown = {name: part for name, part in parts.items() if part}
     words = lead or lead_of(groups)
     return fill(
+        "fedraw.report",
         "page.html",
         title=text(title),
         lead=f'<p class="lead">{text(words)}</p>' if words else "",

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedraw.eventlog.compare import Group
+from fedraw.pages.html import cell, column_head, csv_text, details, note, row_head, table, text
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.drawing import short
-from fedraw.report.markup import cell, column_head, csv_text, details, note, row_head, table, text
 from fedraw.report.page_tables import rare_labels
 
 # As many as keep the page small.

@@ -6,6 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
+from fedraw.pages.html import (
+    cell,
+    column_head,
+    csv_text,
+    row_head,
+    sortable,
+    table,
+    text,
+)
 from fedraw.report import tables
 from fedraw.report.cells import (
     HIGHER_IS_BETTER,
@@ -19,15 +28,6 @@ from fedraw.report.cells import (
 )
 from fedraw.report.course import QUANTILES, Spread
 from fedraw.report.interval_figures import spreads
-from fedraw.report.markup import (
-    cell,
-    column_head,
-    csv_text,
-    row_head,
-    sortable,
-    table,
-    text,
-)
 from fedraw.report.material import Material, interruption
 
 FAMILIES = {

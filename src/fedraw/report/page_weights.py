@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.compare import Group, Run, Stat
+from fedraw.pages.html import cell, csv_text, row_head, table
 from fedraw.report.cells import UNDEFINED
 from fedraw.report.course import Course
-from fedraw.report.markup import cell, csv_text, row_head, table
 from fedraw.report.material import Material
 from fedraw.report.page_tables import labels, mean_of, names_head, rare_labels, stat_over
 

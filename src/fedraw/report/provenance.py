@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedraw.eventlog.records import FORMAT
+from fedraw.pages.html import cell, column_head, csv_text, row_head, table
 from fedraw.report.cells import UNDEFINED
-from fedraw.report.markup import cell, column_head, csv_text, row_head, table
 from fedraw.report.material import Material, interruption
 
 HEADS = ("Method", "Seed", "Events", "State", "Data (sha256)", "Finished on", "Seconds")

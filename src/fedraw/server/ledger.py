@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedraw.analysis.inputs import rare_labels_of
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
+from fedraw.core.rarity import rare_labels_of
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate, nearest

@@ -1,0 +1,350 @@
+"""Read how many samples of each label each client holds.
+
+A table is long (the columns client, label and count) or wide (a column client and one per label).
+Small tables are read row by row, with errors that name the line. Large ones go through pyarrow in
+batches, which keep only numbers in memory; if anything there is unusual, the rows are read instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.labels import LARGEST_COUNT, REMEDY, LabelTable
+from fedraw.core.text import several
+from fedraw.core.types import Ints
+from fedraw.disk.tables import (
+    TableFile,
+    UnreadableCell,
+    open_table,
+    parse_name,
+    parse_number,
+    quoted,
+)
+from fedraw.errors import BadInput
+
+# Files of at least this many bytes are read through pyarrow if it is installed.
+SMALL = 1 << 22
+_LONG = ("client", "label", "count")
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class CountsFile:
+    """The table of label counts in a file, and notes about it for the user."""
+
+    table: LabelTable
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LongForm:
+    """One row for each client and label; the positions of the three columns."""
+
+    client: int
+    label: int
+    count: int
+
+
+@dataclass(frozen=True)
+class WideForm:
+    """One row for each client; the positions of the client and of each label's counts."""
+
+    client: int
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Parallel arrays: the position of the client, the position of the label, the count."""
+
+    clients: Sequence[str]
+    labels: Sequence[str]
+    row: npt.NDArray[np.integer[Any]]
+    column: npt.NDArray[np.integer[Any]]
+    count: Ints
+
+
+def read_label_counts(path: Path) -> CountsFile:
+    """Read a CSV file (gzipped or not) or a Parquet file; names are text."""
+    file = open_table(path)
+    form = form_of(file)
+    if path.stat().st_size >= SMALL:
+        try:
+            return _without_empty_labels(entries_of_batches(file, form))
+        except BadInput:  # also if pyarrow is missing
+            pass
+    return _without_empty_labels(entries_of_rows(file, form))
+
+
+def form_of(file: TableFile) -> LongForm | WideForm:
+    """Whether a table is long or wide, by its header."""
+    if "label" in file.header or "count" in file.header:
+        return LongForm(*file.positions(_LONG))
+    if "client" not in file.header:
+        raise file.missing_column("client", _LONG)
+    file.refuse_repeated_columns()
+    if len(file.header) == 1:
+        raise BadInput(
+            f"{file.path}: the only column is 'client'; add the columns label and count, or one "
+            "column of counts for each label"
+        )
+    if {*file.header} in ({"client", "seconds"}, {"client", "timestamp"}):
+        raise BadInput(
+            f"{file.path} has the columns {', '.join(file.header)}: these are times, not label "
+            "counts; give it as --times"
+        )
+    client = file.header.index("client")
+    return WideForm(client, tuple(i for i in range(len(file.header)) if i != client))
+
+
+def parse_count(text: str) -> int:
+    """A label count; 3.0 counts as 3, because tables with gaps are often saved so.
+
+    >>> parse_count("3.0")
+    3
+    """
+    text = text.strip(" \t")
+    if _DIGITS.fullmatch(text):
+        value: float = int(text)
+    elif not text:
+        raise UnreadableCell(f"the count is missing; {REMEDY}")
+    else:
+        value = parse_number(text, f"a count; {REMEDY}")
+    if value < 0:
+        raise UnreadableCell(f"{quoted(text)} is negative; {REMEDY}")
+    if value > LARGEST_COUNT:
+        raise UnreadableCell(f"{quoted(text)} is too large to be exact; {REMEDY}")
+    if value != math.floor(value):
+        raise UnreadableCell(f"{quoted(text)} is fractional; {REMEDY}")
+    return int(value)
+
+
+def _count_or_zero(text: str) -> int:
+    """The count in a cell of a wide table, where an empty cell is 0."""
+    return parse_count(text) if text.strip(" \t") else 0
+
+
+def _without_empty_labels(entries: Entries) -> CountsFile:
+    """Build the table; labels without samples are left out, because they have no rarity."""
+    samples = np.bincount(entries.column, weights=entries.count, minlength=len(entries.labels))
+    held = samples > 0
+    notes: tuple[str, ...] = ()
+    if not held.all():
+        empty = [repr(entries.labels[i]) for i in np.flatnonzero(~held).tolist()]
+        notes = (
+            f"label {empty[0]} has no samples and is left out"
+            if len(empty) == 1
+            else f"{len(empty)} labels have no samples and are left out: {several(empty, 10)}",
+        )
+        kept = held[entries.column]
+        left_out = entries.row[~kept].astype(np.int64) * len(held) + entries.column[~kept]
+        if len(np.unique(left_out)) < len(left_out):  # the table could not detect this any more
+            raise BadInput("a client reports a label twice; add the counts")
+        names = [label for label, keep in zip(entries.labels, held, strict=True) if keep]
+        column = (np.cumsum(held) - 1)[entries.column[kept]]
+        entries = Entries(entries.clients, names, entries.row[kept], column, entries.count[kept])
+    table = LabelTable.from_entries(
+        entries.clients, entries.labels, entries.row, entries.column, entries.count
+    )
+    return CountsFile(table, notes)
+
+
+def entries_of_rows(file: TableFile, form: LongForm | WideForm) -> Entries:
+    """Read row by row: errors name the line, and a million rows take about a second."""
+    rows = _Rows(file)
+    labels = rows.long(form) if isinstance(form, LongForm) else rows.wide(form)
+    if not rows.clients:
+        raise BadInput(f"{file.path}: there are no rows below the header; add some")
+    arrays = (_integers(values) for values in (rows.row, rows.column, rows.count))
+    entries = Entries(list(rows.clients), labels, *arrays)
+    rows.refuse_repeats(entries)
+    rows.refuse_empty_clients(entries)
+    return entries
+
+
+class _Rows:
+    """Collects the entries of a table row by row."""
+
+    def __init__(self, file: TableFile) -> None:
+        self.file = file
+        self.clients: dict[str, int] = {}
+        self.first = array("q")  # the line on which each client appears first
+        self.row, self.column, self.count, self.place = (array("q") for _ in range(4))
+
+    def long(self, form: LongForm) -> list[str]:
+        """Read a long table; returns its labels."""
+        labels: dict[str, int] = {}
+        counts: dict[str, int] = {}  # few counts differ, and parsing one takes time
+        for place, row in self.file.rows():
+            client = self._client(row[form.client], place, form.client)
+            label = labels.get(row[form.label])
+            if label is None:
+                name = self._cell(parse_name, row[form.label], place, form.label)
+                label = labels.setdefault(name, len(labels))
+            n = counts.get(row[form.count])
+            if n is None:
+                n = self._cell(parse_count, row[form.count], place, form.count)
+                counts[row[form.count]] = n
+            self._add(client, label, n, place)
+        return list(labels)
+
+    def wide(self, form: WideForm) -> list[str]:
+        """Read a wide table; returns its labels."""
+        counts: dict[str, int] = {}
+        for place, row in self.file.rows():
+            client = self._client(row[form.client], place, form.client)
+            if self.first[client] != place:
+                raise self.file.wrong(
+                    place,
+                    form.client,
+                    f"client {parse_name(row[form.client])!r} is already on {self.file.place} "
+                    f"{self.first[client]}; keep one row for each client",
+                )
+            for label, column in enumerate(form.labels):
+                n = counts.get(row[column])
+                if n is None:
+                    n = self._cell(_count_or_zero, row[column], place, column)
+                    counts[row[column]] = n
+                if n:
+                    self._add(client, label, n, place)
+        return [self.file.header[column] for column in form.labels]
+
+    def refuse_repeats(self, entries: Entries) -> None:
+        """Refuse a client that reports a label twice."""
+        row, column = entries.row, entries.column
+        order = np.lexsort((column, row))
+        again = (np.diff(row[order]) == 0) & (np.diff(column[order]) == 0)
+        if not again.any():
+            return
+        later = order[1:][again]
+        i = int(np.argmin(later))  # entries are in the order of the file
+        before, after = self.place[order[:-1][again][i]], self.place[later[i]]
+        raise BadInput(
+            f"{self.file.at(after)}: client {entries.clients[row[later[i]]]!r} and label "
+            f"{entries.labels[column[later[i]]]!r} are already on {self.file.place} {before}; "
+            "keep one row with the sum of the counts"
+        )
+
+    def refuse_empty_clients(self, entries: Entries) -> None:
+        """Refuse clients without any samples."""
+        totals = np.bincount(entries.row, weights=entries.count, minlength=len(entries.clients))
+        empty = np.flatnonzero(totals == 0)
+        if empty.size:
+            first = int(empty[0])
+            others = [repr(entries.clients[i]) for i in empty[1:]]
+            too = f", nor has {several(others, 10)}" if others else ""
+            raise BadInput(
+                f"{self.file.at(self.first[first])}: client {entries.clients[first]!r} has no "
+                f"samples of any label{too}; leave it out or report its counts"
+            )
+
+    def _client(self, text: str, place: int, column: int) -> int:
+        known = self.clients.get(text)
+        if known is None:
+            name = self._cell(parse_name, text, place, column)
+            known = self.clients.setdefault(name, len(self.clients))
+            if known == len(self.first):
+                self.first.append(place)
+        return known
+
+    def _cell(self, parse: Callable[[str], T], text: str, place: int, column: int) -> T:
+        try:
+            return parse(text)
+        except UnreadableCell as problem:
+            raise self.file.wrong(place, column, str(problem)) from None
+
+    def _add(self, row: int, column: int, n: int, place: int) -> None:
+        self.row.append(row)
+        self.column.append(column)
+        self.count.append(n)
+        self.place.append(place)
+
+
+def _integers(values: array[int]) -> Ints:
+    return np.frombuffer(values, np.int64) if values else np.zeros(0, np.int64)
+
+
+class UnusualTable(BadInput):
+    """A table with something that only the reader of rows handles."""
+
+
+def entries_of_batches(file: TableFile, form: LongForm | WideForm) -> Entries:
+    """Read through pyarrow: fast, but raises UnusualTable without saying where."""
+    from fedraw.disk.parquet_table import pyarrow
+
+    try:
+        return (
+            _long_batches(file, form) if isinstance(form, LongForm) else _wide_batches(file, form)
+        )
+    except (pyarrow.ArrowException, ValueError, OSError, EOFError, zlib.error) as problem:
+        raise UnusualTable(str(problem)) from None
+
+
+def _long_batches(file: TableFile, form: LongForm) -> Entries:
+    clients, labels, counts = [], [], []
+    for batch in file.batches():
+        clients.append(batch[form.client])
+        labels.append(batch[form.label])
+        counts.append(_batch_counts(batch[form.count], parse_count))
+    client_names, row = _codes(clients)
+    label_names, column = _codes(labels)
+    return Entries(client_names, label_names, row, column, np.concatenate(counts))
+
+
+def _wide_batches(file: TableFile, form: WideForm) -> Entries:
+    clients: list[str] = []
+    rows, columns, counts = [], [], []
+    for batch in file.batches():
+        for label, position in enumerate(form.labels):
+            n = _batch_counts(batch[position], _count_or_zero)
+            held = np.flatnonzero(n)
+            rows.append(held + len(clients))
+            columns.append(np.full(len(held), label, np.int32))
+            counts.append(n[held])
+        clients += batch[form.client].to_pylist()
+    names = _plain_names(clients)
+    if len(set(names)) < len(names):
+        raise UnusualTable("a client appears twice")
+    labels = [file.header[position] for position in form.labels]
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    return Entries(names, labels, row, column, np.concatenate(counts))
+
+
+def _batch_counts(column: Any, parse: Callable[[str], int]) -> Ints:
+    values = [parse(text) for text in column.dictionary.to_pylist()]
+    positions: npt.NDArray[np.int32] = column.indices.to_numpy()
+    return np.array(values, np.int64)[positions]
+
+
+def _codes(chunks: list[Any]) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """The names in order of appearance, and the position of each row's name."""
+    from fedraw.disk.parquet_table import pyarrow
+
+    if not chunks:
+        raise UnusualTable("no rows")
+    unified = pyarrow.chunked_array(chunks).unify_dictionaries().chunks
+    chunks.clear()  # their dictionaries together can be larger than the result
+    names = unified[-1].dictionary.to_pylist()
+    return _plain_names(names), np.concatenate([chunk.indices.to_numpy() for chunk in unified])
+
+
+def _plain_names(names: list[str]) -> list[str]:
+    longest = csv.field_size_limit()
+    if any(text != text.strip() or "\n" in text or "\r" in text for text in names):
+        raise UnusualTable("spaces around a name, or a line break in one")
+    if not all(names) or max(map(len, names)) >= longest:
+        raise UnusualTable("a name is empty or too long")
+    return names

@@ -1,0 +1,190 @@
+"""What the audit knows about each method, in one table.
+
+Only asynchronous methods with a buffer have a closed form. Everything in the audit that depends on
+a method (rules, thresholds, names, descriptions) is looked up here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from fedraw.core.weighting import Cap
+from fedraw.errors import BadInput, nearest
+from fedraw.strategies.catalog import BY_NAME
+
+# window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL, replay);
+# dedup: one slot per client, evicted in order of first insertion (FedRAW).
+Buffer = Literal["window", "blocks", "dedup"]
+# uniform: every slot alike; rarity: by rarity score; cached: every client alike, whether present or
+# not (CA2FL); replay: the rarest clients by score whoever arrives, the others by arrivals.
+Weighting = Literal["uniform", "rarity", "cached", "replay"]
+Verdict = Literal["lost", "at risk", "kept"]
+VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which clients are in the buffer, and how much a slot weighs."""
+
+    buffer: Buffer
+    weighting: Weighting
+    cap: Cap = "none"
+    cap_at: float = 1.0
+
+
+class Thresholds(NamedTuple):
+    """A label with a standing below `lost` is lost; from `kept` on it is kept."""
+
+    lost: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class AuditedMethod:
+    """A method as the audit sees it."""
+
+    name: str
+    title: str  # in tables
+    rule: Rule
+    thresholds: Thresholds
+    description: str = ""  # follows the title in a sentence; empty for an ablation
+
+
+# The standing at which the calibration runs recognized 25 % and 75 % of a label (docs/audit.md).
+# Averaging models forgets a label whose holders are absent; adding updates does not.
+AVERAGING = Thresholds(0.1, 0.3)
+ADDING = Thresholds(0.04, 0.13)
+
+_TABLE = (
+    AuditedMethod(
+        "fedfa",
+        "FedFa",
+        Rule("window", "uniform"),
+        AVERAGING,
+        "averages the last K updates, whoever sent them, so fast clients fill the buffer",
+    ),
+    AuditedMethod(
+        "fedbuff",
+        "FedBuff",
+        Rule("blocks", "uniform"),
+        ADDING,
+        "waits for K updates, adds their mean to the model and clears the buffer",
+    ),
+    AuditedMethod(
+        "ca2fl",
+        "CA2FL",
+        Rule("blocks", "cached"),
+        ADDING,
+        "remembers the latest update of every client, so that all clients weigh the same; it "
+        "stores one model per client",
+    ),
+    AuditedMethod(
+        "fedraw",
+        "FedRAW",
+        Rule("dedup", "rarity"),
+        AVERAGING,
+        "keeps one update per client in its buffer and weights it by how rare the client's labels "
+        "are",
+    ),
+    AuditedMethod(
+        "fedraw-replay",
+        "Replay",
+        Rule("blocks", "replay"),
+        ADDING,
+        "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
+        "extent that other updates have undone it; it stores at most K updates",
+    ),
+    AuditedMethod(
+        "fedraw-dedup-only", "FedRAW, one slot only", Rule("dedup", "uniform"), AVERAGING
+    ),
+    AuditedMethod(
+        "fedraw-weight-only", "FedRAW, weights only", Rule("window", "rarity"), AVERAGING
+    ),
+)
+BY_METHOD = {method.name: method for method in _TABLE}
+# The methods with a verdict per label; the what-if grid adds the ablations.
+METHODS = tuple(method.name for method in _TABLE if method.description)
+RULES = {method.name: method.rule for method in _TABLE}
+THRESHOLDS = {method.name: method.thresholds for method in _TABLE}
+
+# Replay repeats only what it has received. With fewer updates from a label's holders in the whole
+# run, the calibration runs do not bear out its verdicts.
+ENOUGH_UPDATES = 12
+
+_PHRASE: dict[Verdict, str] = {"lost": "lost under", "at risk": "at risk under", "kept": "kept by"}
+
+
+def title(method: str, cap: float | None = None) -> str:
+    """The name of a method in tables.
+
+    >>> title("fedraw", 0.3)
+    'FedRAW, cap 0.3'
+    """
+    name = BY_METHOD[method].title
+    return name if cap is None else f"{name}, cap {cap:g}"
+
+
+def rules_with_cap(cap: float | None) -> dict[str, Rule]:
+    """The rules of the audited methods; FedRAW's weights are capped if a cap is given."""
+    rules = {method: RULES[method] for method in METHODS}
+    if cap is not None:
+        rules["fedraw"] = capped(cap)
+    return rules
+
+
+def capped(cap: float) -> Rule:
+    """FedRAW's rule with its weights capped by water-filling."""
+    return replace(RULES["fedraw"], cap="water-filling", cap_at=cap)
+
+
+def verdict(method: str, standing: float) -> Verdict:
+    """The verdict on a label of this standing.
+
+    >>> verdict("fedfa", 0.05), verdict("fedfa", 0.2), verdict("fedbuff", 0.2)
+    ('lost', 'at risk', 'kept')
+    """
+    limits = THRESHOLDS[method]
+    if standing >= limits.kept:
+        return "kept"
+    return "at risk" if standing >= limits.lost else "lost"
+
+
+def in_words(verdicts: dict[str, Verdict]) -> str:
+    """Summarize the verdicts of several methods in one phrase.
+
+    >>> in_words({"fedfa": "lost", "fedbuff": "lost", "fedraw": "kept"})
+    'lost under FedFa, FedBuff; kept by FedRAW'
+    >>> in_words({"fedfa": "kept", "fedraw": "kept"})
+    'kept by all'
+    """
+    parts = {
+        word: ", ".join(title(method) for method, found in verdicts.items() if found == word)
+        for word in VERDICTS
+    }
+    if len(set(verdicts.values())) == 1:
+        return f"{_PHRASE[next(iter(verdicts.values()))]} all"
+    return "; ".join(f"{_PHRASE[word]} {titles}" for word, titles in parts.items() if titles)
+
+
+def audited_method(name: str) -> str:
+    """The method of this name or title, which must be one of those with verdicts.
+
+    >>> audited_method("Replay")
+    'fedraw-replay'
+    >>> audited_method("fedavg")
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.BadInput: method 'fedavg' has no verdicts: the audit predicts asynchronous \
+methods with a buffer; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
+    """
+    wanted = name.lower()
+    for method in METHODS:
+        if wanted in (method, BY_METHOD[method].title.lower()):
+            return method
+    if wanted in BY_NAME or wanted in BY_METHOD:
+        raise BadInput(
+            f"method {name!r} has no verdicts: the audit predicts asynchronous methods with a "
+            f"buffer; choose one of {', '.join(METHODS)}"
+        )
+    raise BadInput(f"method {name!r}: {nearest(wanted, METHODS)}")

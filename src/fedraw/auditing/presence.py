@@ -1,0 +1,274 @@
+"""Buffer presence: how often a client, or anyone of a group, is in the buffer.
+
+Arrivals are memoryless. For a window of the last K arrivals and for blocks of K arrivals presence
+is elementary. A buffer with one slot per client that evicts by time of first insertion is a FIFO
+cache, and its contents follow the law P(B) ∝ Π_{i ∈ B} o_i over all K-subsets, where o_i = p_i is
+the client's share of arrivals. The same law with other odds gives expectations of functions of the
+buffer (see `influence`).
+
+Odds may be scaled freely. Scaled so that independent coins with these odds show K heads on average,
+they turn the law into that of the coins given K heads: a Poisson-binomial law, whose middle is far
+from any overflow, however unequal the odds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.auditing.methods import Buffer
+from fedraw.core.types import Floats, Ints
+from fedraw.errors import BadInput
+
+# Beyond this many steps the exact law takes seconds, and the mean field errs by less than 1e-5.
+EXACT_UP_TO = 3 * 10**8
+# A probability below this changes no digit of any other.
+NEGLIGIBLE = 1e-40
+
+
+def arrival_shares(seconds: npt.ArrayLike) -> Floats:
+    """The probability that the next arrival is client i's: its rate 1/s_i over the sum of rates.
+
+    >>> arrival_shares([1.0, 1.0, 2.0])
+    array([0.4, 0.4, 0.2])
+    """
+    rate = 1 / np.asarray(seconds, np.float64)
+    return np.asarray(rate / rate.sum(), np.float64)
+
+
+def presence(
+    shares: Floats,
+    size: int,
+    buffer: Buffer,
+    many: Ints | None = None,
+    kept: Ints | None = None,
+) -> Floats:
+    """The probability that each client has at least one slot.
+
+    many: the number of clients with each share (one by default). kept: positions of the clients
+    whose last update always stays, whoever arrives.
+
+    >>> presence(np.array([0.5, 0.25, 0.25]), 2, "window")
+    array([0.75  , 0.4375, 0.4375])
+    >>> presence(np.array([0.5, 0.25, 0.25]), 2, "dedup").round(12)
+    array([0.8, 0.6, 0.6])
+    """
+    if buffer != "dedup":
+        with np.errstate(divide="ignore"):  # a single client has every slot
+            found = np.asarray(-np.expm1(size * np.log1p(-shares)), np.float64)
+        found[[] if kept is None else kept] = 1.0
+        return found
+    check_fits(size, shares, many)
+    if shares.size * size > EXACT_UP_TO:
+        return mean_field_presence(np.log(shares), size, many)
+    return subsets(np.log(shares), size, many).presence
+
+
+def group_presence(
+    shares: Floats,
+    group: npt.NDArray[np.bool_],
+    size: int,
+    buffer: Buffer,
+    many: Ints | None = None,
+    kept: Ints | None = None,
+) -> float:
+    """The probability that at least one client of the group has a slot.
+
+    >>> group_presence(np.array([0.5, 0.25, 0.25]), np.array([False, True, True]), 2, "dedup")
+    1.0
+    """
+    if kept is not None and group[kept].any():
+        return 1.0
+    if buffer != "dedup":
+        counts = np.ones(shares.size) if many is None else many
+        share = min(float((shares * counts)[group].sum()), 1.0)
+        return 1.0 if share == 1 else float(-np.expm1(size * np.log1p(-share)))
+    check_fits(size, shares, many)
+    return float(-np.expm1(log_chance_of_none(np.log(shares), group, size, many)))
+
+
+def check_fits(size: int, shares: Floats, many: Ints | None = None) -> None:
+    """Refuse a deduplicated buffer that is larger than the federation."""
+    clients = shares.size if many is None else int(many.sum())
+    if not 1 <= size <= clients:
+        raise BadInput(
+            f"a buffer of {size} with one slot per client never fills with {clients} clients; "
+            f"give a size from 1 to {clients}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Subsets:
+    """The law of a random K-subset; groups of `many` clients share the same odds."""
+
+    presence: Floats  # probability that one given client of each group is in the subset
+    log_weight: float  # log of Σ_B Π o_i, the elementary symmetric polynomial e_K(o)
+
+
+def subsets(log_odds: Floats, size: int, many: Ints | None = None) -> Subsets:
+    """The exact law of a random subset of `size` clients.
+
+    >>> subsets(np.log([1.0, 1.0, 2.0]), 2).presence.round(12)
+    array([0.6, 0.6, 0.8])
+    """
+    counts = np.ones(log_odds.size, np.int64) if many is None else many
+    if size == counts.sum():
+        return Subsets(np.ones(log_odds.size), float((counts * log_odds).sum()))
+    if size == 0:
+        return Subsets(np.zeros(log_odds.size), 0.0)
+    log_scale = coin_scale(log_odds, size, many)
+    q = heads(log_odds + log_scale)
+    law = _Law(q, counts, size)
+    log_tails = -(counts * np.logaddexp(0.0, log_odds + log_scale)).sum()
+    log_weight = np.log(law.total[size]) - size * log_scale - log_tails
+    return Subsets(np.minimum(q * law.without_one() / law.total[size], 1.0), float(log_weight))
+
+
+def mean_field_presence(log_odds: Floats, size: int, many: Ints | None = None) -> Floats:
+    """Presence with K slots on average instead of exactly: p T / (1 + p T), which sums to K."""
+    clients = log_odds.size if many is None else int(many.sum())
+    if size == clients:
+        return np.ones(log_odds.size)
+    return heads(log_odds + coin_scale(log_odds, size, many))
+
+
+def log_chance_of_none(
+    log_odds: Floats, group: npt.NDArray[np.bool_], size: int, many: Ints | None = None
+) -> float:
+    """Log of the probability that no client of the group is in the subset; -inf if impossible."""
+    counts = np.ones(log_odds.size, np.int64) if many is None else many
+    if counts[~group].sum() < size:
+        return -np.inf
+    without = subsets(log_odds[~group], size, counts[~group])
+    return min(without.log_weight - subsets(log_odds, size, many).log_weight, 0.0)
+
+
+def coin_scale(log_odds: Floats, size: int, many: Ints | None = None) -> float:
+    """Log of the factor T with Σ o T / (1 + o T) = K, by Newton steps in a shrinking bracket."""
+    counts = 1.0 if many is None else many
+    clients = log_odds.size if many is None else int(many.sum())
+    middle = np.log(size / (clients - size))
+    low, high = float(middle - log_odds.max()), float(middle - log_odds.min())
+    # Exact if all odds are tiny, and a good start otherwise.
+    top = log_odds.max()
+    sparse = np.log(size / (counts * np.exp(log_odds - top)).sum()) - top
+    x = float(np.clip(sparse, low, high))
+    for _ in range(200):
+        q = heads(log_odds + x)
+        excess = float((counts * q).sum()) - size
+        slope = float((counts * q * (1 - q)).sum())
+        low, high = (low, x) if excess > 0 else (x, high)
+        step = x - excess / slope if slope > 0 else np.inf
+        following = step if low < step < high else 0.5 * (low + high)
+        if abs(following - x) < 1e-13 * max(1.0, abs(x)):
+            break
+        x = following
+    return x
+
+
+def heads(log_odds: Floats) -> Floats:
+    """The probability of heads from log odds, without overflow at either end."""
+    small = np.exp(-np.abs(log_odds))
+    return np.asarray(np.where(log_odds > 0, 1.0, small) / (1 + small), np.float64)
+
+
+class _Law:
+    """The law of the number of heads, among all coins and among all but one."""
+
+    def __init__(self, q: Floats, counts: Ints, size: int) -> None:
+        self._q, self._size = q, size
+        # At most 2 K coins whose factors cannot be divided out without losing digits.
+        self._quick = q > 0.5
+        slow = ~self._quick
+        self._coins = np.repeat(q[self._quick], counts[self._quick])
+        self._first = np.cumsum(counts[self._quick]) - counts[self._quick]
+        self.total = poisson_binomial(q[slow], size, counts[slow])
+        self._before = [self.total]
+        for coin in self._coins:
+            self.total = convolve(self.total, np.array([1 - coin, coin]), size)
+            self._before.append(self.total)
+
+    def without_one(self) -> Floats:
+        """P(K − 1 heads) if one coin of each group is left out."""
+        out = np.empty(self._q.size)
+        out[~self._quick] = self._divided(self._q[~self._quick])
+        out[self._quick] = self._left_out()
+        return out
+
+    def _divided(self, q: Floats) -> Floats:
+        """Divide out one factor (1 − q + q x); errors shrink by q / (1 − q) ≤ 1 per term."""
+        term = np.zeros(q.size)
+        for k in range(self._size):
+            term = (self.total[k] - q * term) / (1 - q)
+        return term
+
+    def _left_out(self) -> Floats:
+        """Multiply all factors before and all factors after a coin, without any division."""
+        after, wanted = np.ones(1), np.empty(self._coins.size)
+        for j in range(self._coins.size - 1, -1, -1):
+            before = self._before[j]
+            k = np.arange(min(after.size, self._size))
+            wanted[j] = after[k] @ before[self._size - 1 - k]
+            after = convolve(after, np.array([1 - self._coins[j], self._coins[j]]), self._size)
+        return np.asarray(wanted[self._first], np.float64)
+
+
+def poisson_binomial(q: Floats, top: int, many: Ints | None = None) -> Floats:
+    """Probabilities of 0, 1, …, `top` heads if coin j, of bias q[j], is thrown `many[j]` times.
+
+    The generating polynomials are multiplied pair by pair, all pairs of a level at once, and cut
+    off above `top`: O(n · top), and every term is positive, so nothing cancels.
+
+    >>> poisson_binomial(np.array([0.5, 0.5, 1.0]), 2)
+    array([0.  , 0.25, 0.5 ])
+    """
+    level = _trimmed(binomial_pmfs(q, top, many))
+    while level.shape[1] > 1:
+        odd = level[:, -1:] if level.shape[1] % 2 else None
+        level = _multiply(level[:, 0:-1:2], level[:, 1::2], top)
+        if odd is not None:
+            padding = np.zeros((level.shape[0] - odd.shape[0], 1))
+            level = np.hstack([level, np.vstack([odd, padding])])
+        level = _trimmed(level)
+    out = np.zeros(top + 1)
+    out[: level.shape[0]] = level[:, 0] if level.shape[1] else [1.0] + [0.0] * (len(level) - 1)
+    return out
+
+
+def convolve(a: Floats, b: Floats, top: int) -> Floats:
+    """The law of the sum of two independent counts, cut off above `top`."""
+    return np.convolve(a, b)[: top + 1]
+
+
+def binomial_pmfs(q: Floats, top: int, many: Ints | None = None) -> Floats:
+    """The binomial law of each coin thrown `many` times: one column per coin, one row per count."""
+    if many is None or many.max(initial=1) == 1:
+        return np.vstack([1 - q, q])[: top + 1]
+    degree = min(int(many.max()), top)
+    leaves = np.empty((degree + 1, q.size))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # (1 − q)^m may be far below the smallest float where the middle of the law is not.
+        log_odds, term = np.log(q) - np.log1p(-q), many * np.log1p(-q)
+        for k in range(degree + 1):
+            leaves[k] = np.where(k <= many, np.exp(term), 0.0)
+            term = term + np.log(np.maximum(many - k, 0)) - np.log(k + 1) + log_odds
+    always = q == 1  # their odds are infinite
+    leaves[:, always] = np.arange(degree + 1)[:, None] == many[always]
+    return leaves
+
+
+def _trimmed(level: Floats) -> Floats:
+    """Drop the last rows if they are negligible: a large group is seldom far from its mean."""
+    rows = np.flatnonzero((level > NEGLIGIBLE).any(axis=1))
+    return level[: rows[-1] + 1] if rows.size else level
+
+
+def _multiply(a: Floats, b: Floats, top: int) -> Floats:
+    degree = min(a.shape[0] + b.shape[0] - 2, top)
+    product = np.zeros((degree + 1, a.shape[1]))
+    for k in range(a.shape[0]):
+        rows = min(b.shape[0], degree + 1 - k)
+        product[k : k + rows] += a[k] * b[:rows]
+    return product

@@ -1,0 +1,100 @@
+"""Label influence Λ_l = Σ_i π_i freq(l, i), and the standing of a label that follows from it.
+
+Two things decide whether a label is learned: how much of the model speaks for it relative to other
+labels, and how much of the model comes from clients that hold it at all, because all other clients
+unlearn it. Standing is the geometric mean of the two. At 1 a label has the influence that the
+median label would have if all samples counted the same, and every client holds it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.auditing.groups import Groups
+from fedraw.auditing.methods import Weighting
+from fedraw.core.labels import LabelTable
+from fedraw.core.types import Floats, Ints
+
+DENSE_UP_TO = 2 * 10**7  # cells of a matrix of groups and labels
+# If even the median label is held by a smaller share of the clients, standing is relative to that.
+USUAL_COVERAGE = 0.25
+
+
+class LabelStandings(NamedTuple):
+    """Influence of each label as a multiple of its fair share, and its standing."""
+
+    influence: Floats
+    standing: Floats
+
+
+class LabelWeights:
+    """Turns the influence of clients, or of groups of clients, into that of labels.
+
+    >>> table = LabelTable.from_counts({"a": {"cat": 3, "dog": 1}, "b": {"cat": 4}})
+    >>> groups = Groups.of(np.ones(2), np.ones(2), np.zeros(2, bool))
+    >>> LabelWeights(table, groups, np.ones(2), np.ones(2)).of_clients(np.array([0.5, 0.5]))
+    LabelStandings(influence=array([1., 1.]), standing=array([1.32287566, 0.35355339]))
+    """
+
+    def __init__(self, table: LabelTable, groups: Groups, rate: Floats, score: Floats) -> None:
+        self._labels, self._fair = len(table.labels), table.fair_shares()
+        self._row, self._column, self._share = table.row_of_entry(), table.column, table.share
+        self._groups = groups
+        # A client's part of its group's influence, by weighting.
+        arrivals = rate / groups.rate[groups.of_client]
+        own = score / groups.score[groups.of_client]
+        self._part: dict[Weighting, Floats] = {
+            "cached": np.ones(rate.size),
+            "uniform": arrivals,
+            "rarity": arrivals * own,
+            "replay": arrivals,  # replayed clients are groups of one
+        }
+        usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
+        self._scale = float(np.median(self._fair)) * min(1.0, usual)
+        self._dense: dict[Weighting, tuple[Floats, Floats]] = {}
+
+    def of_clients(self, influence: Floats) -> LabelStandings:
+        """Influence and standing of all labels, from the influence of every client."""
+        own = influence[self._row]
+        label_weight = np.bincount(self._column, own * self._share, self._labels)
+        return self._standings(label_weight, np.bincount(self._column, own, self._labels))
+
+    def of_groups(self, influence: Floats, weighting: Weighting) -> LabelStandings:
+        """Influence and standing of all labels, from the influence of one client in each group."""
+        if self._groups.many.size * self._labels > DENSE_UP_TO:
+            return self.of_clients(influence[self._groups.of_client] * self._part[weighting])
+        if weighting not in self._dense:
+            part = self._part[weighting][self._row]
+            self._dense[weighting] = self._matrix(self._share * part), self._matrix(part)
+        shares, held = self._dense[weighting]
+        return self._standings(influence @ shares, influence @ held)
+
+    def _standings(
+        self, label_weight: npt.NDArray[Any], holders: npt.NDArray[Any]
+    ) -> LabelStandings:
+        weight = np.asarray(label_weight, np.float64)
+        return LabelStandings(weight / self._fair, np.sqrt(weight * holders / self._scale))
+
+    def mean_of_holders(self, values: Floats) -> Floats:
+        """The mean of a client value over the holders of each label."""
+        many = np.bincount(self._column, minlength=self._labels)
+        return np.asarray(self.sum_over_holders(values) / many, np.float64)
+
+    def sum_over_holders(self, values: Floats) -> Floats:
+        """The sum of a client value over the holders of each label."""
+        sums = np.bincount(self._column, values[self._row], self._labels)
+        return np.asarray(sums, np.float64)
+
+    def _matrix(self, of_entry: Floats) -> Floats:
+        """A matrix of groups and labels: sums over the clients of a group."""
+        shape = self._groups.many.size, self._labels
+        flat = np.bincount(self._cell, of_entry, shape[0] * shape[1])
+        return np.asarray(flat.reshape(shape), np.float64)
+
+    @cached_property
+    def _cell(self) -> Ints:
+        return self._groups.of_client[self._row] * self._labels + self._column

@@ -1,0 +1,171 @@
+"""An audit on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedraw.auditing.methods import METHODS, Verdict, title
+from fedraw.auditing.view import AuditView, LabelRow, LabelUnderMethod, WorstLabel
+from fedraw.auditing.words import counted, enumeration, plain_text, standing_text
+from fedraw.core.text import one_line
+
+MOST_LABELS = 15
+MOST_CLIENTS = 5
+RARE_NAMED = 12
+ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's; the others need no times
+IN_BUFFER = ("fedfa", "fedraw")  # FedBuff and CA2FL have the presence of FedFa
+STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
+
+
+def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
+    """The whole audit, part by part."""
+    yield Text(view.headline, style="bold")
+    yield Text(f"{plain_text(view.lead)}\n")
+    yield Text(at_a_glance(view))
+    for note in view.notes:
+        yield Text(f"note: {note}", style="dim")
+    yield _titled("Labels, worst first: influence as a multiple of the fair share", _labels(view))
+    yield Text(
+        "Verdicts depend on a label's standing: its influence relative to other labels, and the "
+        "weight of the clients that hold it.",
+        style="dim",
+    )
+    yield _titled(
+        "Clients with the most and the least weight under FedRAW, in percent", _clients(view)
+    )
+    yield _titled("What if: the worst label's standing, by method and buffer size", _grid(view))
+    if view.slower:
+        than = "than measured" if view.audit.times_known else "than all other clients"
+        name = f"What if holders of rare labels were slower {than}: the worst standing"
+        yield _titled(name, _slower(view))
+    yield Text(f"\nRecommendation\n{view.recommendation}")
+
+
+def at_a_glance(view: AuditView) -> str:
+    """The federation in a few lines."""
+    audit = view.audit
+    cap = "" if audit.cap is None else f", cap {audit.cap:g}"
+    size = (
+        f"{counted(len(audit.clients), 'client')}, {counted(len(audit.labels), 'label')}, "
+        f"{counted(view.samples, 'sample')}"
+    )
+    lines = [f"{size}; K={audit.buffer}{cap}; {view.source}"]
+    if not audit.rare_labels:
+        lines.append("No label is rare: none has at most half the coverage of the median label.")
+        return "\n".join([*lines, view.replay])
+    rare = plain_text(enumeration(audit.rare_labels, RARE_NAMED))
+    rule = " (at most half the median coverage)" if audit.rare_by_coverage else ""
+    lines.append(f"Rare labels{rule}: {rare}; held by {counted(view.rare_clients, 'client')}.")
+    chances = [f"{title(m)} {audit.rare_presence[m]:.1f} %" for m in IN_BUFFER]
+    lines.append(f"At least one of these is in the buffer {', '.join(chances)} of the time.")
+    return "\n".join([*lines, view.staleness, view.replay])
+
+
+def _labels(view: AuditView) -> Table:
+    table = _table("label", "held", "time", *map(title, METHODS), "verdict")
+    table.padding = (0, 0, 0, 0)  # room for the verdict
+    rows = _shown(view)
+    for row in rows:
+        table.add_row(
+            _name(row.label),
+            f"{row.coverage:,}",
+            f"x{row.holders_slowness:.2f}",
+            *(_influence(row.methods[method]) for method in METHODS),
+            Text(row.verdict),
+        )
+    left_out = len(view.labels) - len(rows)
+    parts = [f"{counted(left_out, 'more label')} in --json."] if left_out else []
+    parts.append("held: number of clients with the label")
+    if view.audit.times_known:
+        parts[-1] += "; time: holders' mean update time relative to all clients"
+    table.caption = " ".join(parts)
+    return table
+
+
+def _shown(view: AuditView) -> list[LabelRow]:
+    """The rare labels and the worst of the others, worst first."""
+    rare = [row for row in view.worst_first if row.rare][:MOST_LABELS]
+    worst = view.worst_first[: MOST_LABELS - len(rare)]
+    chosen = {id(row) for row in (*rare, *worst)}
+    return [row for row in view.worst_first if id(row) in chosen]
+
+
+def _influence(found: LabelUnderMethod) -> Text:
+    text = f"{found.influence:.2f}"
+    if found.interval is not None and found.method in ESTIMATED:
+        text += f"\n{found.interval[0]:.2f}-{found.interval[1]:.2f}"
+    return Text(text, style=STYLE[found.verdict])
+
+
+def _clients(view: AuditView) -> Table:
+    order = view.clients_by("fedraw", per_sample=False).tolist()
+    few = min(MOST_CLIENTS, -(-len(order) // 2))
+    table = _table("client", "samples", "seconds", "score", *map(title, METHODS))
+    for position, i in enumerate([*order[:few], *order[max(few, len(order) - few) :]]):
+        if position == few and len(order) > 2 * few:
+            table.add_row("…")
+        row = view.client(i)
+        table.add_row(
+            _name(row.client),
+            f"{row.samples:,}",
+            "" if row.seconds is None else f"{row.seconds:.3g}",
+            f"{row.score:.3g}",
+            *(f"{100 * row.influence[m]:.3g}" for m in METHODS),
+        )
+    return table
+
+
+def _grid(view: AuditView) -> Table:
+    sizes, rows = view.grid()
+    table = _table("", *(f"K={size}" for size in sizes))
+    for (method, cap), cells in rows.items():
+        table.add_row(title(method, cap), *(_worst(cell) for cell in cells))
+    table.caption = "in percent; * marks the recommendation; a cap below 1/K is impossible"
+    return table
+
+
+def _slower(view: AuditView) -> Table:
+    table = _table("times", *(f"{column.ratio:g}" for column in view.slower))
+    for method in METHODS:
+        table.add_row(title(method), *(_worst(column.worst[method]) for column in view.slower))
+    for method in IN_BUFFER:
+        present = (f"{column.worst[method].rare_presence:.1f} %" for column in view.slower)
+        table.add_row(f"in {title(method)}'s", *present)
+    table.caption = (
+        "in: how often a holder of a rare label is in the buffer. Replay weighs a holder the same "
+        "however slow it is, but a slower holder takes longer to send enough updates."
+    )
+    return table
+
+
+def _worst(cell: WorstLabel | None) -> Text:
+    if cell is None:
+        return Text("-")
+    mark = "*" if cell.recommended else ""
+    words = f"{standing_text(cell.standing, cell.method)}{mark} {cell.verdict}"
+    return Text(words, style=STYLE[cell.verdict])
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.caption_justify = "left"
+    for position, column in enumerate(columns):
+        numbers = position > 0 and column != "verdict"
+        table.add_column(column, overflow="fold", no_wrap=numbers, min_width=len(column))
+        table.columns[-1].justify = "right" if numbers else "left"
+    return table
+
+
+def _titled(name: str, table: Table) -> Table:
+    table.title, table.title_justify, table.title_style = f"\n{name}", "left", "bold"
+    return table
+
+
+def _name(thing: object, most: int = 24) -> Text:
+    words = one_line(str(thing))
+    return Text(words if len(words) <= most else words[: most - 1] + "…")

@@ -1,0 +1,195 @@
+"""Read how often each client's updates arrive: from measured times, or from a log of arrivals."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedraw.auditing.event_lines import is_event_log, open_event_log
+from fedraw.core.intervals import poisson_interval, student_quantiles
+from fedraw.core.text import several
+from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
+from fedraw.disk.tables import (
+    TableFile,
+    UnreadableCell,
+    open_table,
+    parse_number,
+    parse_seconds,
+    quoted,
+    require_file,
+)
+from fedraw.errors import BadInput
+
+# Seconds since 1970 reach this in the year 5138; milliseconds did in 1973.
+_MILLISECONDS_FROM = 1e11
+_REMEDY = "write seconds as a number from 0 on, or ISO 8601 such as 2026-01-31T08:00:00Z"
+_KINDS = {"number": "a number", "zone": "ISO 8601 with a zone", "local": "ISO 8601 without a zone"}
+
+
+@dataclass(frozen=True, eq=False)
+class MeanTimes:
+    """Mean seconds between two updates of a client, in the order of the given clients."""
+
+    seconds: Floats
+    low: Floats  # 95 % interval of the mean; the mean itself if the interval is unknown
+    high: Floats
+    arrivals: Ints | None  # arrivals or measurements per client; None: one plain value each
+    notes: tuple[str, ...]
+
+
+def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
+    """Read a table with the columns client,seconds or client,timestamp, or an events.jsonl."""
+    require_file(path)
+    file = open_event_log(path) if is_event_log(path) else open_table(path)
+    if "seconds" in file.header and "timestamp" in file.header:
+        raise BadInput(f"{path}: has both columns 'seconds' and 'timestamp'; remove one of them")
+    if "timestamp" in file.header:
+        return _from_log(path, clients, _read(file, "timestamp", clients, Timestamps().parse))
+    if "seconds" not in file.header and "client" in file.header:
+        raise BadInput(
+            f"{file.missing_column('seconds', ('client',))} "
+            "(or give the timestamp of every arrival in a column 'timestamp')"
+        )
+    return _from_values(path, clients, _read(file, "seconds", clients, parse_seconds))
+
+
+class Timestamps:
+    """Parses the timestamps of one file, which must all be of the same kind.
+
+    >>> timestamps = Timestamps()
+    >>> later = timestamps.parse("2026-01-31T08:00:01+01:00")
+    >>> later - timestamps.parse("2026-01-31T07:00:00Z")
+    1.0
+    """
+
+    def __init__(self) -> None:
+        self.kind = ""
+
+    def parse(self, text: str) -> float:
+        """The seconds of a number or of ISO 8601 with or without a zone."""
+        text = text.strip(" \t")
+        kind, value = self._kind_and_value(text)
+        if self.kind and kind != self.kind:
+            raise UnreadableCell(
+                f"{quoted(text)} is {_KINDS[kind]}, but the first timestamp is "
+                f"{_KINDS[self.kind]}; use one kind for all"
+            )
+        self.kind = kind
+        return value
+
+    @staticmethod
+    def _kind_and_value(text: str) -> tuple[str, float]:
+        if not (text[:4].isdigit() and text[4:5] == "-"):
+            value = parse_number(text, f"a timestamp; {_REMEDY}")
+            if not 0 <= value <= LONGEST_TIME:
+                raise UnreadableCell(f"{quoted(text)} is negative or too large; {_REMEDY}")
+            return "number", value
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise UnreadableCell(f"{quoted(text)} is not a timestamp; {_REMEDY}") from None
+        if moment.tzinfo is not None:
+            return "zone", moment.timestamp()
+        # Only differences count, and the computer's own zone must not change them.
+        return "local", moment.replace(tzinfo=UTC).timestamp()
+
+
+class _Measurements(NamedTuple):
+    """The position of the client and the value, for each row."""
+
+    row: Ints
+    value: Floats
+
+
+def _read(
+    file: TableFile, column: str, clients: Sequence[str], parse: Callable[[str], float]
+) -> _Measurements:
+    """Read all rows; every client of the file must be known."""
+    known = {name: i for i, name in enumerate(clients)}
+    row, values = array("q"), array("d")
+    unknown: dict[str, int] = {}
+    for place, name, value in file.client_values(column, parse):
+        position = known.get(name, -1)
+        if position < 0:
+            unknown.setdefault(name, place)
+        row.append(position)
+        values.append(value)
+    if unknown:
+        named = several((f"{name!r} ({file.place} {place})" for name, place in unknown.items()), 10)
+        has = "client has" if len(unknown) == 1 else "clients have"
+        raise BadInput(
+            f"{file.path}: {len(unknown)} {has} no label counts: {named}; "
+            "remove the rows, or add the counts to the label table"
+        )
+    return _Measurements(np.array(row, np.int64), np.array(values, np.float64))
+
+
+def _from_values(path: Path, clients: Sequence[str], read: _Measurements) -> MeanTimes:
+    n = np.bincount(read.row, minlength=len(clients))
+    missing = [repr(clients[i]) for i in np.flatnonzero(n == 0).tolist()]
+    if missing:
+        has = "client" if len(missing) == 1 else "clients"
+        raise BadInput(
+            f"{path}: {len(missing)} {has} of the label table without a time: "
+            f"{several(missing, 10)}; add a row for each"
+        )
+    mean = np.bincount(read.row, weights=read.value, minlength=len(clients)) / n
+    if (n == 1).all():
+        return MeanTimes(mean, mean, mean, None, ())
+    spread = np.exp(_relative_margin(read, mean, n))
+    single = [repr(clients[i]) for i in np.flatnonzero(n == 1).tolist()]
+    notes = (f"a single measurement has no interval: {several(single, 10)}",) if single else ()
+    return MeanTimes(mean, mean / spread, mean * spread, n, notes)
+
+
+def _relative_margin(read: _Measurements, mean: Floats, n: Ints) -> Floats:
+    """Student's margin of the logarithm of the mean, so that no interval reaches below zero."""
+    squares = (read.value - mean[read.row]) ** 2
+    free = np.maximum(n - 1, 1)
+    variance = np.bincount(read.row, weights=squares, minlength=len(n)) / free
+    return np.asarray(student_quantiles(free) * np.sqrt(variance / n) / mean, np.float64)
+
+
+def _from_log(path: Path, clients: Sequence[str], read: _Measurements) -> MeanTimes:
+    """Estimate memoryless arrivals from the first to the last of the log: rate n / window."""
+    if len(read.value) < 2:
+        raise BadInput(
+            f"{path}: a rate needs at least two arrivals, and there is {len(read.value)}; "
+            "let the log run longer"
+        )
+    window = float(read.value.max() - read.value.min())
+    if window == 0:
+        raise BadInput(
+            f"{path}: all {len(read.value)} timestamps are equal, so no time passes between "
+            "arrivals; log them with a finer resolution"
+        )
+    if window < SHORTEST_TIME:
+        raise BadInput(
+            f"{path}: all {len(read.value)} timestamps lie within {window:g} seconds; log them in "
+            "a larger unit"
+        )
+    n = np.bincount(read.row, minlength=len(clients))
+    low, high = poisson_interval(n)
+    # No client has a rate of 0. With no arrival in the window, Jeffreys' prior gives
+    # Gamma(1/2, window) for the rate, whose mean is 0.5 / window.
+    seconds = window / np.where(n > 0, n, 0.5)
+    longest = np.divide(window, low, out=np.full(len(n), np.inf), where=low > 0)
+    notes: tuple[str, ...] = ()
+    absent = [repr(clients[i]) for i in np.flatnonzero(n == 0).tolist()]
+    if absent:
+        many = f"{len(absent)} clients ({several(absent, 10)})"
+        named = f"client {absent[0]}" if len(absent) == 1 else many
+        notes = (
+            f"the log has no arrival of {named}; a mean time of twice the log's length is assumed",
+        )
+    if read.value.max() >= _MILLISECONDS_FROM:
+        notes += (
+            "the timestamps look like milliseconds but are read as seconds; only ratios are right",
+        )
+    return MeanTimes(seconds, window / high, longest, n, notes)

@@ -1,0 +1,346 @@
+"""The view model of an audit: everything that the terminal, the page and the JSON document show.
+
+The renderers only lay out what is here, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedraw.auditing.audit import Audit
+from fedraw.auditing.methods import (
+    BY_METHOD,
+    ENOUGH_UPDATES,
+    METHODS,
+    THRESHOLDS,
+    VERDICTS,
+    Verdict,
+)
+from fedraw.auditing.what_if import Recommendation, ServerSetting, SlowerHolders
+from fedraw.auditing.words import (
+    Name,
+    Words,
+    counted,
+    enumeration,
+    limit,
+    plain_text,
+    rounded,
+    standing_percent,
+)
+from fedraw.core.types import ClientId, Floats, Ints, Label
+
+
+@dataclass(frozen=True)
+class LabelUnderMethod:
+    """A label's fate under one method."""
+
+    method: str
+    influence: float  # as a multiple of the fair share
+    standing: float
+    verdict: Verdict
+    interval: tuple[float, float] | None  # of the influence; None if the times are no estimates
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """A label with its verdicts."""
+
+    label: Label
+    rare: bool
+    coverage: int
+    fair_share: float
+    holders_slowness: float
+    holders_share: float
+    methods: dict[str, LabelUnderMethod]
+    verdict: str  # of all methods, in words
+
+
+@dataclass(frozen=True)
+class WorstLabel:
+    """The worst label under one setting: a cell of the what-if tables."""
+
+    method: str
+    cap: float | None
+    buffer: int
+    label: Label
+    influence: float
+    standing: float
+    verdict: Verdict
+    rare_presence: float | None  # percent; None if no label is rare
+    recommended: bool = False
+
+
+@dataclass(frozen=True)
+class SlowerColumn:
+    """The worst rare label by method if the holders of rare labels took `ratio` times as long."""
+
+    ratio: float
+    worst: dict[str, WorstLabel]
+    lowest_influence: dict[str, float]  # over all rare labels
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """A client with its presence and influence by method, from 0 to 1."""
+
+    client: ClientId
+    rare: bool  # holds a rare label
+    samples: int
+    share: float  # of all samples
+    score: float
+    seconds: float | None  # None if no times are known
+    presence: dict[str, float]
+    influence: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class AuditView:
+    """An audit, the source of its times and the notes of its inputs, ready to be rendered.
+
+    Rows of clients are built on demand, because there may be a million.
+    """
+
+    audit: Audit
+    source: str  # of the times
+    notes: tuple[str, ...] = ()
+    name: str = ""  # what was audited, such as the name of the label file
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """The recommended setting."""
+        return self.audit.recommendation
+
+    @cached_property
+    def labels(self) -> tuple[LabelRow, ...]:
+        """All labels, in the order of the label counts."""
+        rare = set(self.audit.rare_labels)
+        return tuple(
+            _label_row(self.audit, i, label in rare) for i, label in enumerate(self.audit.labels)
+        )
+
+    @cached_property
+    def worst_first(self) -> tuple[LabelRow, ...]:
+        """All labels by their standing under FedFa, the lowest first."""
+        return tuple(self.labels[i] for i in self.audit.worst_first())
+
+    @cached_property
+    def settings(self) -> tuple[WorstLabel, ...]:
+        """The worst label under every setting of the what-if grid."""
+        best = self.recommendation
+        chosen = (best.method, best.buffer, best.cap)
+        return tuple(_worst_of(self.audit, setting, chosen) for setting in self.audit.what_if)
+
+    @cached_property
+    def slower(self) -> tuple[SlowerColumn, ...]:
+        """The worst rare label if holders of rare labels were slower; empty if none is rare."""
+        rare = [self.audit.labels.index(label) for label in self.audit.rare_labels]
+        return tuple(_slower_column(self.audit, slow, rare) for slow in self.audit.slower)
+
+    def grid(self) -> tuple[list[int], dict[tuple[str, float | None], list[WorstLabel | None]]]:
+        """The what-if grid: buffer sizes across, methods and caps down.
+
+        A cell is None if the cap cannot be met with that buffer. Capped rows follow the uncapped
+        one, and ablations come last.
+        """
+        at = {(s.method, s.cap, s.buffer): s for s in self.settings}
+        sizes = sorted({size for _, _, size in at})
+
+        def order(row: tuple[str, float | None]) -> tuple[int, float]:
+            method, cap = row
+            place = METHODS.index(method) if method in METHODS else len(METHODS)
+            return place, 0.0 if cap is None else 2.0 - cap
+
+        rows = sorted(dict.fromkeys((s.method, s.cap) for s in self.settings), key=order)
+        return sizes, {row: [at.get((*row, size)) for size in sizes] for row in rows}
+
+    def client(self, i: int) -> ClientRow:
+        """The client at a position."""
+        audit = self.audit
+        samples = int(audit.samples[i])
+        return ClientRow(
+            audit.clients[i],
+            bool(audit.holds_rare[i]),
+            samples,
+            samples / self.samples,
+            float(audit.scores[i]),
+            float(audit.seconds[i]) if audit.times_known else None,
+            {m: float(audit.presence[m][i]) for m in METHODS},
+            {m: float(audit.influence[m][i]) for m in METHODS},
+        )
+
+    def clients_by(self, method: str, *, per_sample: bool) -> Ints:
+        """Positions of the clients by influence, or by influence over their share of samples."""
+        weight = self.relative_influence(method) if per_sample else self.audit.influence[method]
+        return np.asarray(np.argsort(-weight, kind="stable"), np.int64)
+
+    def relative_influence(self, method: str) -> Floats:
+        """The influence of every client over its share of all samples."""
+        samples = self.audit.samples.astype(np.float64)
+        return np.asarray(self.audit.influence[method] * (samples.sum() / samples), np.float64)
+
+    @cached_property
+    def samples(self) -> int:
+        """The number of samples of all clients."""
+        return int(self.audit.samples.sum())
+
+    @property
+    def rare_clients(self) -> int:
+        """The number of clients that hold a rare label."""
+        return int(self.audit.holds_rare.sum())
+
+    def tally(self, method: str) -> dict[Verdict, int]:
+        """The number of labels with each verdict."""
+        return {word: self.audit.verdicts[method].count(word) for word in VERDICTS}
+
+    @property
+    def headline(self) -> str:
+        """What happens to the labels under FedFa, the method of the smallest change."""
+        many = self.tally("fedfa")
+        lost, risk = many["lost"], many["at risk"]
+        first = lost or risk
+        if not first:
+            return "No label is at risk"
+        total = counted(len(self.audit.labels), "label")
+        head = f"{first:,} of {total} {'is' if first == 1 else 'are'} "
+        if not lost:
+            return f"{head}at risk"
+        more = f", {risk:,} more {'is' if risk == 1 else 'are'} at risk" if risk else ""
+        return f"{head}about to be lost{more}"
+
+    @property
+    def lead(self) -> Words:
+        """Which labels the headline means, and why."""
+        size = self.audit.buffer
+        last = "only the last update" if size == 1 else f"the last {size:,} updates"
+        setting = f"if the server averages {last}, whoever sent them (FedFa)"
+        worst = [row for row in self.worst_first if row.methods["fedfa"].verdict != "kept"]
+        if not worst:
+            if any(set(self.audit.verdicts[method]) - {"kept"} for method in METHODS):
+                return (f"This holds {setting}; other methods do worse.",)
+            return (f"This holds even {setting}.",)
+        first, one = worst[0], len(worst) == 1
+        return (
+            f"I{setting[1:]}, {'label' if one else 'labels'} ",
+            *enumeration([row.label for row in worst]),
+            f" {'has' if one else 'have'} too little influence on the model: ",
+            *(("it",) if one else ("label ", Name(first.label))),
+            f", held by {counted(first.coverage, 'client')}, has a standing of "
+            f"{standing_percent(first.methods['fedfa'].standing, 'fedfa')} and would be kept from "
+            f"{limit(THRESHOLDS['fedfa'].kept)} on.",
+        )
+
+    @property
+    def rare_rule(self) -> str:
+        """Why the rare labels are rare."""
+        if not self.audit.rare_by_coverage:
+            return "as given"
+        median = f"{float(np.median(self.audit.coverage)):,g}"
+        return f"held by at most half as many clients as the median label ({median})"
+
+    @property
+    def replay(self) -> str:
+        """Which updates replay keeps, and what its verdicts presume."""
+        audit = self.audit
+        if not audit.replayed.size:
+            return "Replay equals FedBuff here: no client's rarity score is above twice the median."
+        words = f"Replay keeps the last update of {counted(audit.replayed.size, 'client')}."
+        if not audit.rare_labels:
+            return words
+        rare = [audit.labels.index(label) for label in audit.rare_labels]
+        rarest = max(rare, key=audit.arrivals_until_heard)
+        arrivals = counted(rounded(audit.arrivals_until_heard(rarest)), "arrival")
+        return (
+            f"{words} Its verdicts presume {ENOUGH_UPDATES} updates from a label's holders; "
+            f"for label {audit.labels[rarest]} this takes {arrivals}."
+        )
+
+    @property
+    def staleness(self) -> str:
+        """How often a holder of a rare label returns; empty if no label is rare."""
+        if self.audit.rare_staleness is None:
+            return ""
+        arrivals = counted(rounded(self.audit.rare_staleness), "arrival")
+        return f"A holder of a rare label returns after about {arrivals} on average."
+
+
+def verdict_bounds() -> list[str]:
+    """The thresholds in words, with the methods that share them."""
+    families: dict[tuple[float, float], list[str]] = {}
+    for method in METHODS:
+        families.setdefault(THRESHOLDS[method], []).append(BY_METHOD[method].title)
+    return [
+        f"{plain_text(enumeration(names))}: lost below {limit(lost)}, kept from {limit(kept)} on"
+        for (lost, kept), names in families.items()
+    ]
+
+
+def cap_words(cap: float | None) -> str:
+    """What a cap means for a client's weight."""
+    if cap is None:
+        return "none: under FedRAW a client weighs what its rarity score gives it"
+    return f"{cap:g}: under FedRAW no client weighs more than {100 * cap:g} %"
+
+
+def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
+    def under(method: str) -> LabelUnderMethod:
+        interval = None
+        if audit.label_interval is not None:
+            ends = audit.label_interval[method]
+            interval = float(ends.low[i]), float(ends.high[i])
+        influence, standing = audit.label_influence[method][i], audit.standing[method][i]
+        return LabelUnderMethod(
+            method, float(influence), float(standing), audit.verdicts[method][i], interval
+        )
+
+    return LabelRow(
+        audit.labels[i],
+        rare,
+        int(audit.coverage[i]),
+        float(audit.fair_share[i]),
+        float(audit.holders_slowness[i]),
+        float(audit.holders_share[i]),
+        {method: under(method) for method in METHODS},
+        audit.in_words(i),
+    )
+
+
+def _worst_of(
+    audit: Audit, setting: ServerSetting, chosen: tuple[str, int, float | None]
+) -> WorstLabel:
+    worst = setting.worst
+    return WorstLabel(
+        setting.method,
+        setting.cap,
+        setting.buffer,
+        audit.labels[worst],
+        float(setting.label_influence[worst]),
+        float(setting.standing[worst]),
+        setting.verdict,
+        setting.rare_presence,
+        (setting.method, setting.buffer, setting.cap) == chosen,
+    )
+
+
+def _slower_column(audit: Audit, slow: SlowerHolders, rare: Sequence[int]) -> SlowerColumn:
+    def worst(method: str) -> WorstLabel:
+        label, found = slow.worst(method, rare)
+        return WorstLabel(
+            method,
+            audit.cap if method == "fedraw" else None,
+            audit.buffer,
+            audit.labels[label],
+            float(slow.label_influence[method][label]),
+            float(slow.standing[method][label]),
+            found,
+            slow.rare_presence[method],
+        )
+
+    return SlowerColumn(
+        slow.ratio,
+        {method: worst(method) for method in METHODS},
+        {method: float(slow.label_influence[method][list(rare)].min()) for method in METHODS},
+    )

@@ -1,0 +1,76 @@
+"""95 % intervals of counts and means, without SciPy."""
+
+from __future__ import annotations
+
+from math import lgamma
+
+import numpy as np
+
+from fedraw.core.types import Floats, Ints
+
+_Z = 1.959963984540054  # 97.5 % of a normal variable lie below
+_EXACT_UP_TO = 60
+
+# 97.5 % quantiles of Student's t with 1 to 9 degrees of freedom.
+_STUDENT = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
+
+
+def poisson_interval(events: Ints) -> tuple[Floats, Floats]:
+    """The exact 95 % interval, with equal tails, of a Poisson mean given the observed count.
+
+    For a count of 0 the interval is one-sided.
+
+    >>> low, high = poisson_interval(np.array([0, 1, 10]))
+    >>> low.round(3), high.round(3)
+    (array([0.   , 0.025, 4.795]), array([ 2.996,  5.572, 18.39 ]))
+    """
+    seen, where = np.unique(events, return_inverse=True)
+    some = np.maximum(seen, 1)
+    low = np.where(seen > 0, _gamma_quantiles(some, -_Z), 0.0)
+    high = np.where(seen > 0, _gamma_quantiles(some + 1, _Z), -np.log(0.05))
+    return low[where], high[where]
+
+
+def _gamma_quantiles(shape: Ints, z: float) -> Floats:
+    """Quantiles of Gamma(shape, 1) at the level of the normal quantile z (2.5 or 97.5 %).
+
+    The Wilson-Hilferty approximation has a relative error below 6e-5 for shapes above
+    `_EXACT_UP_TO`. For smaller shapes, where it errs by up to a half, it starts Newton's method.
+    """
+    cubes = shape * (1 - 1 / (9 * shape) + z / (3 * np.sqrt(shape))) ** 3
+    small = shape <= _EXACT_UP_TO
+    starts = zip(shape[small].tolist(), cubes[small].tolist(), strict=True)
+    cubes[small] = [_newton(k, x, z) for k, x in starts]
+    return np.asarray(cubes, np.float64)
+
+
+def _newton(shape: int, x: float, z: float) -> float:
+    """Solve P(Poisson(x) < shape) = tail for x; steps in log x keep x positive."""
+    tail = 0.975 if z < 0 else 0.025
+    j = np.arange(shape)
+    log_factorials = np.array([lgamma(k + 1) for k in j])
+    for _ in range(50):
+        terms = np.exp(j * np.log(x) - x - log_factorials)
+        step = (terms.sum() - tail) / (terms[-1] * x)
+        x *= np.exp(np.clip(step, -1, 1))
+        if abs(step) < 1e-12:
+            break
+    return x
+
+
+def student_quantiles(freedom: Ints) -> Floats:
+    """97.5 % quantiles of Student's t: a table, then an expansion (error below 2e-4).
+
+    >>> student_quantiles(np.array([1, 30])).round(3)
+    array([12.706,  2.042])
+    """
+    z, v = _Z, np.maximum(freedom, 1).astype(np.float64)
+    expansion = (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+    table = np.array(_STUDENT)
+    small = np.minimum(v.astype(np.int64), len(table)) - 1
+    return np.where(v <= len(table), table[small], expansion)

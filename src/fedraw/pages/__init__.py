@@ -1,0 +1,1 @@
+"""What HTML pages have in common: the page of an audit and the page of a report."""

@@ -1,0 +1,161 @@
+"""HTML pages in one file: their pieces, their common style, and how they are written.
+
+Text from a log or a caller goes through `text`; nothing else does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from csv import writer
+from html import escape
+from importlib.resources import files
+from io import StringIO
+from pathlib import Path
+from string import Template
+
+from fedraw.errors import BadInput
+
+
+def fill(package: str, template: str, **parts: str) -> str:
+    """A template file of a package, filled with the common style and these parts."""
+    style = _resource("fedraw.pages", "style.css")
+    return Template(_resource(package, template)).substitute(style=style, **parts)
+
+
+def contents(sections: Mapping[str, str]) -> str:
+    """A list of links to the sections, under the given names."""
+
+    def link(name: str, part: str) -> str:
+        identity = part.split('id="', 1)[1].split('"', 1)[0]
+        return f'<li><a href="#{identity}">{text(name)}</a></li>'
+
+    links = "".join(link(name, part) for name, part in sections.items())
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def write_page(out: Path, content: str) -> None:
+    """Write the page completely or not at all; missing folders are created."""
+    draft = out.with_name(f"{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Bytes of a file name that are not UTF-8 are shown as escapes.
+        draft.write_text(content, encoding="utf-8", errors="backslashreplace")
+        draft.replace(out)
+    except OSError as problem:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
+
+
+def text(words: object) -> str:
+    """Escape text so that it is shown as it is and never read as markup.
+
+    >>> text("<b> & 'c'")
+    '&lt;b&gt; &amp; &#x27;c&#x27;'
+    """
+    return escape(str(words), quote=True)
+
+
+def section(identity: str, title: str, *body: str) -> str:
+    """A section with a heading that links can target."""
+    heading = f'<h2 id="{identity}">{text(title)}</h2>'
+    return f'<section aria-labelledby="{identity}">\n{heading}\n' + "\n".join(body) + "\n</section>"
+
+
+def table(
+    identity: str,
+    caption: str,
+    head: str,
+    rows: Iterable[str],
+    *,
+    csv: str = "",
+    kind: str = "",
+) -> str:
+    """A table in a box that scrolls on narrow screens; `csv` adds its numbers to copy."""
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        f'<div class="{f"box {kind}".strip()}" role="region" tabindex="0" '
+        f'aria-labelledby="{identity}-about">\n'
+        f'<table id="{identity}">\n'
+        f'<caption id="{identity}-about"><span>{text(caption)}</span></caption>\n'
+        f"<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
+    ) + (copyable(identity, csv) if csv else "")
+
+
+def copyable(identity: str, csv: str) -> str:
+    """Numbers to copy: a button if scripts are allowed, and the text itself in any case."""
+    return (
+        f'\n<div class="tools"><button type="button" class="copy" data-copies="{identity}-csv" '
+        'hidden>Copy as CSV</button> <span role="status"></span>\n'
+        "<details><summary>Numbers as CSV</summary>\n"
+        f'<textarea id="{identity}-csv" rows="8" readonly spellcheck="false" '
+        f'aria-label="{identity} as CSV">{text(csv)}</textarea>\n</details></div>'
+    )
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    r"""A table as CSV: undefined values are empty, and numbers have at most six decimals.
+
+    >>> csv_text(["label", "recall"], [["8, 9", 1 / 3], ["x", None]])
+    'label,recall\n"8, 9",0.333333\nx,\n'
+    """
+    out = StringIO()
+    lines = writer(out, lineterminator="\n")
+    lines.writerow(head)
+    for row in rows:
+        lines.writerow([round(v, 6) if isinstance(v, float) else v for v in row])
+    return out.getvalue()
+
+
+def column_head(
+    words: str, kind: str = "", *, column: int | None = None, by_words: bool = False
+) -> str:
+    """The head of a column; a name such as LocalCommon may break before a capital.
+
+    If `column` is given, readers can sort rows by this column.
+    """
+    broken = re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", text(words))
+    return f'<th scope="col"{_class(kind)}{sortable(column, by_words)}>{broken}</th>'
+
+
+def sortable(column: int | None, by_words: bool = False) -> str:
+    """Attributes for sorting: the first column by its names, others by their first number."""
+    if column is None:
+        return ""
+    words = ' data-order="words"' if by_words or column == 0 else ""
+    return f' data-column="{column}"{words}'
+
+
+def row_head(words: str, tag: str = "", kind: str = "") -> str:
+    """The head of a row, with an optional tag beside it."""
+    note = f' <span class="{f"tag {kind}".strip()}">{text(tag)}</span>' if tag else ""
+    return f'<th scope="row">{text(words)}{note}</th>'
+
+
+def cell(words: str, below: str = "", *, kind: str = "", style: str = "") -> str:
+    """A value with an optional second line in small print."""
+    look = f' style="{text(style)}"' if style else ""
+    small = f" <small>{text(below)}</small>" if below else ""
+    return f"<td{_class(kind)}{look}>{text(words)}{small}</td>"
+
+
+def details(summary: str, aside: str, body: str) -> str:
+    """A collapsed block."""
+    head = f"<summary>{text(summary)} <span>{text(aside)}</span></summary>"
+    return f"<details>{head}\n{body}\n</details>"
+
+
+def note(words: str) -> str:
+    """A paragraph of explanation."""
+    return f'<p class="note">{text(words)}</p>'
+
+
+def _class(kind: str) -> str:
+    kind = kind.strip()
+    return f' class="{kind}"' if kind else ""
+
+
+def _resource(package: str, name: str) -> str:
+    return files(package).joinpath(name).read_text(encoding="utf-8").rstrip("\n")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraw.auditing.audit import audit, seconds_of
+from fedraw.core.labels import LabelTable
+from fedraw.core.rarity import holders, rare_by_coverage, rare_labels_of
+from fedraw.errors import BadInput
+
+COUNTS: dict[str, dict[Any, int]] = {
+    "oslo": {"flu": 5, "cold": 5},
+    "bergen": {"flu": 1, "cold": 9, 7: 2},
+    "bodø": {"flu": 3, "cold": 1},
+}
+TABLE = LabelTable.from_counts(COUNTS)
+
+
+def test_counts_or_a_table() -> None:
+    assert audit(COUNTS, buffer=2).clients == TABLE.clients
+    assert audit(TABLE, buffer=2).labels == TABLE.labels
+
+
+def test_times_in_the_order_of_the_clients() -> None:
+    clients = TABLE.clients
+    named = {"bodø": 3, "oslo": 1.5, "bergen": 2}
+    assert seconds_of(named, clients).tolist() == [1.5, 2, 3]
+    assert seconds_of([1, 2, 3], clients).tolist() == [1, 2, 3]
+    assert seconds_of(np.array([1.0, 2, 3]), clients).tolist() == [1, 2, 3]
+    assert seconds_of(None, clients).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([1, 2], "2 times for 3 clients; give one per client"),
+        ([[1, 2, 3]], "3 times for 3 clients; give one per client"),
+        ([1, 0, 3], "client 'bergen': 0 is not a valid time; give seconds from 1e-100"),
+        ([1, 2, -3], "client 'bodø': -3 is not a valid time"),
+        ([float("nan"), 2, 3], "client 'oslo': nan is not a valid time"),
+        ([1, float("inf"), 3], "client 'bergen': inf is not a valid time"),
+        ([1, None, 3], "client 'bergen': nan is not a valid time"),
+        ([1, "fast", 3], "client 'bergen': 'fast' is not a number; give seconds above 0"),
+        ({"oslo": 1, "bergen": 2, "bodø": [3]}, "client 'bodø': [3] is not a number"),
+        (
+            {"oslo": 1, "bergen": 2, "bodø": 3, "paris": 4},
+            "the times name client 'paris', which is not",
+        ),
+        ({"oslo": 1, "bodø": 3}, "client 'bergen' has no time; give the time of every client"),
+    ],
+)
+def test_times_that_are_none(times: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        seconds_of(times, TABLE.clients)
+
+
+def test_rare_is_held_by_half_as_many_as_the_median_label() -> None:
+    assert rare_by_coverage(TABLE) == (7,)  # coverage 3, 3, 1
+    four = {i: {"a": 1, "b": 1} | ({"c": 1} if i < 2 else {}) for i in range(4)}
+    assert rare_by_coverage(LabelTable.from_counts(four)) == ("c",)
+    four[3]["c"] = 1
+    assert rare_by_coverage(LabelTable.from_counts(four)) == ()
+    assert rare_by_coverage(LabelTable.from_counts({1: {"a": 1}})) == ()
+
+
+def test_rare_labels_by_name_or_number() -> None:
+    assert rare_labels_of(None, TABLE) == (7,)
+    assert rare_labels_of(["7", "flu"], TABLE) == (7, "flu")
+    assert rare_labels_of([7, "7", 7], TABLE) == (7,)
+    assert rare_labels_of([], TABLE) == ()
+    with pytest.raises(BadInput, match=r"rare label 'flue': .*'?flu"):
+        rare_labels_of(["flue"], TABLE)
+
+
+def test_holders() -> None:
+    assert holders(TABLE, [7]).tolist() == [False, True, False]
+    assert holders(TABLE, ["flu", 7]).tolist() == [True, True, True]
+    assert holders(TABLE, []).tolist() == [False, False, False]

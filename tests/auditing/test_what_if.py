@@ -1,0 +1,87 @@
+"""Which setting is recommended: small grids of settings, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fedraw.auditing.what_if import Recommendation, ServerSetting, recommend
+
+LABELS = ("common", "odd")
+
+
+def grid(**odd: float) -> list[ServerSetting]:
+    """Settings by name: `fedraw_20_capped=0.9` is FedRAW, K = 20, with a cap, odd at 0.9."""
+    usual = {"fedfa_10": 0.05, "fedraw_10": 0.08, "fedraw_20": 0.08, "fedbuff_10": 0.02}
+    usual |= {"ca2fl_10": 0.02, "fedfa_20": 0.05, "fedbuff_20": 0.02, "ca2fl_20": 0.02}
+    settings = []
+    for name, share in (usual | odd).items():
+        method, size, *capped = name.split("_")
+        cap = 0.3 if capped else None
+        both = np.array([1.1, share]), np.array([1.0, share])
+        settings.append(ServerSetting(method, int(size), cap, *both, None))
+    return settings
+
+
+def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> Recommendation:
+    return recommend(LABELS, settings, 10, cap)
+
+
+@pytest.mark.parametrize(
+    ("odd", "expected"),
+    [
+        ({"fedfa_10": 0.9, "fedraw_10": 2.0}, ("fedfa", 10, None)),
+        ({"fedraw_10": 0.9}, ("fedraw", 10, None)),
+        ({"fedraw_10": 0.9, "fedraw_10_capped": 0.89}, ("fedraw", 10, 0.3)),
+        ({"fedraw_10": 0.9, "fedraw_10_capped": 0.82}, ("fedraw", 10, None)),
+        ({"fedraw_20": 0.9, "fedbuff_10": 0.5}, ("fedraw", 20, None)),
+        ({"fedbuff_10": 0.5, "ca2fl_10": 0.5}, ("fedbuff", 10, None)),
+        ({"ca2fl_10": 0.4}, ("ca2fl", 10, None)),
+        ({"fedraw-replay_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay", 10, None)),
+        ({"fedraw-replay_10": 0.4, "fedbuff_10": 0.5}, ("fedbuff", 10, None)),
+        ({"fedraw-replay_10": 0.1, "ca2fl_10": 0.05}, ("fedraw-replay", 10, None)),
+        # With the standing FedBuff has it is FedBuff.
+        ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),
+        # Nothing keeps it: 0.2 of the 0.3 that FedRAW needs is more than 0.05 of CA2FL's 0.13.
+        ({"fedraw_20": 0.2, "ca2fl_10": 0.05}, ("fedraw", 20, None)),
+        ({"fedraw_20": 0.2, "ca2fl_10": 0.12}, ("ca2fl", 10, None)),
+        # Nothing is better than what there is.
+        ({"fedfa_10": 0.09}, ("fedfa", 10, None)),
+    ],
+)
+def test_the_least_change_that_keeps_every_label(
+    odd: dict[str, float], expected: tuple[str, int, float | None]
+) -> None:
+    found = recommended(grid(**odd))
+    assert (found.method, found.buffer, found.cap) == expected
+    assert found.label == "odd"
+
+
+def test_the_words_name_the_label_and_both_shares() -> None:
+    found = recommended(grid(fedraw_10=1.18, fedraw_10_capped=1.18))
+    assert str(found) == (
+        "FedRAW, K=10, cap 0.3: label odd goes from 0.05 to 1.18 of its fair share; "
+        "no label is at risk then"
+    )
+
+
+def test_the_words_say_what_replay_costs() -> None:
+    found = recommended(grid(**{"fedraw-replay_10": 1.1}))
+    assert str(found) == (
+        "Replay, K=10: label odd goes from 0.05 to 1.10 of its fair share; no label is at risk "
+        "then; clients send differences, and the server stores at most K updates of rare clients"
+    )
+
+
+def test_where_nothing_helps_it_says_so() -> None:
+    words = str(recommended(grid()))
+    assert "but label odd is still lost, with a standing of 8 %; it needs more samples" in words
+
+
+def test_a_cap_that_is_asked_for_stays() -> None:
+    settings = grid(fedraw_10=0.9, fedraw_10_capped=0.2, fedraw_20=2.0, fedraw_20_capped=0.35)
+    assert recommended(settings, 0.3).cap == 0.3
+    assert recommended(settings, 0.3).buffer == 20
+    assert recommended(settings).cap is None

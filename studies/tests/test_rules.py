@@ -113,9 +113,15 @@ def test_ranks_are_shared_by_equal_values() -> None:
 
 
 def test_figures_inside() -> None:
-    assert inside(67, 67).verdict is HOLDS
-    assert inside(34, 67).verdict is PARTLY
-    assert inside(33, 67).verdict is FAILS
+    def some(count: int, of: int) -> list[bool]:
+        return [True] * count + [False] * (of - count)
+
+    assert inside(some(67, 67), some(51, 51)).verdict is HOLDS
+    assert inside(some(34, 67), some(34, 67)).verdict is PARTLY
+    assert inside(some(33, 67), some(33, 67)).verdict is FAILS
+    # Distinct ones decide, and all are told.
+    both = inside(some(65, 67), some(1, 3))
+    assert both == Judged(FAILS, "65 of 67 figures inside (1 of 3 distinct ones)")
 
 
 @pytest.mark.parametrize(

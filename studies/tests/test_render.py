@@ -8,13 +8,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import NAMES, Basis, PaperValue, load_artefacts
+from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import Claim, Part
 from fedraw_studies.comparisons import comparison_markdown
@@ -249,3 +250,11 @@ def test_a_run_ends_with_verdicts_and_figures(tmp_path: Path) -> None:
     assert claims["over-fedfa"]["verdict"] == "not run yet"
     assert "Exp 3 below Exp 2" in (out / "verdicts.md").read_text()
     assert (out / "figures" / "fig1.svg").exists()
+
+
+def test_the_committed_documents_are_what_their_cells_say(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "results" / "cpu"
+    copy(committed / "dynamics.json", tmp_path)
+    write_documents(outcomes(committed, "cpu", EVERY), "cpu", tmp_path)
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md")}
+    assert written == {p.name: p.read_text(encoding="utf-8") for p in committed.glob("*.md")}

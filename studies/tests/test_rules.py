@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw_studies.rules import (
-    Interval,
     Judged,
+    MeanInterval,
     Verdict,
     below,
     comparable,
@@ -40,8 +40,8 @@ def test_quantiles_are_those_of_the_tables(df: int, quantile: float) -> None:
 
 def test_the_interval_of_five_seeds() -> None:
     # Mean 3, sample sd sqrt(2.5), standard error sqrt(0.5): 3 ± 2.7764 · 0.70711.
-    assert Interval.of([1, 2, 3, 4, 5]) == pytest.approx((3, 1.03676, 4.96324), abs=1e-4)
-    assert Interval.of([7.0]) == (7.0, -inf, inf)
+    assert MeanInterval.of([1, 2, 3, 4, 5]) == pytest.approx((3, 1.03676, 4.96324), abs=1e-4)
+    assert MeanInterval.of([7.0]) == (7.0, -inf, inf)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fedraw_studies.artefacts import (
 from fedraw_studies.cells import CellFiles
 from fedraw_studies.dynamics import DynamicsResults, dynamics_cells, measure_dynamics
 from fedraw_studies.execute import (
-    Failure,
+    FailedRun,
     Workspace,
     clear_finished,
     damaged,
@@ -123,7 +123,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
     machine = Machine(data, weights, device)
     task = _Reproduction(wanted, chosen, folder, work, machine, jobs, force, docs, quiet=json_)
-    failures: list[Failure] = []
+    failures: list[FailedRun] = []
     if render:
         document = task.render()
     elif dry_run:
@@ -180,7 +180,9 @@ class _Reproduction:
             console.say(str(problem))
         return budget_document(plan, to_run)
 
-    def run(self, seeds: int, kept: DynamicsResults | None) -> tuple[dict[str, Any], list[Failure]]:
+    def run(
+        self, seeds: int, kept: DynamicsResults | None
+    ) -> tuple[dict[str, Any], list[FailedRun]]:
         """Run what is not finished, and write the documents, also after an interrupt."""
         plan = self.plan()
         to_run = unfinished(plan, self.work, self.force)
@@ -201,7 +203,7 @@ class _Reproduction:
         own = {} if dynamics is None else {DYNAMICS: dynamics}
         return {**self._write(), **own}, failures
 
-    def _run_plan(self, to_run: Sequence[Planned]) -> list[Failure]:
+    def _run_plan(self, to_run: Sequence[Planned]) -> list[FailedRun]:
         if not to_run:
             return []
         try:
@@ -311,7 +313,7 @@ def _refuse_both(one: tuple[str, bool], other: tuple[str, bool]) -> None:
         raise BadInput(f"{one[0]} and {other[0]} exclude each other; give one")
 
 
-def _tell_failures(failures: Sequence[Failure]) -> None:
+def _tell_failures(failures: Sequence[FailedRun]) -> None:
     for failure in failures:
         planned = failure.planned
         console.say(f"{planned.artefact}, {planned.label}, seed {planned.seed}: {failure.why}")

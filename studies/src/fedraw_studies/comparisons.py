@@ -24,7 +24,7 @@ from textwrap import fill
 from typing import Any
 
 from fedraw_studies.outcomes import Outcome
-from fedraw_studies.rules import Interval
+from fedraw_studies.rules import MeanInterval
 from fedraw_studies.scales import study_file
 
 NAMES = ("steady", "beyond-goals")
@@ -137,13 +137,13 @@ class _Line:
         text = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
         return f"**{text}**" if low > 0 or high < 0 else text
 
-    def _difference(self, cell: Mapping[str, Any]) -> Interval | None:
+    def _difference(self, cell: Mapping[str, Any]) -> MeanInterval | None:
         metric, others = cell["metric"], _listed(cell["b"])
         best = others[0] if len(others) == 1 else max(others, key=lambda b: self._mean(b, metric))
         one, other = self._values(cell["a"], metric), self._values(best, metric)
         pairs = [(one[seed], other[seed]) for seed in self.seeds]
         known = [a - b for a, b in pairs if a is not None and b is not None]
-        return Interval.of(known) if len(known) > 1 else None
+        return MeanInterval.of(known) if len(known) > 1 else None
 
     def _mean(self, label: str, metric: str) -> float:
         known = [v for v in self._values(label, metric).values() if v is not None]

@@ -24,7 +24,7 @@ Done = Callable[[int, CellRecord | FedrawError | OSError], None]
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     """A run that failed, and why."""
 
     planned: Planned
@@ -77,12 +77,12 @@ def run_plan(
     force: bool = False,
     progress: CellProgress | None = None,
     done: Done | None = None,
-) -> list[Failure]:
+) -> list[FailedRun]:
     """Run a plan, write each cell as soon as its run is finished, and return what failed.
 
     A run that was stopped resumes where it was; with `force` it starts again.
     """
-    failures: list[Failure] = []
+    failures: list[FailedRun] = []
 
     def finish(number: int, result: Result | FedrawError | OSError) -> None:
         planned = plan[number]
@@ -90,7 +90,7 @@ def run_plan(
         if isinstance(result, Result):
             outcome = _store(planned, work)
         else:
-            failures.append(Failure(planned, str(result)))
+            failures.append(FailedRun(planned, str(result)))
             outcome = result
         if done is not None:
             done(number, outcome)

@@ -48,6 +48,8 @@ _OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
 }
 # Sections that every spec has; without a setting that counts they are left out of a key.
 _ALWAYS_WRITTEN = frozenset(Spec().tables())
+# Keys by tables: reading a spec once for each of its settings takes time, and cells share specs.
+_known_keys: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,16 @@ def key_of(spec: Spec) -> str:
     >>> key_of(Spec()) == key_of(Spec.read({"run": {"seeds": [7]}}))
     True
     """
-    tables, content = spec.tables(), dict[str, Any](version=1)
+    tables = spec.tables()
     del tables["version"], tables["run"]["seeds"]
+    text = json.dumps(tables, sort_keys=True)
+    if text not in _known_keys:
+        _known_keys[text] = _key(tables)
+    return _known_keys[text]
+
+
+def _key(tables: Mapping[str, Any]) -> str:
+    content = dict[str, Any](version=1)
     for section, table in tables.items():
         always = _IN_EVERY_KEY.get(section, ())
         if section == "strategy":

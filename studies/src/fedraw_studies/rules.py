@@ -33,7 +33,7 @@ class Judged(NamedTuple):
     why: str = ""
 
 
-class Interval(NamedTuple):
+class MeanInterval(NamedTuple):
     """A mean over seeds and its 95 % confidence interval."""
 
     mean: float
@@ -41,11 +41,11 @@ class Interval(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
+    def of(cls, values: Sequence[float]) -> MeanInterval:
         """Compute Student's interval; unbounded for a single value.
 
-        >>> Interval.of([1.0, 2.0, 3.0])
-        Interval(mean=2.0, low=-0.48..., high=4.48...)
+        >>> MeanInterval.of([1.0, 2.0, 3.0])
+        MeanInterval(mean=2.0, low=-0.48..., high=4.48...)
         """
         mean = fmean(values)
         if len(values) < 2:
@@ -62,7 +62,7 @@ def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
     >>> greater([5.0])
     Judged(verdict=<Verdict.PARTLY: 'partly'>, why='one seed')
     """
-    interval = Interval.of(differences)
+    interval = MeanInterval.of(differences)
     if interval.mean <= 0:
         return Judged(Verdict.FAILS)
     if exact:

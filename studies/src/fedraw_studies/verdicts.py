@@ -15,8 +15,8 @@ from fedraw_studies.dynamics import DynamicsResults, Finding, distinct
 from fedraw_studies.outcomes import Outcome, RowOutcome, supporting_outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.rules import (
-    Interval,
     Judged,
+    MeanInterval,
     Verdict,
     below,
     comparable,
@@ -112,7 +112,7 @@ class PartVerdict:
     missing: frozenset[Run] = frozenset()
     so_far: Verdict | None = None  # by the finished runs, while others are missing
     seeds: int = 0
-    difference: Interval | None = None
+    difference: MeanInterval | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _judge(
         evidence.missing,
         so_far,
         evidence.from_seeds,
-        Interval.of(evidence.differences()) if shows else None,
+        MeanInterval.of(evidence.differences()) if shows else None,
     )
 
 
@@ -292,7 +292,7 @@ def our_words(part: Part, evidence: Evidence) -> str:
     both = f"{first} against {_spread(evidence.best_other(), digits)}"
     if part.rule == "wider":
         return both + said
-    mean, low, high = Interval.of(evidence.differences())
+    mean, low, high = MeanInterval.of(evidence.differences())
     between = f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(evidence.seeds) > 1 else ""
     return f"{both}: {mean:+.{digits}f}{between}{said}"
 

@@ -256,7 +256,7 @@ def test_missing_data_are_named_with_those_who_need_them(
     with pytest.raises(BadInput) as caught:
         refuse_missing_data(plan, Machine(), ["fig2", "dynamics"])
     said = str(caught.value)
-    assert said.startswith("no data root is known")
+    assert said.startswith("no data root is set")
     assert said.count("no data root") == 1
     assert "s9, s11 cannot run without emnist, ham10000, resnet18" in said
     assert "fedraw data fetch emnist ham10000 resnet18 --data DIR" in said

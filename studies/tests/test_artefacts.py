@@ -13,12 +13,12 @@ from fedraw_studies.artefacts import (
     NAMES,
     WHY_NOT_PRINTED,
     Artefact,
-    Row,
+    ArtefactRow,
+    PaperValue,
     load_artefacts,
+    load_dynamics,
 )
-from fedraw_studies.concept import concept_weights
-from fedraw_studies.dynamics import paper_artefacts
-from fedraw_studies.figure import Figure
+from fedraw_studies.computed import buffer_weights
 from fedraw_studies.scales import Scale, scale_names
 
 PAPER = {a.name: a for a in load_artefacts(NAMES, Scale.named("paper"))}
@@ -48,12 +48,12 @@ COUNTS = {
 }
 
 
-def row(artefact: str, label: str) -> Row:
+def row(artefact: str, label: str) -> ArtefactRow:
     return next(row for row in PAPER[artefact].rows if row.label == label)
 
 
-def printed(artefact: Artefact) -> list[Figure]:
-    return [f for row in artefact.rows for f in row.figures.values() if f is not None]
+def printed(artefact: Artefact) -> list[PaperValue]:
+    return [f for row in artefact.rows for f in row.paper.values() if f is not None]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,15 +91,15 @@ def test_rows_and_values_are_as_many_as_the_paper_has(name: str) -> None:
     ],
 )
 def test_values_stand_where_they_belong(artefact: str, label: str, metric: str, text: str) -> None:
-    assert row(artefact, label).figures[metric] == Figure.of(text)
+    assert row(artefact, label).paper[metric] == PaperValue.of(text)
 
 
 def test_means_of_values_by_seed_are_those_of_the_other_tables() -> None:
     """Table S11 and S6 have the seeds of which Tables II, III and S5 print the mean."""
     for by_seed, whole, prefix in (("s11", "table2", "HAM10000, "), ("s6", "s5", "")):
         for own in PAPER[by_seed].rows:
-            for metric, figure in own.figures.items():
-                other = row(whole, prefix + own.label).figures.get(metric)
+            for metric, figure in own.paper.items():
+                other = row(whole, prefix + own.label).paper.get(metric)
                 if figure is not None and other is not None:
                     mean = sum(figure.values) / len(figure.values)
                     assert mean == pytest.approx(
@@ -110,18 +110,16 @@ def test_means_of_values_by_seed_are_those_of_the_other_tables() -> None:
 def test_table_three_repeats_table_two() -> None:
     for label in ("EMNIST, FedFa", "EMNIST, FedRAW", "HAM10000, FedFa", "HAM10000, FedRAW"):
         for metric in ("GlobalAcc", "AvgRare", "RareF1"):
-            assert row("table3", label).figures[metric] == row("table2", label).figures[metric]
+            assert row("table3", label).paper[metric] == row("table2", label).paper[metric]
             assert row("table3", label).spec == row("table2", label).spec
 
 
 def test_what_the_training_free_tables_print_is_the_same() -> None:
-    dynamics = {(a.name, r.label): r.metrics for a in paper_artefacts() for r in a.rows}
-    assert (
-        dynamics["Table IV", "10x, FedRAW"].items() <= row("table4", "10x, FedRAW").figures.items()
-    )
-    assert dynamics["Table S10", "5"].items() <= row("s10", "5 a label").figures.items()
+    dynamics = {(a.name, r.label): r.paper for a in load_dynamics() for r in a.rows}
+    assert dynamics["Table IV", "10x, FedRAW"].items() <= row("table4", "10x, FedRAW").paper.items()
+    assert dynamics["Table S10", "5"].items() <= row("s10", "5 a label").paper.items()
     for label in ("attack, no defence", "attack, naive cap 0.3"):
-        assert dynamics["Table S8", label].items() <= row("s8", label).figures.items()
+        assert dynamics["Table S8", label].items() <= row("s8", label).paper.items()
 
 
 def test_impossible_cells_say_why_they_are_not_compared() -> None:
@@ -131,7 +129,7 @@ def test_impossible_cells_say_why_they_are_not_compared() -> None:
     assert "cannot be" in row("table2", "CIFAR-10, FedAvg").not_comparable["Worst10"]
     dashes = row("table2", "ISIC-2019, q-FedAvg")
     assert dashes.not_comparable["RareF1"] == WHY_NOT_PRINTED
-    assert dashes.figures["RareF1"] is None
+    assert dashes.paper["RareF1"] is None
     assert "0.1" in row("table2", "EMNIST, q-FedAvg").not_comparable["AvgRare"]
     assert all(len(own.not_comparable) == 10 for own in PAPER["s7"].rows)
     assert row("s9", "K = 10, FedRAW").not_comparable.keys() == {"GlobalAcc", "AvgRare"}
@@ -220,7 +218,7 @@ def test_unknown_names_get_the_nearest() -> None:
 def test_the_concept_buffer_has_the_weights_of_emnist_clients() -> None:
     # By the mean sizes: S_rare = 960/3776/2 + 2816/3776/20, S_common = 1/20, one of five.
     rare, common = 960 / 3776 / 2 + 2816 / 3776 / 20, 1 / 20
-    weights = concept_weights(42, "FedRAW")
+    weights = buffer_weights(42, "FedRAW")
     assert weights["RareWeight"] == pytest.approx(rare / (rare + 4 * common), abs=0.02)
     assert weights["RareWeight"] + 4 * weights["CommonWeight"] == pytest.approx(1)
 

@@ -15,7 +15,7 @@ from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import (
-    Workshop,
+    Workspace,
     clear_finished,
     damaged,
     run_plan,
@@ -23,9 +23,10 @@ from fedraw_studies.execute import (
 )
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import Planned, key_of, make_plan
+from fedraw_studies.render import write_documents
 from fedraw_studies.requirements import Machine, refuse_missing_data
 from fedraw_studies.scales import Scale
-from fedraw_studies.tables import document, markdown, write_documents
+from fedraw_studies.tables import document, outcome_markdown
 
 SMOKE = Scale.named("smoke")
 
@@ -44,8 +45,8 @@ def small(**strategy: Any) -> Spec:
     )
 
 
-def shop(folder: Path) -> Workshop:
-    return Workshop(CellFiles(folder / "out"), folder / "runs")
+def workspace(folder: Path) -> Workspace:
+    return Workspace(CellFiles(folder / "out"), folder / "runs")
 
 
 def made_up(spec: Spec, seed: int, metrics: dict[str, float | None], **parts: Any) -> CellRecord:
@@ -62,7 +63,7 @@ def made_up(spec: Spec, seed: int, metrics: dict[str, float | None], **parts: An
 
 
 def test_a_run_leaves_one_file_that_says_what_its_folder_said(tmp_path: Path) -> None:
-    place, spec = shop(tmp_path), small()
+    place, spec = workspace(tmp_path), small()
     whole = run_seed(spec, 42, tmp_path / "whole").summary
     assert run_plan([planned(spec)], place, Machine(), jobs=1) == []
     assert not place.runs.exists()
@@ -106,7 +107,7 @@ def test_cells_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_a_damaged_cell_is_named_and_only_run_again_when_asked(
     tmp_path: Path, damage: Any, why: str
 ) -> None:
-    place, plan = shop(tmp_path), [planned(small())]
+    place, plan = workspace(tmp_path), [planned(small())]
     place.cells.write(made_up(small(), 42, {}))
     assert unfinished(plan, place) == []
     path = place.cells.path(plan[0].name)
@@ -121,11 +122,11 @@ def test_a_damaged_cell_is_named_and_only_run_again_when_asked(
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, jobs: int) -> None:
-    place = shop(tmp_path)
+    place = workspace(tmp_path)
     wrong = planned(small(buffer=11, name="fedraw"), label="too large")  # of ten clients
     plan = [planned(small()), wrong, planned(small(buffer=4))]
     told: dict[int, CellRecord | FedrawError | OSError] = {}
-    (failure,) = run_plan(plan, place, Machine(), jobs=jobs, told=told.__setitem__)
+    (failure,) = run_plan(plan, place, Machine(), jobs=jobs, done=told.__setitem__)
     assert failure.planned == wrong
     assert "never fills" in failure.why
     assert isinstance(told[1], BadInput)
@@ -135,7 +136,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, jobs: 
 
 
 def test_finished_runs_are_not_touched_and_leftovers_go(tmp_path: Path) -> None:
-    place, plan = shop(tmp_path), [planned(small()), planned(small(buffer=4))]
+    place, plan = workspace(tmp_path), [planned(small()), planned(small(buffer=4))]
     place.cells.write(made_up(small(), 42, {"GlobalAcc": 1.0}))
     assert unfinished(plan, place) == plan[1:]
     run_seed(small(), 42, place.folder(plan[0]))  # killed after the cell was written
@@ -144,7 +145,7 @@ def test_finished_runs_are_not_touched_and_leftovers_go(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_that_is_finished_becomes_a_cell_without_running(tmp_path: Path) -> None:
-    place, plan = shop(tmp_path), [planned(small())]
+    place, plan = workspace(tmp_path), [planned(small())]
     run_seed(small(), 42, place.folder(plan[0]))
     timing = place.folder(plan[0]) / "timing.json"
     content = json.loads(timing.read_text())
@@ -171,7 +172,7 @@ def test_outcomes_are_made_of_cells_alone(tmp_path: Path) -> None:
     assert (third.seeds, third.missing, third.metrics["AvgRare"].ours.mean) == ((), (42,), None)
     assert outcome.is_begun
     assert not outcome.is_complete
-    text = markdown(outcome)
+    text = outcome_markdown(outcome)
     assert "8x8 digits in the place of every data set" in text
     assert "Not run yet: K = 5, FedFa: seed 42;" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -213,7 +214,7 @@ def test_documents_have_spread_seeds_and_reasons(tmp_path: Path) -> None:
     for seed, value in zip((42, 123, 456), (10.0, 20.0, 30.0), strict=True):
         for row in (own, other):
             cells.write(made_up(row.spec, seed, {"AvgRare": value, "Worst10": value}))
-    text = {o.artefact: markdown(o) for o in outcomes(tmp_path, scale, ["table2", "s11"])}
+    text = {o.artefact: outcome_markdown(o) for o in outcomes(tmp_path, scale, ["table2", "s11"])}
     assert "20.0 ± 8.2" in text["table2"]
     assert "62.7 ± 9.0 (b)" in text["table2"]
     assert "(b) not comparable: the paper's worst tenth" in text["table2"].replace("\n", " ")
@@ -221,10 +222,12 @@ def test_documents_have_spread_seeds_and_reasons(tmp_path: Path) -> None:
     every = outcomes(tmp_path, scale)
     content = write_documents(every, "smoke", tmp_path)
     assert content == json.loads((tmp_path / "summary.json").read_text())
-    assert content == document([o for o in every if o.is_begun], "smoke")
+    assert content == document([o for o in every if o.is_begun], "smoke") | {
+        "claims": content["claims"]
+    }
     assert (content["cells"], content["core_hours"], content["notes"]) == (6, 0.06, ["a note"])
     begun = {own["name"] for own in content["artefacts"]}
-    assert begun == {path.stem for path in tmp_path.glob("*.md")}
+    assert begun | {"verdicts"} == {path.stem for path in tmp_path.glob("*.md")}
     assert begun == {"fig2", "table2", "fig3", "table3", "s11"}
     found = next(own for own in content["artefacts"] if own["name"] == "table2")["rows"]
     metric = next(r for r in found if r["label"] == "CIFAR-10, FedFa")["metrics"]["Worst10"]
@@ -253,7 +256,7 @@ def test_missing_data_are_named_with_those_who_need_them(
     with pytest.raises(BadInput) as caught:
         refuse_missing_data(plan, Machine(), ["fig2", "dynamics"])
     said = str(caught.value)
-    assert said.startswith("no data root is known")
+    assert said.startswith("no data root is set")
     assert said.count("no data root") == 1
     assert "s9, s11 cannot run without emnist, ham10000, resnet18" in said
     assert "fedraw data fetch emnist ham10000 resnet18 --data DIR" in said

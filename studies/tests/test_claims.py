@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import NAMES, load_artefacts
-from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.claims import (
-    BENCHMARK,
+from fedraw_studies.artefacts import (
     DYNAMICS,
-    RULES,
-    SERVER_STATE,
-    Claim,
-    Part,
-    fixed_rows,
-    fixed_values,
-    load_claims,
+    NAMES,
+    SUPPORTING,
+    PaperValue,
+    load_artefacts,
+    load_dynamics,
 )
-from fedraw_studies.dynamics import paper_artefacts
-from fedraw_studies.outcomes import outcomes
+from fedraw_studies.cells import CellFiles, CellRecord
+from fedraw_studies.claims import RULES, Claim, Part, load_claims
+from fedraw_studies.computed import model_copies
+from fedraw_studies.dynamics import DynamicsResults, Finding
+from fedraw_studies.outcomes import outcomes, supporting_outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.rules import Verdict
 from fedraw_studies.scales import Scale
-from fedraw_studies.server_state import model_copies
 from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, as_json, judge
 
 CLAIMS = load_claims()
 PARTS = [pytest.param(part, id=f"{c.name}: {part.name}") for c in CLAIMS for part in c.parts]
-ARTEFACTS = {artefact.name: artefact for artefact in load_artefacts(NAMES, Scale.named("cpu"))}
+ARTEFACTS = {
+    artefact.name: artefact
+    for artefact in load_artefacts([*NAMES, *SUPPORTING], Scale.named("cpu"))
+}
 FIVE = replace(Scale.named("smoke"), seeds=(42, 123, 456, 789, 1011))
 
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]  # by row, by metric, seed by seed
@@ -87,11 +87,9 @@ def test_parts_are_about_rows_and_metrics_that_exist(own: Part) -> None:
     if own.rule == "none":
         assert own.why
     if own.artefact == DYNAMICS:
-        assert set(own.tables) <= {table.name for table in paper_artefacts()}
-    elif own.artefact in (SERVER_STATE, BENCHMARK):
-        assert {*own.a, *own.b} <= set(fixed_rows(own.artefact))
-        assert own.paper
+        assert set(own.tables) <= {table.name for table in load_dynamics()}
     elif own.artefact:
+        assert own.paper or own.artefact not in SUPPORTING
         artefact = ARTEFACTS[own.artefact]
         assert {*own.a, *own.b} <= {row.label for row in artefact.rows}
         assert own.metric in artefact.columns
@@ -120,7 +118,7 @@ def test_claims_say_what_the_papers_own_tables_say() -> None:
         for own in claim.parts:
             if own.rule in ("greater", "comparable", "wider") and own.artefact in ARTEFACTS:
                 rows = {row.label: row for row in ARTEFACTS[own.artefact].rows}
-                figures = [rows[label].figures[own.metric] for label in (*own.a, *own.b)]
+                figures = [rows[label].paper[own.metric] for label in (*own.a, *own.b)]
                 if None in figures:
                     continue
                 if own.rule == "wider":
@@ -147,8 +145,9 @@ def test_what_a_server_keeps_is_counted() -> None:
     assert model_copies("fedraw", clients=30) == 10 + 1 + 2
     assert model_copies("fedraw", clients=300, buffer=20) == 20 + 1 + 2
     assert model_copies("ca2fl", clients=300) - model_copies("ca2fl", clients=30) == 270
-    assert fixed_values(SERVER_STATE, "FedBuff, N = 30") == (3.0,)
-    assert len(fixed_values(BENCHMARK, "FedRAW.step")) == 3
+    state, benchmark = supporting_outcomes()
+    assert state.row("FedBuff, N = 30").metrics["Models"].ours.values == (3.0,)
+    assert len(benchmark.row("FedRAW.step").metrics["Copies"].ours.values) == 3
 
 
 def test_nothing_is_run_and_nothing_is_judged(tmp_path: Path) -> None:
@@ -229,7 +228,7 @@ def test_one_seed_is_a_direction(tmp_path: Path) -> None:
         f"{x}x, FedFa": low for x in (2, 10, 20)
     }
     write_cells(tmp_path, "table4", rows, scale)
-    own = judged(tmp_path, "collapse", scale, dynamics={"seeds": 30, "rows": []})
+    own = judged(tmp_path, "collapse", scale, dynamics=DynamicsResults(30, "", ()))
     assert part(own, "10x: FedRAW above FedFa").why == "one seed"
     assert part(own, "20x, FedFa, AvgRare").verdict is Verdict.PARTLY
     assert part(own, "20x, FedRAW, AvgRare").verdict is Verdict.FAILS
@@ -255,12 +254,22 @@ def test_a_metric_that_is_not_defined_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_training_free_figures_come_from_their_own_document(tmp_path: Path) -> None:
-    rows = [{"artefact": "Table IV", "inside": True}] * 3
-    rows += [{"artefact": "Table S8", "inside": False}, {"artefact": "Table S8", "inside": None}]
-    own = judged(tmp_path, "training-free", dynamics={"seeds": 30, "rows": rows})
+    def found(table: str, metric: str, paper: str | None, *values: float) -> Finding:
+        printed = None if paper is None else PaperValue.of(paper)
+        return Finding.of(table, "row", metric, printed, values)
+
+    rows = (
+        found("Table IV", "BufPres", "2.0", 1, 3),
+        found("Table IV", "RarePart", "2.0", 1, 3.5),
+        found("Table S10", "BufPres", "2.0", 1, 3),  # repeats the first
+        found("Table S8", "BufPres", "9.0", 1, 3),
+        found("Table S8", "RarePart", None, 1, 3),  # the paper has none
+        found("Contrast", "BufPres", "9.0", 1, 3),  # another table
+    )
+    own = judged(tmp_path, "training-free", dynamics=DynamicsResults(2, "", rows))
     (only,) = own.parts
     assert (own.verdict, only.paper) == (Verdict.PARTLY, "4 figures")
-    assert only.ours == "3 of 4 figures inside, 30 seeds"
+    assert only.ours == "3 of 4 figures inside (2 of 3 distinct ones), 2 seeds"
 
 
 def test_what_the_paper_leaves_open_is_shown_and_not_judged(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import Stat
 from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.records import JoinedRecord
 from fedraw.eventlog.summary import RunSummary
@@ -16,22 +16,13 @@ from fedraw.experiment.cells import run_cells
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import Result
 from fedraw.experiment.spec import Spec
-from fedraw_studies.dynamics import (
-    Artefact,
-    Finding,
-    Row,
-    as_json,
-    distinct,
-    dynamics_cells,
-    findings,
-    paper_artefacts,
-)
-from fedraw_studies.figure import Figure
+from fedraw_studies.artefacts import Artefact, ArtefactRow, PaperValue, load_dynamics
+from fedraw_studies.dynamics import DynamicsResults, Finding, distinct, dynamics_cells, findings
 
 
 def finding(printed: str | None, *values: float | None) -> Finding:
-    figure = None if printed is None else Figure.of(printed)
-    return Finding("Table", "row", "BufPres", figure, Stat.of(values))
+    paper = None if printed is None else PaperValue.of(printed)
+    return Finding.of("Table", "row", "BufPres", paper, values)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +37,7 @@ def finding(printed: str | None, *values: float | None) -> Finding:
 def test_figures_are_read_as_printed(
     printed: str, values: tuple[float, ...], decimals: int
 ) -> None:
-    assert Figure.of(printed) == Figure(printed, values, decimals)
+    assert PaperValue.of(printed) == PaperValue(printed, values, decimals)
 
 
 def test_inside_means_two_spreads_or_between_the_extremes() -> None:
@@ -71,7 +62,7 @@ def test_a_figure_counts_once_and_only_if_it_could_be_wrong() -> None:
         finding("100", 100, 100),  # every seed gives it
         finding(None, 1, 3),  # not in the paper
     ]
-    assert distinct(found) == [first, other_paper, other_values]
+    assert distinct(found, seeds=2) == [first, other_paper, other_values]
 
 
 def test_of_several_printed_values_all_must_be_inside() -> None:
@@ -98,25 +89,25 @@ def test_without_a_figure_or_a_value_there_is_no_verdict() -> None:
 
 
 def test_the_tables_of_the_paper_are_all_there() -> None:
-    artefacts = {artefact.name: artefact for artefact in paper_artefacts()}
+    artefacts = {artefact.name: artefact for artefact in load_dynamics()}
     assert list(artefacts) == [
         "Table III", "Table IV", "Table S6", "Table S8", "Table S10", "Gain", "Contrast",
     ]  # fmt: skip
     assert [len(a.rows) for a in artefacts.values()] == [8, 6, 3, 6, 6, 7, 2]
     known = set(Dynamics([0], attacker=1).metrics())
     for row in (row for artefact in artefacts.values() for row in artefact.rows):
-        assert row.metrics.keys() <= known
+        assert row.paper.keys() <= known
         assert row.spec.training.kind == "none"
         assert row.spec.partition.clients == 30
-    figures = [f for a in artefacts.values() for r in a.rows for f in r.metrics.values()]
+    figures = [f for a in artefacts.values() for r in a.rows for f in r.paper.values()]
     assert sum(figure is not None for figure in figures) == 67
 
 
 def test_each_gain_is_the_difference_of_two_figures_of_the_paper() -> None:
-    rows = {row.label: row for a in paper_artefacts() for row in a.rows}
+    rows = {row.label: row for a in load_dynamics() for row in a.rows}
 
     def printed(label: str) -> np.ndarray[Any, Any]:
-        figure = rows[label].metrics["BufPres"]
+        figure = rows[label].paper["BufPres"]
         assert figure is not None
         return np.array(figure.values)
 
@@ -134,7 +125,7 @@ def test_each_gain_is_the_difference_of_two_figures_of_the_paper() -> None:
 
 
 def test_a_spec_in_several_tables_is_run_once() -> None:
-    artefacts = paper_artefacts()
+    artefacts = load_dynamics()
     cells = dynamics_cells(artefacts, seeds=2)
     # III 8, IV 4 more, S6 3, S8 5 more, S10 5 more, fixed times 2.
     assert len(cells) == 2 * 27
@@ -164,8 +155,8 @@ def test_findings_are_what_the_common_loop_measures(jobs: int) -> None:
         "two rows",
         "",
         (
-            Row("FedRAW", fedraw, {"BufPres": Figure.of("56.7"), "Aggregations": None}),
-            Row("gain", fedraw, {"BufPres": None}, minus=fedfa),
+            ArtefactRow("FedRAW", fedraw, {"BufPres": PaperValue.of("56.7"), "Aggregations": None}),
+            ArtefactRow("gain", fedraw, {"BufPres": None}, minus=fedfa),
         ),
     )
     cells = dynamics_cells([table], seeds=2)
@@ -173,14 +164,18 @@ def test_findings_are_what_the_common_loop_measures(jobs: int) -> None:
     results = run_cells(cells, Options(), jobs)
     presence, aggregations, gain = findings([table], cells, results)
     of_seed = [result.summary["metrics"]["BufPres"] for result in results]
-    assert presence.stat.values == tuple(of_seed[:2])
-    assert gain.stat.values == (of_seed[0] - of_seed[2], of_seed[1] - of_seed[3])
-    assert min(aggregations.known) > 380
-    assert all(step > 0 for step in gain.known)
+    assert (presence.low, presence.high) == (min(of_seed[:2]), max(of_seed[:2]))
+    gains = of_seed[0] - of_seed[2], of_seed[1] - of_seed[3]
+    assert (gain.mean, gain.low, gain.high) == (pytest.approx(sum(gains) / 2), *sorted(gains))
+    assert aggregations.low is not None
+    assert aggregations.low > 380
+    assert min(gains) > 0
 
 
 def test_differences_are_taken_seed_by_seed_and_undefined_stays_undefined() -> None:
-    table = Artefact("Toy", "", "", (Row("x", small("fedraw"), {"Rho": None}, small("fedfa")),))
+    table = Artefact(
+        "Toy", "", "", (ArtefactRow("x", small("fedraw"), {"Rho": None}, minus=small("fedfa")),)
+    )
     cells = dynamics_cells([table], seeds=2)
     values = [5.0, 7.0, 1.0, None]
     results = [
@@ -188,24 +183,44 @@ def test_differences_are_taken_seed_by_seed_and_undefined_stays_undefined() -> N
         for cell, value in zip(cells, values, strict=True)
     ]
     (difference,) = findings([table], cells, results)
-    assert difference.stat.values == (4.0, None)
-    assert (difference.stat.mean, difference.known) == (None, [4.0])
+    assert (difference.mean, difference.low, difference.high) == (None, 4.0, 4.0)
 
 
-def test_as_json() -> None:
-    document = as_json([finding("2.5 ± 0.1", 1, 3), finding(None, 2)], seeds=2)
+def test_what_is_written_can_be_read_again(tmp_path: Path) -> None:
+    found = (finding("2.5 ± 0.1", 1, 3), finding(None, 2), finding("1", 1, None))
+    results = DynamicsResults(2, "by hand", found)
+    results.write(tmp_path)
+    assert DynamicsResults.read(tmp_path) == results
+    document = results.as_json()
     assert (document["artefact"], document["seeds"]) == ("dynamics", 2)
-    first, second = document["rows"]
+    first, second, _ = document["rows"]
     assert first == {
         "artefact": "Table", "row": "row", "metric": "BufPres", "paper": 2.5,
         "paper_printed": "2.5 ± 0.1", "mean": 2.0, "sd": 1.0, "min": 1.0, "max": 3.0,
         "away": 0.5, "inside": True,
     }  # fmt: skip
     assert (second["paper"], second["inside"], second["mean"]) == (None, None, 2.0)
+    assert not results.is_complete
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"rows": 1, "seeds": 3, "made": ""}', '{"rows": [1], "seeds": 3}']
+)
+def test_a_damaged_document_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dynamics.json").write_text(text)
+    assert DynamicsResults.read(tmp_path) is None
+
+
+def test_the_committed_document_is_whole_and_counts_as_the_documentation_does() -> None:
+    results = DynamicsResults.read(Path(__file__).parents[1] / "results" / "cpu")
+    assert results is not None
+    assert results.is_complete
+    once = distinct(results.findings, results.seeds)
+    assert (sum(bool(own.inside) for own in once), len(once)) == (49, 51)
 
 
 def test_a_summary_names_every_metric_the_tables_ask_for() -> None:
-    asked = {metric for a in paper_artefacts() for row in a.rows for metric in row.metrics}
+    asked = {metric for a in load_dynamics() for row in a.rows for metric in row.paper}
     joined = JoinedRecord(event=0, time=0.0, client=0, counts={"a": 1})
     empty = RunSummary.of([joined]).as_dict()
     assert asked <= set(empty["metrics"])

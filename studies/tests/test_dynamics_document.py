@@ -1,21 +1,26 @@
+"""The document of the training-free values."""
+
 from __future__ import annotations
 
-from fedraw.eventlog.compare import Stat
-from fedraw_studies.dynamics import Artefact, Finding
-from fedraw_studies.dynamics_document import markdown, verdict
-from fedraw_studies.figure import Figure
+from fedraw_studies.artefacts import Artefact, PaperValue
+from fedraw_studies.dynamics import DynamicsResults, Finding
+from fedraw_studies.tables import dynamics_markdown, dynamics_summary
 
 TABLE = Artefact("Table IV", "rare clients slow", "Why it is so. " * 12, ())
 
 
+def results(*found: Finding, made: str = "") -> DynamicsResults:
+    return DynamicsResults(2, made, found)
+
+
 def finding(printed: str | None, *values: float | None, row: str = "2x, FedFa") -> Finding:
-    figure = None if printed is None else Figure.of(printed)
-    return Finding("Table IV", row, "BufPres", figure, Stat.of(values))
+    paper = None if printed is None else PaperValue.of(printed)
+    return Finding.of("Table IV", row, "BufPres", paper, values)
 
 
 def test_a_document_has_its_origin_a_verdict_and_a_table() -> None:
     found = [finding("67.6", 60, 64), finding("61.0", 60, 64, row="2x, FedRAW")]
-    text = markdown([TABLE], found, "made by hand, today")
+    text = dynamics_markdown([TABLE], results(*found, made="made by hand, today"))
     assert text.startswith("# Buffer dynamics")
     assert "\nmade by hand, today\n" in text
     assert "**1 of the paper's 2 distinct figures are inside.**" in text
@@ -33,30 +38,27 @@ def test_a_document_has_its_origin_a_verdict_and_a_table() -> None:
 
 
 def test_what_is_outside_is_said_in_full() -> None:
-    text = verdict([finding("67.6", 60, 64)])
+    text = dynamics_summary(results(finding("67.6", 60, 64)))
     assert "Outside:\n\n- Table IV, 2x, FedFa: BufPres 67.6 in the paper; here 62.0 ± 2.0" in text
     assert "furthest" not in text
 
 
 def test_of_those_inside_the_furthest_are_named_first() -> None:
     found = [finding("62.5", 60, 64, row="near"), finding("65.0", 60, 64, row="far")]
-    text = verdict(found)
+    text = dynamics_summary(results(*found))
     assert "Outside" not in text
     assert text.index("far") < text.index("near")
 
 
 def test_figures_keep_the_paper_s_decimals() -> None:
-    text = markdown(
-        [TABLE],
-        [
-            finding("336", 400, 500),
-            finding("0.353", 0.347, 0.349),
-            finding(None, 0.3, 0.3),
-            finding(None, 80, 90),
-            finding("1.0", 1.0, None),
-        ],
-        "",
-    )
+    found = [
+        finding("336", 400, 500),
+        finding("0.353", 0.347, 0.349),
+        finding(None, 0.3, 0.3),
+        finding(None, 80, 90),
+        finding("1.0", 1.0, None),
+    ]
+    text = dynamics_markdown([TABLE], results(*found))
     for words in ("450.0 ± 50.0", "0.348 ± 0.001", "0.300 ± 0.000", "85.0 ± 5.0", "undefined"):
         assert words in text
     assert "**2 of the paper's 2 figures" not in text

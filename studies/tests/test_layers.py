@@ -12,11 +12,17 @@ import fedraw_studies
 FILES = sorted(Path(fedraw_studies.__file__).parent.rglob("*.py"))
 # Packages that the library confines to one layer, and the modules here that may import them.
 ALLOWED = {
-    "typer": {"cli", "cli_dynamics"},
+    "typer": {"cli"},
     "rich": {"progress"},
-    "matplotlib": {"courses", "dots", "figures", "panels"},
+    "matplotlib": {"figures"},
 }
-TERMINAL = {"cli", "cli_dynamics", "progress"}
+TERMINAL = {"cli", "progress"}
+# A module imports only from those before it.
+ORDER = (
+    "scales", "artefacts", "plan", "cells", "requirements", "execute", "computed", "outcomes",
+    "dynamics", "claims", "rules", "verdicts", "comparisons", "tables", "render", "figures",
+    "progress", "cli",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -27,3 +33,13 @@ def test_only_these_modules_reach_around_the_library(file: Path) -> None:
             assert file.stem in ALLOWED.get(top, ()), f"{file.stem} imports {module}"
         if module.startswith("fedraw.cli"):
             assert file.stem in TERMINAL, f"{file.stem} imports {module}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_modules_import_only_what_comes_before_them(file: Path) -> None:
+    assert file.stem in (*ORDER, "__init__")
+    own = ORDER.index(file.stem) if file.stem in ORDER else 0
+    for module in imports(file):
+        top, _, name = module.partition(".")
+        if top == "fedraw_studies" and name:
+            assert ORDER.index(name) < own, f"{file.stem} imports {module}"

@@ -8,31 +8,32 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import NAMES, load_artefacts
+from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import Claim, Part
-from fedraw_studies.figures import paper_figures, write_figures
+from fedraw_studies.comparisons import comparison_markdown
+from fedraw_studies.dynamics import DynamicsResults, Finding
+from fedraw_studies.figures import study_figures, write_figures
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.render import (
     BEGIN,
     END,
     fill_block,
-    read_dynamics,
     tally,
     verdicts_markdown,
     write_block,
-    write_reproduction,
+    write_documents,
 )
 from fedraw_studies.rules import Verdict
 from fedraw_studies.scales import Scale
-from fedraw_studies.steady import steady_markdown
 from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, judge
 
 SMOKE = Scale.named("smoke")
@@ -47,7 +48,7 @@ def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
     """Every cell of a scale, with numbers that differ from row to row and seed to seed."""
     cells = CellFiles(out)
     for artefact in load_artefacts([name for name in NAMES if name not in skip], scale):
-        if artefact.arithmetic:
+        if artefact.basis is not Basis.RUNS:
             continue
         for n, row in enumerate(artefact.rows):
             for m, seed in enumerate(artefact.seeds):
@@ -75,8 +76,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything of the smallest scale, as if it had been run."""
     folder = tmp_path_factory.mktemp("whole")
     write_cells(folder / "results" / "smoke", SMOKE)
-    dynamics = {"seeds": 30, "rows": [{"artefact": "Table S8", "inside": True}] * 2}
-    (folder / "results" / "smoke" / "dynamics.json").write_text(json.dumps(dynamics))
+    found = Finding.of("Table S8", "row", "BufPres", PaperValue.of("2.0"), [1, 3])
+    DynamicsResults(30, "by hand", (found,)).write(folder / "results" / "smoke")
     return folder
 
 
@@ -105,8 +106,7 @@ def test_verdicts_figures_and_tables_without_data_or_training(whole: Path) -> No
 
 def test_the_last_model_beside_the_mean_of_the_last_five(tmp_path: Path) -> None:
     write_cells(tmp_path, THREE, skip=tuple(name for name in NAMES if name != "table2"))
-    table = next(own for own in outcomes(tmp_path, THREE) if own.artefact == "table2")
-    text = steady_markdown(table)
+    text = comparison_markdown("steady", outcomes(tmp_path, THREE))
     assert text is not None
     # write_cells: a row's level is 10 + 3 · its place, and its tail half of that; on EMNIST FedFa
     # stands a row above FedRAW, so the differences are 3 and 1.5 for every seed.
@@ -148,7 +148,7 @@ def test_figures_are_whole_and_say_what_they_show(whole: Path, tmp_path: Path) -
 
 
 def test_figures_of_what_is_begun_and_no_others(tmp_path: Path) -> None:
-    assert paper_figures(outcomes(tmp_path, SMOKE)) == []
+    assert study_figures(outcomes(tmp_path, SMOKE)) == []
     (artefact,) = load_artefacts(["s9"], SMOKE)
     record = CellRecord(
         key=key_of(artefact.rows[0].spec), seed=42, name="", spec=artefact.rows[0].spec.tables(),
@@ -222,14 +222,8 @@ def test_a_document_without_markers_is_refused(tmp_path: Path) -> None:
         write_block(tmp_path / "absent.md", outcomes(tmp_path, SMOKE), tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"rows": 1, "seeds": 3}', '{"rows": [1], "seeds": 3}'])
-def test_a_damaged_document_of_dynamics_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "dynamics.json").write_text(text)
-    assert read_dynamics(tmp_path) is None
-
-
 def test_without_a_run_there_are_no_verdicts(tmp_path: Path) -> None:
-    content = write_reproduction(outcomes(tmp_path, SMOKE), "smoke", tmp_path)
+    content = write_documents(outcomes(tmp_path, SMOKE), "smoke", tmp_path)
     assert not (tmp_path / "verdicts.md").exists()
     assert "not run yet" in tally(content["claims"])
     done = fedraw("reproduce", "--scale", "smoke", "--render", cwd=tmp_path)
@@ -256,3 +250,11 @@ def test_a_run_ends_with_verdicts_and_figures(tmp_path: Path) -> None:
     assert claims["over-fedfa"]["verdict"] == "not run yet"
     assert "Exp 3 below Exp 2" in (out / "verdicts.md").read_text()
     assert (out / "figures" / "fig1.svg").exists()
+
+
+def test_the_committed_documents_are_what_their_cells_say(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "results" / "cpu"
+    copy(committed / "dynamics.json", tmp_path)
+    write_documents(outcomes(committed, "cpu", EVERY), "cpu", tmp_path)
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md")}
+    assert written == {p.name: p.read_text(encoding="utf-8") for p in committed.glob("*.md")}

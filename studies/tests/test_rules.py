@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw_studies.rules import (
-    Interval,
     Judged,
+    MeanInterval,
     Verdict,
     below,
     comparable,
@@ -40,8 +40,8 @@ def test_quantiles_are_those_of_the_tables(df: int, quantile: float) -> None:
 
 def test_the_interval_of_five_seeds() -> None:
     # Mean 3, sample sd sqrt(2.5), standard error sqrt(0.5): 3 ± 2.7764 · 0.70711.
-    assert Interval.of([1, 2, 3, 4, 5]) == pytest.approx((3, 1.03676, 4.96324), abs=1e-4)
-    assert Interval.of([7.0]) == (7.0, -inf, inf)
+    assert MeanInterval.of([1, 2, 3, 4, 5]) == pytest.approx((3, 1.03676, 4.96324), abs=1e-4)
+    assert MeanInterval.of([7.0]) == (7.0, -inf, inf)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,15 @@ def test_ranks_are_shared_by_equal_values() -> None:
 
 
 def test_figures_inside() -> None:
-    assert inside(67, 67).verdict is HOLDS
-    assert inside(34, 67).verdict is PARTLY
-    assert inside(33, 67).verdict is FAILS
+    def some(count: int, of: int) -> list[bool]:
+        return [True] * count + [False] * (of - count)
+
+    assert inside(some(67, 67), some(51, 51)).verdict is HOLDS
+    assert inside(some(34, 67), some(34, 67)).verdict is PARTLY
+    assert inside(some(33, 67), some(33, 67)).verdict is FAILS
+    # Distinct ones decide, and all are told.
+    both = inside(some(65, 67), some(1, 3))
+    assert both == Judged(FAILS, "65 of 67 figures inside (1 of 3 distinct ones)")
 
 
 @pytest.mark.parametrize(

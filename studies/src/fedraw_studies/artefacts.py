@@ -1,83 +1,165 @@
-"""Tables and figures as experiments: the paper's in `paper/`, ours in `beyond/`, at a scale."""
+"""Artefacts: the tables and figures of a study as data, read from its TOML files at a scale.
+
+An artefact is a list of rows. A row is a spec, or something to compute, and what the paper prints
+for it. `paper/` has the artefacts of the paper, `beyond/` and `evidence/` have ours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from fedraw.errors import BadInput, nearest
 from fedraw.experiment.spec import Spec
-from fedraw_studies.figure import Figure
 from fedraw_studies.scales import Scale, Setting, study_file
 
-# In the order of the paper; the training-free figures are `dynamics`, which is not among them.
+# The artefacts of the paper that have a file of their own, in the paper's order.
 NAMES = (
     "fig1", "fig2", "table2", "fig3", "table3", "table4",
     *(f"s{number}" for number in range(1, 12)),
     "server-rate", "local-rate",
 )  # fmt: skip
-
-# Not the paper's, in the order in which they are told of.
+# Our own, in the order in which the documentation presents them.
 BEYOND = (
     "beyond-headline", "beyond-slow", "beyond-cat-dog", "beyond-weak", "beyond-scheduling",
     "beyond-buffer", "beyond-holders", "beyond-dirichlet", "beyond-rates", "beyond-cnn",
 )  # fmt: skip
 EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-privacy")
 EVERY = (*NAMES, *BEYOND, *EVIDENCE)
+# Claims refer to these, and they have no table of their own.
+SUPPORTING = ("server-state", "benchmark")
+# The training-free tables of the paper, which share one file.
+DYNAMICS = "dynamics"
 
 NOT_PRINTED = "--"
 WHY_NOT_PRINTED = "the paper prints no value"
 
 
+class Basis(StrEnum):
+    """What the values of an artefact rest on."""
+
+    RUNS = "runs"
+    WEIGHTS = "weights"  # computed for each seed, see computed.buffer_weights
+    COUNT = "count"  # computed once and exact, see computed.model_copies
+    MEASUREMENT = "measurement"  # taken elsewhere and written into the file
+
+
 @dataclass(frozen=True)
-class Row:
-    """One spec and what the paper says of it."""
+class PaperValue:
+    """A value of the paper: as printed, its numbers, and how many decimals they have.
+
+    >>> PaperValue.of("45.2 / 45.0 / 45.5")
+    PaperValue(printed='45.2 / 45.0 / 45.5', values=(45.2, 45.0, 45.5), decimals=1)
+    >>> PaperValue.of("60.2 ± 6.5").values
+    (60.2,)
+    >>> PaperValue.of("75–77").values
+    (75.0, 77.0)
+    """
+
+    printed: str
+    values: tuple[float, ...]
+    decimals: int
+
+    @classmethod
+    def of(cls, printed: str) -> PaperValue:
+        """Read a mean with its spread, values seed by seed ("a / b"), or a range ("a–b")."""
+        means = printed.split("±", maxsplit=1)[0].replace("–", "/")
+        numbers = [number.strip() for number in means.split("/")]
+        _, _, after_point = numbers[0].partition(".")
+        return cls(printed, tuple(map(float, numbers)), len(after_point))
+
+    @property
+    def sd(self) -> float | None:
+        """The printed spread, or None.
+
+        >>> PaperValue.of("60.2 ± 6.5").sd
+        6.5
+        """
+        _, found, spread = self.printed.partition("±")
+        return float(spread) if found else None
+
+    @property
+    def is_by_seed(self) -> bool:
+        """Whether the paper prints one value for each seed."""
+        return "/" in self.printed
+
+    @property
+    def rounding(self) -> float:
+        """Half a unit of the last decimal, plus a margin for binary fractions."""
+        return 0.5 * 10.0**-self.decimals * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class ArtefactRow:
+    """One row of an artefact: what to run or to compute, and what the paper prints for it."""
 
     label: str
-    dataset: str  # the paper's, whatever takes its place at this scale
-    method: str
     spec: Spec
-    figures: Mapping[str, Figure | None]  # by metric; None: the paper has none
-    not_comparable: Mapping[str, str]  # metrics that cannot be compared, and why
-    seeds: tuple[int, ...]
+    paper: Mapping[str, PaperValue | None]  # by metric; None: the paper prints no value
+    dataset: str = ""  # the paper's, whatever replaces it at this scale
+    method: str = ""
+    seeds: tuple[int, ...] = ()
+    not_comparable: Mapping[str, str] = field(default_factory=dict)  # the reason, by metric
     confusion: int | None = None  # metrics are this rare label's row of the confusion matrix
-    honest: str | None = None  # the row against which something was lost
-    attacked: str | None = None  # the row from which something is recovered
+    honest: str | None = None  # label of the row that "Lost" metrics are measured against
+    attacked: str | None = None  # label of the row that "Recovered" metrics start from
+    minus: Spec | None = None  # metrics are differences to this spec's, seed by seed
+    count: Mapping[str, Any] = field(default_factory=dict)  # arguments of a Basis.COUNT
+    values: tuple[float, ...] = ()  # of a Basis.MEASUREMENT
 
 
 @dataclass(frozen=True)
 class Artefact:
+    """A table or figure: its rows, its metrics, and how to draw it."""
+
     name: str
     title: str
     caption: str
-    seeds: tuple[int, ...]
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    settings: Mapping[str, Setting]  # of the data sets in it
-    arithmetic: bool = False  # nothing is run for it
+    rows: tuple[ArtefactRow, ...]
+    seeds: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # by data set
+    basis: Basis = Basis.RUNS
+    figure: Mapping[str, Any] | None = None  # how to draw it, see figures.py
 
     @property
     def reductions(self) -> dict[str, str]:
-        """What has to be said with every number, by the title of the data set."""
+        """How the scale reduces the paper's protocol, by the title of the data set."""
         return {setting.title: setting.reduction for setting in self.settings.values()}
 
 
 def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
-    """These artefacts, each once, in the order of the paper, then ours."""
+    """Load these artefacts, each once: the paper's in its order, then ours."""
     for name in names:
-        refuse_unknown(name, EVERY)
-    return [_artefact(name, scale) for name in EVERY if name in names]
+        refuse_unknown(name, (*EVERY, *SUPPORTING))
+    return [_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
+
+
+def load_dynamics() -> list[Artefact]:
+    """Load the training-free tables of the paper, which no scale reduces."""
+    file = study_file(DYNAMICS)
+    return [
+        Artefact(
+            table["name"],
+            table["title"],
+            table["note"],
+            tuple(_dynamics_row(row, file["settings"][row["setting"]]) for row in table["rows"]),
+        )
+        for table in file["artefacts"]
+    ]
 
 
 def refuse_unknown(name: str, known: Sequence[str]) -> None:
+    """Raise BadInput with the nearest known name unless `name` is known."""
     if name not in known:
         raise BadInput(f"unknown artefact {name!r}; {nearest(name, known)}")
 
 
 def merged(*several: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of sections; what comes later changes single keys.
+    """Merge tables of sections; later ones replace single keys of earlier ones.
 
     >>> merged({"run": {"events": 5, "seeds": [1]}}, {"run": {"events": 9}})
     {'run': {'events': 9, 'seeds': [1]}}
@@ -98,25 +180,44 @@ def _artefact(name: str, scale: Scale) -> Artefact:
     table = study_file(name)
     other = table.get("rows_of")
     rows = table["rows"] if other is None else study_file(other)["rows"]
-    if other is not None:  # the same runs, of which this one has no figures
+    if other is not None:  # the same runs, for which this artefact prints no values
         rows = [{key: value for key, value in row.items() if key != "paper"} for row in rows]
-    rows = [single for row in rows for single in _singles(row)]
-    titled = len({row["dataset"] for row in rows}) > 1
-    made = tuple(_row(row, table, scale, titled) for row in rows)
+    basis = Basis(table.get("basis", "runs"))
+    if basis in (Basis.COUNT, Basis.MEASUREMENT):
+        made = tuple(_fixed_row(row, table["columns"]) for row in rows)
+    else:
+        rows = [single for row in rows for single in _singles(row)]
+        titled = len({row["dataset"] for row in rows}) > 1
+        made = tuple(_row(row, table, scale, titled) for row in rows)
     return Artefact(
         name,
         table["title"],
         table["caption"],
-        scale.seeds_of(tuple(table["seeds"]), table.get("headline", False)),
-        tuple(table["columns"]),
         made,
-        {row.dataset: scale.settings[row.dataset] for row in made},
-        table.get("arithmetic", False),
+        scale.seeds_of(tuple(table.get("seeds", ())), table.get("headline", False)),
+        tuple(table["columns"]),
+        {row.dataset: scale.settings[row.dataset] for row in made if row.dataset},
+        basis,
+        table.get("figure"),
     )
 
 
+def _fixed_row(row: Mapping[str, Any], columns: Sequence[str]) -> ArtefactRow:
+    values, count = tuple(row.get("values", ())), row.get("count", {})
+    return ArtefactRow(row["label"], Spec(), dict.fromkeys(columns), count=count, values=values)
+
+
+def _dynamics_row(row: Mapping[str, Any], setting: Mapping[str, Any]) -> ArtefactRow:
+    printed = {metric: PaperValue.of(text) for metric, text in row.get("paper", {}).items()}
+    metrics = {**dict.fromkeys(row.get("metrics", ())), **printed}
+    start = {"training": {"kind": "none"}}
+    spec = Spec.read(merged(start, setting, row.get("spec", {})))
+    minus = Spec.read(merged(start, setting, row["minus"])) if "minus" in row else None
+    return ArtefactRow(row["label"], spec, metrics, minus=minus)
+
+
 def _singles(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each of its data sets and methods, if it has lists of them.
+    """Expand a row with lists of data sets or methods into one row for each.
 
     >>> [(r["dataset"], r["method"]) for r in _singles({"dataset": ["a", "b"], "method": "c"})]
     [('a', 'c'), ('b', 'c')]
@@ -133,7 +234,7 @@ def _singles(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _label(row: Mapping[str, Any], title: str, titled: bool) -> str:
-    """What a row says of itself; data set and method where that does not tell them."""
+    """The row's own label, completed by data set and method where it has several of them."""
     own, of_several = row.get("label"), row.get("of_several", False)
     if own is not None and not of_several:
         return str(own)
@@ -141,20 +242,21 @@ def _label(row: Mapping[str, Any], title: str, titled: bool) -> str:
     return ", ".join(word for word in words if word is not None)
 
 
-def _row(row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled: bool) -> Row:
+def _row(
+    row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled: bool
+) -> ArtefactRow:
     setting, method = scale.settings[row["dataset"]], row["method"]
     label = _label(row, setting.title, titled)
-    seeds = scale.seeds_of(tuple(row.get("seeds", table["seeds"])), _is_headline(row, table))
     columns = table["columns"]
     printed = dict(zip(columns, row.get("paper") or [""] * len(columns), strict=True))
-    return Row(
+    return ArtefactRow(
         label,
+        _spec(row, table, setting),
+        {m: PaperValue.of(p) if p not in ("", NOT_PRINTED) else None for m, p in printed.items()},
         row["dataset"],
         method,
-        _spec(row, table, setting),
-        {m: Figure.of(p) if p not in ("", NOT_PRINTED) else None for m, p in printed.items()},
+        scale.seeds_of(tuple(row.get("seeds", table["seeds"])), _is_headline(row, table)),
         _not_comparable({**row, "label": label}, printed, table.get("not_comparable", ())),
-        seeds,
         row.get("confusion"),
         row.get("honest"),
         row.get("attacked"),
@@ -162,7 +264,7 @@ def _row(row: Mapping[str, Any], table: Mapping[str, Any], scale: Scale, titled:
 
 
 def _is_headline(row: Mapping[str, Any], table: Mapping[str, Any]) -> bool:
-    """A row with seeds of its own keeps to them."""
+    """Whether the scale's headline seeds apply; a row with seeds of its own keeps those."""
     return "seeds" not in row and table.get("headline", False)
 
 
@@ -172,7 +274,7 @@ def _spec(row: Mapping[str, Any], table: Mapping[str, Any], setting: Setting) ->
     labels: dict[str, Any] = {
         "usual": {"partition": {"rare_labels": rare}},
         "other": {"partition": {"rare_labels": rare}},
-        "measured": {"metrics": {"rare_labels": rare}},  # looked at, but as common as the rest
+        "measured": {"metrics": {"rare_labels": rare}},  # measured, but as common as the rest
         "none": {},
     }[which]
     if "claim" in row:

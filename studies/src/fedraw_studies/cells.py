@@ -1,4 +1,4 @@
-"""One finished run as one small file: `OUT/cells/<key>-<seed>.json`."""
+"""Cells: each finished run as one small file, `OUT/cells/<key>-<seed>.json`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedraw.experiment.spec import Spec
 from fedraw_studies.plan import Planned, key_of
 
 FORMAT = 1
-# Of a curve's percentages; of everything else that is a fraction.
+# Decimals of a curve's percentages, and of all other fractions.
 _CURVE_DECIMALS, _DECIMALS = 2, 6
 
 
 @dataclass(frozen=True)
 class CellRecord:
-    """What is kept of a run: enough for every table and figure, and small enough to commit."""
+    """What is kept of a run: enough for all tables and figures, and small enough to commit."""
 
     key: str
     seed: int
@@ -46,7 +46,7 @@ class CellRecord:
     date: str
     cores: int | None
     machine: str
-    # The mean of the last five evaluations, by rare label; older cells are without.
+    # The mean of the last five evaluations, by rare label; older cells do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -57,16 +57,17 @@ class CellRecord:
 
 
 class CellFiles:
-    """The cells that are finished."""
+    """The folder of finished cells."""
 
     def __init__(self, out: Path) -> None:
         self.folder = out / "cells"
 
     def path(self, name: str) -> Path:
+        """Return the file of a cell."""
         return self.folder / f"{name}.json"
 
     def read(self, name: str) -> CellRecord | None:
-        """None if it is not there; a damaged one is an error that names it."""
+        """Read a cell; None if there is none. A damaged one raises BadInput with its name."""
         path = self.path(name)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -77,7 +78,7 @@ class CellFiles:
         return _record(path, content)
 
     def write(self, record: CellRecord) -> None:
-        """In one move: where it stands, it is whole."""
+        """Write a cell in one move, so that a file that exists is complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(f"{record.key}-{record.seed}")
         draft = path.with_suffix(".part")
@@ -85,11 +86,12 @@ class CellFiles:
         draft.replace(path)
 
     def names(self) -> set[str]:
+        """Return the names of all cells."""
         return {path.stem for path in self.folder.glob("*.json")}
 
 
 def record_of(planned: Planned, folder: Path) -> CellRecord:
-    """What a finished run folder comes to."""
+    """Make the record of a finished run folder."""
     run = RunFolder(folder)
     summary, _ = run.read_results(None)
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
@@ -128,7 +130,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
 def _rows(
     confusion: Mapping[str, Mapping[str, int]] | None, rare: Sequence[str], labels: Sequence[str]
 ) -> dict[str, list[int]]:
-    """The rows of the rare labels, with zeros, in the order of the labels."""
+    """The rows of the rare labels, zeros included, in the order of the labels."""
     if confusion is None:
         return {}
     return {label: [confusion.get(label, {}).get(other, 0) for other in labels] for label in rare}
@@ -140,7 +142,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:
-    """The numbers of the labels that the metrics call rare."""
+    """Indices of the labels that the metrics call rare."""
     measured = spec.get("metrics", {}).get("rare_labels")
     rare = spec["partition"].get("rare_labels", []) if measured is None else measured
     return [label if isinstance(label, int) else labels.index(label) for label in rare]
@@ -159,7 +161,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _text(record: CellRecord) -> str:
-    """One line for each part: small, and a difference shows where it is."""
+    """One line for each field: compact, and a diff shows which field changed."""
     content = {"format": FORMAT, **asdict(record)}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"

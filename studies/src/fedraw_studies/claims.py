@@ -1,41 +1,38 @@
-"""What the paper claims, and by which rule each claim is judged: `paper/claims.toml`."""
+"""The paper's claims as data, read from `paper/claims.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from fedraw_studies.scales import study_file
-from fedraw_studies.server_state import model_copies
 
 RULES = ("greater", "comparable", "below", "wider", "ordered", "within", "inside", "none")
-DYNAMICS = "dynamics"
-# Not of the runs: counted from a state, and measured by a benchmark.
-SERVER_STATE, BENCHMARK = "server-state", "benchmark"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison."""
+    """One comparison that a claim consists of."""
 
     name: str
     rule: str
     artefact: str = ""
     metric: str = ""
-    a: tuple[str, ...] = ()  # rows of the artefact; along a sweep several
-    b: tuple[str, ...] = ()  # what it is set against; of several the best
+    a: tuple[str, ...] = ()  # rows of the artefact; a sweep has several
+    b: tuple[str, ...] = ()  # the rows to compare with; of several the best of each seed counts
     limit: float = 0.0  # margin or bound
     falling: bool = False
-    beside: bool = False  # a condition of the claim, not the claim
-    tables: tuple[str, ...] = ()  # of the training-free figures
-    why: str = ""  # there is nothing to judge
-    paper: str | None = None  # what the paper says, where no table has it
+    beside: bool = False  # a condition of the claim, not the claim itself
+    tables: tuple[str, ...] = ()  # training-free tables, for the rule "inside"
+    why: str = ""  # why there is nothing to judge
+    paper: str | None = None  # what the paper says, where no table prints it
 
 
 @dataclass(frozen=True)
 class Claim:
+    """A statement of the paper and its parts."""
+
     name: str
     text: str
     where: str
@@ -45,7 +42,7 @@ class Claim:
 
 
 def load_claims() -> list[Claim]:
-    """In the order of the file, which is that of their weight."""
+    """Load all claims, the most important first."""
     return [
         Claim(
             table["name"],
@@ -55,27 +52,8 @@ def load_claims() -> list[Claim]:
             table.get("note", ""),
             table.get("headline", False),
         )
-        for table in _file()["claims"]
+        for table in study_file("claims")["claims"]
     ]
-
-
-def fixed_values(artefact: str, row: str) -> tuple[float, ...]:
-    """Of what is counted or was measured elsewhere.
-
-    >>> fixed_values("server-state", "CA2FL, N = 30")
-    (35.0,)
-    """
-    table = _file()[artefact][row]
-    return (model_copies(**table),) if artefact == SERVER_STATE else tuple(table)
-
-
-def fixed_rows(artefact: str) -> list[str]:
-    return list(_file()[artefact])
-
-
-@cache
-def _file() -> dict[str, Any]:
-    return study_file("claims")
 
 
 def _parts(table: Mapping[str, Any]) -> Iterator[Part]:

@@ -1,8 +1,9 @@
-"""fedraw reproduce: the paper's artefacts again, theirs beside ours."""
+"""The command `fedraw reproduce`: run a study, write its documents, judge the paper's claims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +14,19 @@ from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
 from fedraw.experiment.cells import cores
 from fedraw_studies.artefacts import (
     BEYOND,
+    DYNAMICS,
     EVERY,
     EVIDENCE,
     NAMES,
     load_artefacts,
+    load_dynamics,
     refuse_unknown,
 )
 from fedraw_studies.cells import CellFiles
-from fedraw_studies.cli_dynamics import reproduce_dynamics, saved_dynamics
+from fedraw_studies.dynamics import DynamicsResults, dynamics_cells, measure_dynamics
 from fedraw_studies.execute import (
-    Failure,
-    Workshop,
+    FailedRun,
+    Workspace,
     clear_finished,
     damaged,
     run_plan,
@@ -31,22 +34,17 @@ from fedraw_studies.execute import (
 )
 from fedraw_studies.figures import write_figures
 from fedraw_studies.outcomes import Outcome, outcomes
-from fedraw_studies.plan import Planned, budget, in_all, make_plan
-from fedraw_studies.progress import PlanProgress, budget_lines, plan_progress
-from fedraw_studies.render import tally, write_block, write_reproduction
-from fedraw_studies.requirements import (
-    Machine,
-    prepare_all,
-    refuse_missing_data,
-)
+from fedraw_studies.plan import Planned, budget, budget_document, make_plan
+from fedraw_studies.progress import budget_lines, plan_progress
+from fedraw_studies.render import tally, write_block, write_documents, write_dynamics
+from fedraw_studies.requirements import Machine, prepare_all, refuse_missing_data
 from fedraw_studies.scales import Scale, scale_names
-from fedraw_studies.tables import markdown
+from fedraw_studies.tables import outcome_markdown
 
-DYNAMICS = "dynamics"
-# Of these nothing is trained, so they need no data.
+# Nothing is trained for these, so they need no data.
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
-# One word for several that are not the paper's.
+# A group's name stands for all its artefacts.
 GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE}
 KNOWN = (*PAPER, *GROUPS, *BEYOND, *EVIDENCE)
 
@@ -56,15 +54,15 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         list[str] | None,
         typer.Argument(
             metavar="[ARTEFACT]…",
-            help=f"Of these: {', '.join(KNOWN)}. Default: the paper's. "
-            f"{' and '.join(GROUPS)} stand for all that begin so.",
+            help=f"Any of: {', '.join(KNOWN)}. Default: all of the paper's. "
+            f"{' and '.join(GROUPS)} stand for all whose names begin so.",
         ),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
             metavar="|".join(scale_names()),
-            help="cpu: reduced, hours; smoke: on embedded data, minutes; paper: to the letter.",
+            help="cpu: reduced, hours; smoke: embedded data, minutes; paper: the full protocol.",
         ),
     ] = "cpu",
     data: Annotated[
@@ -72,9 +70,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Option(envvar="FEDRAW_DATA", help="The data root: folder of the public data sets."),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="ResNet-18 weights in the place of the published ones.")
+        Path | None, typer.Option(help="ResNet-18 weights instead of the published ones.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:N or mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Training device: cpu, cuda, cuda:N or mps.")] = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -87,32 +85,32 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with what was stopped: it always does, so no need."),
+        typer.Option("--resume", help="No effect: reproduce always resumes."),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace damaged cells; begin runs that were stopped anew."),
+        typer.Option("--force", help="Replace damaged cells, and restart runs that were stopped."),
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Of dynamics: how many seeds, from 1 on (default 30).", min=1),
+        typer.Option(help="Number of seeds of dynamics, from 1 on (default 30).", min=1),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run, and what it would take.")
+        bool, typer.Option("--dry-run", help="Print what would run and how long it would take.")
     ] = False,
     render: Annotated[
         bool,
-        typer.Option("--render", help="Run nothing: tables, verdicts, figures of what is there."),
+        typer.Option("--render", help="Run nothing: render what is finished."),
     ] = False,
     docs: Annotated[
         Path | None,
-        typer.Option(help="Also put the verdicts between the markers of this Markdown file."),
+        typer.Option(help="Also write the verdicts between the markers of this Markdown file."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper: its tables and figures, theirs beside ours, and what holds of it.
+    """Reproduce the paper: tables and figures with its values beside ours, and judged claims.
 
-    Each finished run is a file in OUT/cells and is never run again; what was stopped goes on.
+    Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed.
     """
     _refuse_both(("--resume", resume), ("--force", force))
     _refuse_both(("--render", render), ("--dry-run", dry_run))
@@ -122,44 +120,178 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
     chosen = Scale.named(scale)
     folder = out or _default_out() / scale
-    trained = [name for name in wanted if name != DYNAMICS]
+    work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
     machine = Machine(data, weights, device)
-    shop = Workshop(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
-    plan = make_plan(load_artefacts(trained, chosen))
+    task = _Reproduction(wanted, chosen, folder, work, machine, jobs, force, docs, quiet=json_)
+    failures: list[FailedRun] = []
     if render:
-        document = _render(trained, shop, chosen, docs, quiet=json_)
-        if json_:
-            console.print_json(document)
-        return
-    to_run = unfinished(plan, shop, force)
-    if trained:
-        _tell_budget(plan, to_run, shop, jobs, scale)
-    if dry_run:
-        _tell_missing(to_run, machine)
-        if json_:
-            console.print_json(_budget_document(plan, to_run))
-        return
-    refuse_missing_data(to_run, machine, DATALESS)
-    try:
-        failures = _run(to_run, shop, machine, jobs, force)
-    except typer.Exit:  # interrupted: what is finished is worth a look already
-        if shop.cells.names():
-            write_reproduction(_outcomes(folder, chosen, trained), scale, folder)
-        raise
-    clear_finished(plan, shop)
-    document = {}
-    if trained:
-        document = _write(trained, folder, chosen, docs, quiet=json_)
-    if DYNAMICS in wanted:
-        count = seeds or chosen.dynamics_seeds
-        kept = None if artefacts else saved_dynamics(folder, count)
-        own = reproduce_dynamics(count, jobs, folder, quiet=json_) if kept is None else kept
-        if trained:
-            own = {**_with_claims(document, folder, chosen, trained), DYNAMICS: own}
-        document = own
+        document = task.render()
+    elif dry_run:
+        document = task.dry_run()
+    else:
+        # Asked for by name, the training-free part runs again; otherwise it is kept.
+        kept = None if artefacts else DynamicsResults.read(folder)
+        document, failures = task.run(seeds or chosen.dynamics_seeds, kept)
     if json_:
         console.print_json(document)
     _tell_failures(failures)
+
+
+@dataclass(frozen=True)
+class _Reproduction:
+    """One call of the command: what to reproduce, where, and with what."""
+
+    names: Sequence[str]
+    scale: Scale
+    folder: Path
+    work: Workspace
+    machine: Machine
+    jobs: int | None
+    force: bool
+    docs: Path | None
+    quiet: bool
+
+    @property
+    def planned_names(self) -> list[str]:
+        """The artefacts whose runs are planned and kept as cells."""
+        return [name for name in self.names if name != DYNAMICS]
+
+    def plan(self) -> list[Planned]:
+        return make_plan(load_artefacts(self.planned_names, self.scale))
+
+    def render(self) -> dict[str, Any]:
+        """Write all documents from the cells alone: no data, no training."""
+        if not self.work.cells.names():
+            raise BadInput(
+                f"no finished runs in {self.work.cells.folder}; run without --render first"
+            )
+        for problem in damaged(make_plan(load_artefacts(EVERY, self.scale)), self.work):
+            console.say(problem)
+        return self._write()
+
+    def dry_run(self) -> dict[str, Any]:
+        """Print the budget and which data are missing."""
+        plan = self.plan()
+        to_run = unfinished(plan, self.work, self.force)
+        self._tell_budget(plan, to_run)
+        try:
+            refuse_missing_data(to_run, self.machine, DATALESS)
+        except BadInput as problem:
+            console.say(str(problem))
+        return budget_document(plan, to_run)
+
+    def run(
+        self, seeds: int, kept: DynamicsResults | None
+    ) -> tuple[dict[str, Any], list[FailedRun]]:
+        """Run what is not finished, and write the documents, also after an interrupt."""
+        plan = self.plan()
+        to_run = unfinished(plan, self.work, self.force)
+        self._tell_budget(plan, to_run)
+        refuse_missing_data(to_run, self.machine, DATALESS)
+        dynamics: dict[str, Any] | None = None
+        try:
+            failures = self._run_plan(to_run)
+            if DYNAMICS in self.names:
+                dynamics = self._run_dynamics(seeds, kept)
+        except typer.Exit:
+            if self.work.cells.names():
+                write_documents(self._outcomes(), self.scale.name, self.folder)
+            raise
+        clear_finished(plan, self.work)
+        if not self.planned_names:
+            return dynamics or {}, failures
+        own = {} if dynamics is None else {DYNAMICS: dynamics}
+        return {**self._write(), **own}, failures
+
+    def _run_plan(self, to_run: Sequence[Planned]) -> list[FailedRun]:
+        if not to_run:
+            return []
+        try:
+            with console.task_progress() as loading:
+                specs = [self.machine.localised(planned.spec) for planned in to_run]
+                prepare_all(specs, self.machine.root, loading)
+            with plan_progress(to_run) as bar:
+                return run_plan(
+                    to_run,
+                    self.work,
+                    self.machine,
+                    jobs=self.jobs,
+                    force=self.force,
+                    progress=bar.events,
+                    done=bar.finished,
+                )
+        except (Interrupted, KeyboardInterrupt):
+            done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
+            console.say(
+                f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
+                f"{self.work.cells.folder}; the same command goes on from here"
+            )
+            raise typer.Exit(130) from None
+
+    def _run_dynamics(self, seeds: int, kept: DynamicsResults | None) -> dict[str, Any]:
+        """Run the training-free part, unless `kept` has it for as many seeds."""
+        if kept is not None and kept.seeds == seeds and kept.is_complete:
+            return kept.as_json()
+        cells = dynamics_cells(load_dynamics(), seeds)
+        try:
+            with console.cell_progress(cells) as progress:
+                results = measure_dynamics(cells, self.jobs, progress)
+        except (Interrupted, KeyboardInterrupt):
+            console.say("fedraw: interrupted; nothing of dynamics was written, so run it again")
+            raise typer.Exit(130) from None
+        text = write_dynamics(results, self.folder)
+        console.say(f"dynamics written to {self.folder}")
+        if not self.quiet:
+            console.write(text)
+        return results.as_json()
+
+    def _write(self) -> dict[str, Any]:
+        """Write everything that is begun to files, and print what was asked for."""
+        every = self._outcomes()
+        content = write_documents(every, self.scale.name, self.folder)
+        try:
+            write_figures(every, self.folder / "figures")
+        except MissingExtra as problem:
+            console.say(f"no figures: {problem}")
+        if self.docs is not None:
+            write_block(self.docs, every, self.folder)
+        asked = [own for own in every if own.artefact in self.names and own.is_begun]
+        if not self.quiet:
+            console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
+        console.say(tally(content["claims"]))
+        console.say(f"written to {self.folder}")
+        chosen = [own for own in content["artefacts"] if own["name"] in self.names]
+        return {**content, "artefacts": chosen}
+
+    def _outcomes(self) -> list[Outcome]:
+        """Outcomes of the paper's artefacts, and of ours that are or were asked for.
+
+        Ours share runs with the paper's, so they would otherwise begin without being asked for.
+        """
+        ours = [
+            name
+            for name in (*BEYOND, *EVIDENCE)
+            if name in self.names or (self.folder / f"{name}.md").exists()
+        ]
+        return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)
+
+    def _tell_budget(self, plan: Sequence[Planned], to_run: Sequence[Planned]) -> None:
+        if not self.planned_names:
+            return
+        processes = min(self.jobs or cores(), max(1, len(to_run)))
+        for line in budget_lines(budget(plan, to_run), processes):
+            console.say(line)
+        every = make_plan(load_artefacts(EVERY, self.scale))
+        asked = {planned.name for planned in plan}
+        others = [planned for planned in every if planned.name not in asked]
+        for problem in damaged(others, self.work):
+            console.say(problem)
+        stray = len(self.work.cells.names() - {planned.name for planned in every})
+        if stray:
+            console.say(
+                f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} of other "
+                f"settings than these of scale {self.scale.name}; left as they are"
+            )
 
 
 def _default_out() -> Path:
@@ -176,144 +308,12 @@ def _wanted(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
-def _run(
-    to_run: Sequence[Planned], shop: Workshop, machine: Machine, jobs: int | None, force: bool
-) -> list[Failure]:
-    if not to_run:
-        return []
-    try:
-        with console.task_progress() as loading:
-            specs = [machine.localised(planned.spec) for planned in to_run]
-            prepare_all(specs, machine.root, loading)
-        with plan_progress(to_run, jobs or cores()) as bar:
-            return _run_with(bar, to_run, shop, machine, jobs, force)
-    except (Interrupted, KeyboardInterrupt):
-        done = sum(shop.cells.path(planned.name).exists() for planned in to_run)
-        console.say(
-            f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
-            f"{shop.cells.folder}; the same command goes on from here"
-        )
-        raise typer.Exit(130) from None
-
-
-def _run_with(
-    bar: PlanProgress,
-    to_run: Sequence[Planned],
-    shop: Workshop,
-    machine: Machine,
-    jobs: int | None,
-    force: bool,
-) -> list[Failure]:
-    return run_plan(
-        to_run, shop, machine, jobs=jobs, force=force, progress=bar.events, told=bar.finished
-    )
-
-
-def _render(
-    names: Sequence[str], shop: Workshop, scale: Scale, docs: Path | None, quiet: bool
-) -> dict[str, Any]:
-    """From the cells alone: neither data nor training."""
-    folder = shop.cells.folder.parent
-    if not shop.cells.names():
-        raise BadInput(f"no finished runs in {shop.cells.folder}; run without --render first")
-    for problem in damaged(make_plan(load_artefacts(EVERY, scale)), shop):
-        console.say(problem)
-    return _write(names, folder, scale, docs, quiet)
-
-
-def _write(
-    names: Sequence[str], folder: Path, scale: Scale, docs: Path | None, quiet: bool
-) -> dict[str, Any]:
-    """All that is begun goes to files, what was asked for to standard output."""
-    every = _outcomes(folder, scale, names)
-    content = write_reproduction(every, scale.name, folder)
-    try:
-        write_figures(every, folder / "figures")
-    except MissingExtra as problem:
-        console.say(f"no figures: {problem}")
-    if docs is not None:
-        write_block(docs, every, folder)
-    asked = [outcome for outcome in every if outcome.artefact in names]
-    if not quiet:
-        console.write("\n".join(markdown(outcome) for outcome in asked if outcome.is_begun))
-    console.say(tally(content["claims"]))
-    console.say(f"written to {folder}")
-    return {
-        **content,
-        "artefacts": [own for own in content["artefacts"] if own["name"] in names],
-    }
-
-
-def _with_claims(
-    document: dict[str, Any], folder: Path, scale: Scale, names: Sequence[str]
-) -> dict[str, Any]:
-    """Some claims are about the training-free figures, which have come after the others."""
-    claims = write_reproduction(_outcomes(folder, scale, names), scale.name, folder)["claims"]
-    return {**document, "claims": claims}
-
-
-def _outcomes(folder: Path, scale: Scale, names: Sequence[str]) -> list[Outcome]:
-    """The paper's, and of ours those that are asked for or were before.
-
-    Ours share runs with the paper's, so that a table of them would begin without anyone's wish.
-    """
-    after = (*BEYOND, *EVIDENCE)
-    ours = [name for name in after if name in names or (folder / f"{name}.md").exists()]
-    return outcomes(folder, scale, [*NAMES, *ours], skip_damaged=True)
-
-
 def _refuse_both(one: tuple[str, bool], other: tuple[str, bool]) -> None:
     if one[1] and other[1]:
         raise BadInput(f"{one[0]} and {other[0]} exclude each other; give one")
 
 
-def _tell_budget(
-    plan: Sequence[Planned],
-    to_run: Sequence[Planned],
-    shop: Workshop,
-    jobs: int | None,
-    scale: str,
-) -> None:
-    for line in budget_lines(budget(plan, to_run), min(jobs or cores(), max(1, len(to_run)))):
-        console.say(line)
-    every = make_plan(load_artefacts(EVERY, Scale.named(scale)))
-    asked = {planned.name for planned in plan}
-    for problem in damaged([planned for planned in every if planned.name not in asked], shop):
-        console.say(problem)
-    stray = len(shop.cells.names() - {planned.name for planned in every})
-    if stray:
-        console.say(
-            f"{stray} cell file{'s' * (stray > 1)} in {shop.cells.folder} of other settings than "
-            f"these of scale {scale}; left as they are"
-        )
-
-
-def _tell_missing(to_run: Sequence[Planned], machine: Machine) -> None:
-    try:
-        refuse_missing_data(to_run, machine, DATALESS)
-    except BadInput as problem:
-        console.say(str(problem))
-
-
-def _budget_document(plan: Sequence[Planned], to_run: Sequence[Planned]) -> dict[str, Any]:
-    seconds = in_all(to_run)
-    return {
-        "runs": len(plan),
-        "to_run": len(to_run),
-        "core_hours": None if seconds is None else round(seconds / 3600, 3),
-        "artefacts": [
-            {
-                "name": share.artefact,
-                "runs": share.runs,
-                "to_run": share.to_run,
-                "core_hours": None if share.seconds is None else round(share.seconds / 3600, 3),
-            }
-            for share in budget(plan, to_run)
-        ],
-    }
-
-
-def _tell_failures(failures: Sequence[Failure]) -> None:
+def _tell_failures(failures: Sequence[FailedRun]) -> None:
     for failure in failures:
         planned = failure.planned
         console.say(f"{planned.artefact}, {planned.label}, seed {planned.seed}: {failure.why}")

@@ -1,183 +1,213 @@
-"""The paper's training-free numbers again: the same loop and strategies as every run, many seeds.
+"""The paper's training-free values: many seeds of the common loop, without a model.
 
-What is run, and what the paper says of it, is data: `paper/dynamics.toml`.
+`paper/dynamics.toml` says what is run and what the paper prints. The runs take seconds, so no cell
+is kept of them: their summary is one file, `OUT/dynamics.json`.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat
-from fedraw.experiment.cells import Cell
+from fedraw.experiment.cells import Cell, CellProgress, cores, run_cells
+from fedraw.experiment.options import Options
 from fedraw.experiment.runner import Result
-from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import merged
-from fedraw_studies.figure import Figure
-from fedraw_studies.scales import study_file
+from fedraw_studies.artefacts import Artefact, ArtefactRow, PaperValue, load_dynamics
+from fedraw_studies.plan import key_of
 
-# Metrics seed by seed, of each spec.
+# Metrics seed by seed, by the key of a spec.
 BySpec = dict[str, list[Mapping[str, float | None]]]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One spec, and its metrics with the paper's figures; None: the paper has none."""
-
-    label: str
-    spec: Spec
-    metrics: Mapping[str, Figure | None]
-    minus: Spec | None = None  # the metrics are differences to this one's, seed by seed
-
-
-@dataclass(frozen=True)
-class Artefact:
-    """A table of the paper, or one of ours beside it."""
-
-    name: str
-    title: str
-    note: str
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
 class Finding:
-    """One metric of one row: the paper's figure beside ours over the seeds."""
+    """One metric of one row: the paper's value beside ours over the seeds."""
 
     artefact: str
     row: str
     metric: str
-    paper: Figure | None
-    stat: Stat
+    paper: PaperValue | None
+    mean: float | None  # None: undefined in some seeds
+    sd: float | None
+    low: float | None
+    high: float | None
 
-    @property
-    def known(self) -> list[float]:
-        return [value for value in self.stat.values if value is not None]
+    @classmethod
+    def of(
+        cls,
+        artefact: str,
+        row: str,
+        metric: str,
+        paper: PaperValue | None,
+        values: Sequence[float | None],
+    ) -> Finding:
+        """Summarise the values of all seeds."""
+        stat, known = Stat.of(values), [value for value in values if value is not None]
+        ends = (min(known, default=None), max(known, default=None))
+        return cls(artefact, row, metric, paper, stat.mean, stat.sd, *ends)
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Finding:
+        """Read what `as_json` wrote."""
+        printed = table["paper_printed"]
+        paper = None if printed is None else PaperValue.of(printed)
+        ours = (table["mean"], table["sd"], table["min"], table["max"])
+        return cls(table["artefact"], table["row"], table["metric"], paper, *ours)
 
     @property
     def away(self) -> float | None:
-        """How far the paper's figure is from our mean, in our standard deviations."""
-        if self.paper is None or self.stat.mean is None or not self.stat.sd:
+        """Distance of the paper's value from our mean, in our standard deviations."""
+        if self.paper is None or self.mean is None or not self.sd:
             return None
-        distance = fmean(self.paper.values) - self.stat.mean
-        return 0.0 if abs(distance) <= self.paper.rounding else distance / self.stat.sd
+        distance = fmean(self.paper.values) - self.mean
+        return 0.0 if abs(distance) <= self.paper.rounding else distance / self.sd
 
     @property
     def inside(self) -> bool | None:
         """Whether all the paper's values lie within our mean ± 2 sd or our extremes, rounded."""
-        mean, sd = self.stat.mean, self.stat.sd
-        if self.paper is None or mean is None or sd is None:
+        if self.paper is None or self.mean is None or self.sd is None:
             return None
-        least = min(mean - 2 * sd, *self.known) - self.paper.rounding
-        most = max(mean + 2 * sd, *self.known) + self.paper.rounding
+        low, high = self.low or 0.0, self.high or 0.0
+        least = min(self.mean - 2 * self.sd, low) - self.paper.rounding
+        most = max(self.mean + 2 * self.sd, high) + self.paper.rounding
         return all(least <= value <= most for value in self.paper.values)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding with its judgement, ready for JSON."""
+        paper = self.paper
+        return {
+            "artefact": self.artefact,
+            "row": self.row,
+            "metric": self.metric,
+            "paper": None if paper is None else fmean(paper.values),
+            "paper_printed": None if paper is None else paper.printed,
+            "mean": self.mean,
+            "sd": self.sd,
+            "min": self.low,
+            "max": self.high,
+            "away": self.away,
+            "inside": self.inside,
+        }
 
-def paper_artefacts() -> list[Artefact]:
-    """The tables as the paper has them."""
-    tables = study_file("dynamics")
-    return [_artefact(table, tables["settings"]) for table in tables["artefacts"]]
+    def repeats(self, other: Finding) -> bool:
+        """Whether our values are the same and the paper prints the same value up to rounding."""
+        if self.paper is None or other.paper is None or self._ours != other._ours:
+            return False
+        rounding = max(self.paper.rounding, other.paper.rounding)
+        pairs = zip(self.paper.values, other.paper.values, strict=False)
+        same_length = len(self.paper.values) == len(other.paper.values)
+        return same_length and all(abs(a - b) <= rounding for a, b in pairs)
+
+    @property
+    def _ours(self) -> tuple[float | None, ...]:
+        return self.mean, self.sd, self.low, self.high
+
+
+@dataclass(frozen=True)
+class DynamicsResults:
+    """All findings, over how many seeds, and by which command, when and on what they were made."""
+
+    seeds: int
+    made: str
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def read(cls, out: Path) -> DynamicsResults | None:
+        """Read OUT/dynamics.json; None if there is none that can be used."""
+        try:
+            content = json.loads((out / "dynamics.json").read_text(encoding="utf-8"))
+            found = tuple(Finding.read(row) for row in content["rows"])
+            return cls(content["seeds"], content["made"], found) if content["seeds"] else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, out: Path) -> None:
+        """Write OUT/dynamics.json."""
+        out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.as_json(), indent=2) + "\n"
+        (out / "dynamics.json").write_text(text, encoding="utf-8")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of dynamics.json."""
+        rows = [finding.as_json() for finding in self.findings]
+        return {"artefact": "dynamics", "seeds": self.seeds, "made": self.made, "rows": rows}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has every row of the tables as they are now."""
+        tables = load_dynamics()
+        wanted = [
+            (a.name, row.label, metric) for a in tables for row in a.rows for metric in row.paper
+        ]
+        return wanted == [(own.artefact, own.row, own.metric) for own in self.findings]
+
+
+def measure_dynamics(
+    cells: Sequence[Cell], jobs: int | None, progress: CellProgress
+) -> DynamicsResults:
+    """Run the cells of `dynamics_cells` for all training-free tables and summarise them."""
+    begun = time.perf_counter()
+    results = run_cells(cells, Options(), jobs, progress)
+    seconds, seeds = time.perf_counter() - begun, max(cell.seed for cell in cells)
+    made = (
+        f"`fedraw reproduce dynamics --seeds {seeds}`, {date.today()}: {len(cells)} runs in "
+        f"{seconds:.0f} s, {min(jobs or cores(), len(cells))} processes on {cores()} cores."
+    )
+    return DynamicsResults(seeds, made, tuple(findings(load_dynamics(), cells, results)))
 
 
 def dynamics_cells(artefacts: Sequence[Artefact], seeds: int) -> list[Cell]:
-    """Every spec once, however many rows it has, on the seeds 1 to `seeds`."""
+    """List every spec once, however many rows have it, on the seeds 1 to `seeds`."""
     if seeds < 1:
         raise BadInput(f"--seeds {seeds} must be at least 1")
     rows = [row for artefact in artefacts for row in artefact.rows]
     wanted = [spec for row in rows for spec in (row.spec, row.minus) if spec is not None]
-    specs = {_key(spec): spec for spec in wanted}
+    specs = {key_of(spec): spec for spec in wanted}
     return [Cell(spec, seed) for spec in specs.values() for seed in range(1, seeds + 1)]
 
 
 def findings(
     artefacts: Sequence[Artefact], cells: Sequence[Cell], results: Sequence[Result]
 ) -> list[Finding]:
-    """What the results of `dynamics_cells` say about each figure."""
+    """Compare the results of `dynamics_cells` with every value of the paper."""
+    keys = {id(cell.spec): key_of(cell.spec) for cell in cells if cell.seed == 1}
     by_spec: BySpec = {}
     for cell, result in zip(cells, results, strict=True):
-        by_spec.setdefault(_key(cell.spec), []).append(result.summary["metrics"])
+        by_spec.setdefault(keys[id(cell.spec)], []).append(result.summary["metrics"])
     return [
-        Finding(artefact.name, row.label, metric, figure, Stat.of(_values(row, metric, by_spec)))
+        Finding.of(artefact.name, row.label, metric, paper, _values(row, metric, by_spec))
         for artefact in artefacts
         for row in artefact.rows
-        for metric, figure in row.metrics.items()
+        for metric, paper in row.paper.items()
     ]
 
 
-def distinct(found: Sequence[Finding]) -> list[Finding]:
-    """The figures of the paper that are worth counting, each of them once.
+def distinct(found: Sequence[Finding], seeds: int) -> list[Finding]:
+    """Return the findings that are worth counting, each value of the paper once.
 
-    Left out is a figure that follows from the settings, because every seed gives the same value,
-    and one that repeats an earlier one: our values are the same seed by seed, and the paper prints
-    the same value up to rounding.
+    A value that follows from the settings is left out, because every seed gives it. So is one that
+    repeats an earlier one.
     """
     counted: list[Finding] = []
     for finding in found:
-        certain = len(finding.known) > 1 and (finding.stat.sd or 0.0) < 1e-9
-        repeats = any(_repeats(earlier, finding) for earlier in counted)
+        certain = seeds > 1 and (finding.sd or 0.0) < 1e-9
+        repeats = any(earlier.repeats(finding) for earlier in counted)
         if finding.inside is not None and not certain and not repeats:
             counted.append(finding)
     return counted
 
 
-def _repeats(one: Finding, other: Finding) -> bool:
-    if one.stat.values != other.stat.values or one.paper is None or other.paper is None:
-        return False
-    rounding = max(one.paper.rounding, other.paper.rounding)
-    pairs = zip(one.paper.values, other.paper.values, strict=False)
-    same_length = len(one.paper.values) == len(other.paper.values)
-    return same_length and all(abs(a - b) <= rounding for a, b in pairs)
-
-
-def as_json(found: Sequence[Finding], seeds: int) -> dict[str, Any]:
-    return {"artefact": "dynamics", "seeds": seeds, "rows": [_document(f) for f in found]}
-
-
-def _document(finding: Finding) -> dict[str, Any]:
-    paper, known = finding.paper, finding.known
-    return {
-        "artefact": finding.artefact,
-        "row": finding.row,
-        "metric": finding.metric,
-        "paper": None if paper is None else fmean(paper.values),
-        "paper_printed": None if paper is None else paper.printed,
-        "mean": finding.stat.mean,
-        "sd": finding.stat.sd,
-        "min": min(known, default=None),
-        "max": max(known, default=None),
-        "away": finding.away,
-        "inside": finding.inside,
-    }
-
-
-def _artefact(table: Mapping[str, Any], settings: Mapping[str, Any]) -> Artefact:
-    rows = tuple(_row(row, settings[row["setting"]]) for row in table["rows"])
-    return Artefact(table["name"], table["title"], table["note"], rows)
-
-
-def _row(row: Mapping[str, Any], setting: Mapping[str, Any]) -> Row:
-    spec = _spec(setting, row.get("spec", {}))
-    minus = _spec(setting, row["minus"]) if "minus" in row else None
-    figures = {metric: Figure.of(printed) for metric, printed in row.get("paper", {}).items()}
-    metrics = {**dict.fromkeys(row.get("metrics", ())), **figures}
-    return Row(row["label"], spec, metrics, minus)
-
-
-def _spec(setting: Mapping[str, Any], changes: Mapping[str, Any]) -> Spec:
-    return Spec.read(merged({"training": {"kind": "none"}}, setting, changes))
-
-
-def _values(row: Row, metric: str, by_spec: BySpec) -> list[float | None]:
-    own = [seed[metric] for seed in by_spec[_key(row.spec)]]
+def _values(row: ArtefactRow, metric: str, by_spec: BySpec) -> list[float | None]:
+    own = [seed[metric] for seed in by_spec[key_of(row.spec)]]
     if row.minus is None:
         return own
-    other = [seed[metric] for seed in by_spec[_key(row.minus)]]
+    other = [seed[metric] for seed in by_spec[key_of(row.minus)]]
     return [None if a is None or b is None else a - b for a, b in zip(own, other, strict=True)]
-
-
-def _key(spec: Spec) -> str:
-    return json.dumps(spec.tables(), sort_keys=True)

@@ -1,4 +1,4 @@
-"""Runs a plan: what is finished is kept, what was begun goes on, what fails ends nothing else."""
+"""Execution of a plan: finished runs are kept, stopped ones resume, a failure ends no other."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ from fedraw_studies.requirements import Machine
 
 _DENSE = ("linear", "mlp")
 
-# Told a run's number in the plan, and its record or what went wrong.
-Told = Callable[[int, CellRecord | FedrawError | OSError], None]
+# Called with a run's number in the plan, and its record or the error that ended it.
+Done = Callable[[int, CellRecord | FedrawError | OSError], None]
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
+    """A run that failed, and why."""
+
     planned: Planned
     why: str
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Where finished cells are, and where runs are under way."""
+class Workspace:
+    """The folder of finished cells, and the folder of runs that are under way."""
 
     cells: CellFiles
     runs: Path
 
     def folder(self, planned: Planned) -> Path:
+        """Return the run folder of a planned run."""
         return self.runs / planned.name
 
 
-def unfinished(plan: Sequence[Planned], shop: Workshop, force: bool = False) -> list[Planned]:
-    """Those of which there is no cell; a damaged one is refused, or with `force` run again."""
+def unfinished(plan: Sequence[Planned], work: Workspace, force: bool = False) -> list[Planned]:
+    """Return the runs without a cell; a damaged one raises BadInput, or counts with `force`."""
     result = []
     for planned in plan:
         try:
-            if shop.cells.read(planned.name) is None:
+            if work.cells.read(planned.name) is None:
                 result.append(planned)
         except BadInput:
             if not force:
@@ -54,12 +57,12 @@ def unfinished(plan: Sequence[Planned], shop: Workshop, force: bool = False) -> 
     return result
 
 
-def damaged(plan: Sequence[Planned], shop: Workshop) -> list[str]:
-    """What is wrong with the cells of a plan."""
+def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
+    """Say what is wrong with the damaged cells of a plan."""
     found = []
     for planned in plan:
         try:
-            shop.cells.read(planned.name)
+            work.cells.read(planned.name)
         except BadInput as problem:
             found.append(str(problem))
     return found
@@ -67,64 +70,64 @@ def damaged(plan: Sequence[Planned], shop: Workshop) -> list[str]:
 
 def run_plan(
     plan: Sequence[Planned],
-    shop: Workshop,
+    work: Workspace,
     machine: Machine,
     *,
     jobs: int | None = None,
     force: bool = False,
     progress: CellProgress | None = None,
-    told: Told | None = None,
-) -> list[Failure]:
-    """Run all of it, writing each cell as it is finished; return what failed.
+    done: Done | None = None,
+) -> list[FailedRun]:
+    """Run a plan, write each cell as soon as its run is finished, and return what failed.
 
-    A run that was stopped goes on where it was, or with `force` begins anew.
+    A run that was stopped resumes where it was; with `force` it starts again.
     """
-    failures: list[Failure] = []
+    failures: list[FailedRun] = []
 
-    def done(number: int, result: Result | FedrawError | OSError) -> None:
+    def finish(number: int, result: Result | FedrawError | OSError) -> None:
         planned = plan[number]
-        came: CellRecord | FedrawError | OSError
+        outcome: CellRecord | FedrawError | OSError
         if isinstance(result, Result):
-            came = _keep(planned, shop)
+            outcome = _store(planned, work)
         else:
-            failures.append(Failure(planned, str(result)))
-            came = result
-        if told is not None:
-            told(number, came)
+            failures.append(FailedRun(planned, str(result)))
+            outcome = result
+        if done is not None:
+            done(number, outcome)
 
     specs = [machine.localised(planned.spec) for planned in plan]
     cells = [
-        Cell(spec, planned.seed, shop.folder(planned), _executor(spec))
+        Cell(spec, planned.seed, work.folder(planned), _executor(spec))
         for spec, planned in zip(specs, plan, strict=True)
     ]
     options = Options(data_root=machine.root, resume=not force, force=force)
     try:
         with terminate_as_ctrl_c():
-            run_cells(cells, options, jobs, progress, done)
+            run_cells(cells, options, jobs, progress, finish)
     except KeyboardInterrupt:  # between two runs; within one it is Interrupted already
         raise Interrupted("interrupted between two runs") from None
     finally:
-        _remove_empty(shop.runs)
+        _remove_empty(work.runs)
     return failures
 
 
-def clear_finished(plan: Sequence[Planned], shop: Workshop) -> None:
-    """Run folders that were left because the process ended between writing a cell and this."""
+def clear_finished(plan: Sequence[Planned], work: Workspace) -> None:
+    """Remove run folders whose cell was written just before the process ended."""
     for planned in plan:
-        if shop.cells.path(planned.name).exists() and shop.folder(planned).exists():
-            shutil.rmtree(shop.folder(planned), ignore_errors=True)
+        if work.cells.path(planned.name).exists() and work.folder(planned).exists():
+            shutil.rmtree(work.folder(planned), ignore_errors=True)
 
 
 def _executor(spec: Spec) -> ExecutorKind:
-    """Small dense networks train many clients at once: the same bytes, sooner."""
+    """Train many clients of a small dense network at once: the same bytes, sooner."""
     quick = spec.training.model in _DENSE and spec.training.device == "cpu"
     return "batched" if quick else "inline"
 
 
-def _keep(planned: Planned, shop: Workshop) -> CellRecord:
-    record = record_of(planned, shop.folder(planned))
-    shop.cells.write(record)
-    shutil.rmtree(shop.folder(planned), ignore_errors=True)
+def _store(planned: Planned, work: Workspace) -> CellRecord:
+    record = record_of(planned, work.folder(planned))
+    work.cells.write(record)
+    shutil.rmtree(work.folder(planned), ignore_errors=True)
     return record
 
 

@@ -1,22 +1,29 @@
-"""What came out, beside what the paper says: made from the cells on disk alone."""
+"""Outcomes: the values of an artefact, beside the paper's, made from the cells on disk alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat
-from fedraw_studies.artefacts import NAMES, Artefact, Row, load_artefacts
+from fedraw_studies.artefacts import (
+    NAMES,
+    SUPPORTING,
+    Artefact,
+    ArtefactRow,
+    Basis,
+    PaperValue,
+    load_artefacts,
+)
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.concept import concept_weights
-from fedraw_studies.figure import Figure
+from fedraw_studies.computed import buffer_weights, model_copies
 from fedraw_studies.plan import key_of
 from fedraw_studies.scales import Scale
 
-# Before a metric's name: the mean of the last five evaluations instead of the last model's.
+# Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"
 
 Metrics = Mapping[str, float | None]
@@ -25,9 +32,9 @@ Curve = Sequence[tuple[int, float | None, float | None]]  # event, GlobalAcc, Av
 
 
 class Measured(NamedTuple):
-    """One metric of one row."""
+    """One metric of one row: the paper's value and ours."""
 
-    paper: Figure | None  # None: the paper has none
+    paper: PaperValue | None  # None: the paper prints no value
     not_comparable: str | None  # why the two must not be compared
     ours: Stat  # over the seeds, in their order
     seeds: tuple[int, ...]
@@ -35,31 +42,36 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class RowOutcome:
+    """One row: its metrics over the finished seeds, and the records of its runs."""
+
     label: str
-    dataset: str  # emnist, cifar10, ham10000 or isic2019, whatever takes its place at this scale
+    dataset: str  # emnist, cifar10, ham10000 or isic2019, whatever replaces it at this scale
     method: str  # as the paper calls it
     metrics: Mapping[str, Measured]
     seeds: tuple[int, ...]  # that are finished
     missing: tuple[int, ...]  # that are not
     spec: Mapping[str, Any]
-    records: Mapping[int, CellRecord]  # by seed: all metrics, tail, recall, confusion, influence
+    records: Mapping[int, CellRecord]  # by seed
 
     @property
     def curves(self) -> dict[int, Curve]:
+        """The evaluations of each seed's run."""
         return {seed: record.curve for seed, record in self.records.items()}
 
     @property
     def recall(self) -> dict[int, Metrics]:
-        """By seed, of every label."""
+        """The recall of every label, by seed."""
         return {seed: record.recall for seed, record in self.records.items()}
 
     def values(self, metric: str) -> dict[int, float | None]:
-        """Any metric of the runs by seed, whether the artefact has it or not."""
-        return {seed: record.metrics.get(metric) for seed, record in self.records.items()}
+        """Return any metric of the runs by seed, also one that is no column of the artefact."""
+        return {seed: value_of(record, metric) for seed, record in self.records.items()}
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """An artefact with the values that are known so far."""
+
     artefact: str
     title: str
     caption: str
@@ -67,29 +79,52 @@ class Outcome:
     columns: tuple[str, ...]
     reductions: Mapping[str, str]  # by the title of the data set
     rows: tuple[RowOutcome, ...]
+    basis: Basis = Basis.RUNS
+    figure: Mapping[str, Any] | None = None
 
     @property
     def is_begun(self) -> bool:
+        """Whether any seed of any row is finished."""
         return any(row.seeds for row in self.rows)
 
     @property
     def is_complete(self) -> bool:
+        """Whether all seeds of all rows are finished."""
         return not any(row.missing for row in self.rows)
 
     def row(self, label: str) -> RowOutcome:
+        """Return the row with this label."""
         return next(row for row in self.rows if row.label == label)
 
 
 def outcomes(
     out: Path, scale: Scale | str, names: Sequence[str] = NAMES, *, skip_damaged: bool = False
 ) -> list[Outcome]:
-    """Of these artefacts, by default all of the paper's; what is not run yet is missing in it.
+    """Return the outcomes of these artefacts, by default of all of the paper's.
 
-    A damaged cell is an error that names it, or with `skip_damaged` is missing as well.
+    Runs that are not finished are missing in them. A damaged cell raises BadInput with its name;
+    with `skip_damaged` it is missing as well.
     """
     scale = Scale.named(scale) if isinstance(scale, str) else scale
     cells = _Reader(CellFiles(out), skip_damaged)
     return [_outcome(artefact, scale, cells) for artefact in load_artefacts(names, scale)]
+
+
+def supporting_outcomes() -> list[Outcome]:
+    """Return what claims refer to and no run decides: counts and recorded measurements."""
+    return outcomes(Path(), "paper", SUPPORTING)
+
+
+def value_of(record: CellRecord, metric: str) -> float | None:
+    """Return a metric that one run alone decides, of its last model or (Tail…) its last five."""
+    tail = metric.startswith(TAIL)
+    name = metric.removeprefix(TAIL)
+    recall = record.recall_tail if tail else record.recall
+    if name == "RareRecall":
+        return recall.get(record.rare_labels[0])
+    if name in ("WorseRare", "BetterRare"):
+        return _extreme(min if name == "WorseRare" else max, recall, record.rare_labels)
+    return (record.tail if tail else record.metrics).get(name)
 
 
 class _Reader:
@@ -112,43 +147,60 @@ class _Reader:
 
 
 def _outcome(artefact: Artefact, scale: Scale, cells: _Reader) -> Outcome:
-    records: dict[str, dict[int, CellRecord]] = {}
-    for row in [] if artefact.arithmetic else artefact.rows:
-        key = key_of(row.spec)
-        found = {seed: cells(f"{key}-{seed}") for seed in row.seeds}
-        records[row.label] = {seed: r for seed, r in found.items() if r is not None}
-    make = _arithmetic if artefact.arithmetic else _row
-    rows = tuple(make(row, artefact, records) for row in artefact.rows)
-    parts = (artefact.name, artefact.title, artefact.caption, scale.name, artefact.columns)
-    return Outcome(*parts, artefact.reductions, rows)
+    if artefact.basis is Basis.RUNS:
+        records: dict[str, dict[int, CellRecord]] = {}
+        for row in artefact.rows:
+            key = key_of(row.spec)
+            found = {seed: cells(f"{key}-{seed}") for seed in row.seeds}
+            records[row.label] = {seed: r for seed, r in found.items() if r is not None}
+        rows = tuple(_row(row, records) for row in artefact.rows)
+    else:
+        rows = tuple(_row_without_runs(row, artefact) for row in artefact.rows)
+    return Outcome(
+        artefact.name,
+        artefact.title,
+        artefact.caption,
+        scale.name,
+        artefact.columns,
+        artefact.reductions,
+        rows,
+        artefact.basis,
+        artefact.figure,
+    )
 
 
-def _row(row: Row, artefact: Artefact, records: Records) -> RowOutcome:
+def _row(row: ArtefactRow, records: Records) -> RowOutcome:
     own = records[row.label]
     metrics = {
         metric: Measured(
-            figure,
+            paper,
             row.not_comparable.get(metric),
             Stat.of([_value(row, metric, seed, records) for seed in own]),
             tuple(own),
         )
-        for metric, figure in row.figures.items()
+        for metric, paper in row.paper.items()
     }
     missing = tuple(seed for seed in row.seeds if seed not in own)
     tables = row.spec.tables()
     return RowOutcome(row.label, row.dataset, row.method, metrics, tuple(own), missing, tables, own)
 
 
-def _arithmetic(row: Row, artefact: Artefact, records: Records) -> RowOutcome:
-    weights = [concept_weights(seed, row.method) for seed in artefact.seeds]
+def _row_without_runs(row: ArtefactRow, artefact: Artefact) -> RowOutcome:
+    if artefact.basis is Basis.WEIGHTS:
+        weights = [buffer_weights(seed, row.method) for seed in artefact.seeds]
+        seeds, values = artefact.seeds, {m: [w[m] for w in weights] for m in row.paper}
+    else:
+        counted = artefact.basis is Basis.COUNT
+        fixed = [model_copies(**row.count)] if counted else list(row.values)
+        seeds, values = tuple(range(len(fixed))), dict.fromkeys(row.paper, fixed)
     metrics = {
-        metric: Measured(figure, None, Stat.of([w[metric] for w in weights]), artefact.seeds)
-        for metric, figure in row.figures.items()
+        metric: Measured(paper, None, Stat.of(values[metric]), seeds)
+        for metric, paper in row.paper.items()
     }
-    return RowOutcome(row.label, row.dataset, row.method, metrics, artefact.seeds, (), {}, {})
+    return RowOutcome(row.label, row.dataset, row.method, metrics, seeds, (), {}, {})
 
 
-def _value(row: Row, metric: str, seed: int, records: Records) -> float | None:
+def _value(row: ArtefactRow, metric: str, seed: int, records: Records) -> float | None:
     record = records[row.label][seed]
     if row.confusion is not None:
         label = record.rare_labels[row.confusion]
@@ -157,37 +209,28 @@ def _value(row: Row, metric: str, seed: int, records: Records) -> float | None:
         return _less(records, row.honest, row.label, seed, metric.removesuffix("Lost"))
     if metric.endswith("Recovered"):
         return _recovered(row, metric.removesuffix("Recovered"), seed, records)
-    return _of_run(record, metric)
+    return value_of(record, metric)
 
 
-def _of_run(record: CellRecord, metric: str) -> float | None:
-    """A metric that one run alone decides."""
-    if metric == "RareRecall":
-        return record.recall[record.rare_labels[0]]
-    if metric == "WorseRare":
-        return _least([record.recall[label] for label in record.rare_labels])
-    if metric.startswith(TAIL):
-        return record.tail.get(metric.removeprefix(TAIL))
-    return record.metrics.get(metric)
-
-
-def _least(values: Sequence[float | None]) -> float | None:
-    """The smallest; undefined if any is."""
-    known = [value for value in values if value is not None]
-    return min(known) if known and len(known) == len(values) else None
+def _extreme(
+    choose: Callable[[list[float]], float], recall: Metrics, labels: Sequence[str]
+) -> float | None:
+    """The lowest or highest recall of these labels; undefined if any is."""
+    known = [value for label in labels if (value := recall.get(label)) is not None]
+    return choose(known) if known and len(known) == len(labels) else None
 
 
 def _less(
     records: Records, one: str | None, other: str | None, seed: int, metric: str
 ) -> float | None:
-    """What `one` has more than `other`, of the same seed."""
+    """How much more of a metric the row `one` has than `other`, for the same seed."""
     pair = [records.get(label or "", {}).get(seed) for label in (one, other)]
-    first, second = (None if record is None else _of_run(record, metric) for record in pair)
+    first, second = (None if record is None else value_of(record, metric) for record in pair)
     return None if first is None or second is None else first - second
 
 
-def _recovered(row: Row, metric: str, seed: int, records: Records) -> float | None:
-    """The part of the loss that a defence gives back; undefined where nothing was lost."""
+def _recovered(row: ArtefactRow, metric: str, seed: int, records: Records) -> float | None:
+    """The percentage of a loss that a defence gives back; undefined where nothing was lost."""
     lost = _less(records, row.honest, row.attacked, seed, metric)
     back = _less(records, row.label, row.attacked, seed, metric)
     return None if lost is None or back is None or lost <= 0 else 100 * back / lost

@@ -1,4 +1,4 @@
-"""What has to be run: every spec and seed once, however many artefacts need it."""
+"""The plan: every spec and seed that artefacts need, once, and the key that names its cell."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, Row
+from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, ArtefactRow, Basis
 
-# What says most comes first, so that a plan that is cut short was worth its time.
+# The most important artefacts come first, so that a plan that is cut short is worth its time.
 _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
@@ -46,13 +46,15 @@ _OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
     "fedraw": ("buffer", "dedup", "weighting", "cap", "cap_at"),
     "fedraw-replay": ("buffer", "threshold", "mass", "floor"),
 }
-# Sections that every spec has, so that one without a setting that counts says nothing.
+# Sections that every spec has; without a setting that counts they are left out of a key.
 _ALWAYS_WRITTEN = frozenset(Spec().tables())
+# Keys by tables: reading a spec once for each of its settings takes time, and cells share specs.
+_known_keys: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run: the first artefact that needs it, and what it is there."""
+    """One run, with the first artefact and row that need it."""
 
     key: str
     seed: int
@@ -64,35 +66,44 @@ class Planned:
 
     @property
     def name(self) -> str:
+        """The name of its cell."""
         return f"{self.key}-{self.seed}"
 
     @property
     def seconds(self) -> float | None:
-        """What it should take on one core."""
+        """Estimated time on one core."""
         return None if self.ms_per_event is None else self.spec.run.events * self.ms_per_event / 1e3
 
 
 @dataclass(frozen=True)
-class Share:
-    """An artefact's part of the budget; a run that several need is the first one's."""
+class ArtefactBudget:
+    """The runs of an artefact; a run that several need belongs to the first."""
 
     artefact: str
     runs: int
     to_run: int
-    seconds: float | None  # of one core
+    seconds: float | None  # on one core; None if not measured
 
 
 def key_of(spec: Spec) -> str:
-    """The same for the same experiment, whatever its seeds and whoever asks for it.
+    """Return the key of an experiment; seeds do not count.
 
-    It does not change when a spec gets new settings or sections, as long as they have their
+    The key stays the same when specs get new settings or sections, as long as these have their
     defaults.
 
     >>> key_of(Spec()) == key_of(Spec.read({"run": {"seeds": [7]}}))
     True
     """
-    tables, content = spec.tables(), dict[str, Any](version=1)
+    tables = spec.tables()
     del tables["version"], tables["run"]["seeds"]
+    text = json.dumps(tables, sort_keys=True)
+    if text not in _known_keys:
+        _known_keys[text] = _key(tables)
+    return _known_keys[text]
+
+
+def _key(tables: Mapping[str, Any]) -> str:
+    content = dict[str, Any](version=1)
     for section, table in tables.items():
         always = _IN_EVERY_KEY.get(section, ())
         if section == "strategy":
@@ -119,10 +130,10 @@ def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
-    """All runs of the artefacts, those that say most first, seed after seed."""
+    """List all runs of the artefacts, the most important first, seed after seed."""
     plan: dict[str, Planned] = {}
     for artefact in sorted(artefacts, key=lambda a: ORDER.index(a.name)):
-        if artefact.arithmetic:
+        if artefact.basis is not Basis.RUNS:
             continue
         seeds = dict.fromkeys(seed for row in artefact.rows for seed in row.seeds)
         for seed in seeds:
@@ -132,11 +143,11 @@ def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
     return list(plan.values())
 
 
-def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[Share]:
-    """What each artefact of the plan still costs."""
+def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[ArtefactBudget]:
+    """Return what each artefact of the plan still costs."""
     names = dict.fromkeys(planned.artefact for planned in plan)
     return [
-        Share(
+        ArtefactBudget(
             name,
             sum(planned.artefact == name for planned in plan),
             sum(planned.artefact == name for planned in to_run),
@@ -147,12 +158,34 @@ def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[Share]:
 
 
 def in_all(plan: Sequence[Planned]) -> float | None:
-    """Seconds of one core; None where some are not known."""
+    """Sum the estimated seconds on one core; None if some are not known."""
     seconds = [planned.seconds for planned in plan]
     known = [s for s in seconds if s is not None]
     return sum(known) if len(known) == len(seconds) else None
 
 
-def _planned(artefact: Artefact, row: Row, seed: int) -> Planned:
+def budget_document(plan: Sequence[Planned], to_run: Sequence[Planned]) -> dict[str, Any]:
+    """Return the budget in core hours, ready for JSON."""
+    return {
+        "runs": len(plan),
+        "to_run": len(to_run),
+        "core_hours": _hours(in_all(to_run)),
+        "artefacts": [
+            {
+                "name": own.artefact,
+                "runs": own.runs,
+                "to_run": own.to_run,
+                "core_hours": _hours(own.seconds),
+            }
+            for own in budget(plan, to_run)
+        ],
+    }
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / 3600, 3)
+
+
+def _planned(artefact: Artefact, row: ArtefactRow, seed: int) -> Planned:
     own = (row.label, row.dataset, artefact.settings[row.dataset].ms_per_event)
     return Planned(key_of(row.spec), seed, row.spec, artefact.name, *own)

@@ -1,4 +1,4 @@
-"""A plan of many runs on standard error: what it will take, how far it is, what is left."""
+"""Progress of a plan on standard error: its budget, how far it is, and the time left."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from fedraw.cli import console
 from fedraw.errors import FedrawError
 from fedraw_studies.cells import CellRecord
-from fedraw_studies.plan import Planned, Share
+from fedraw_studies.plan import ArtefactBudget, Planned
 
 
 def hours(seconds: float) -> str:
-    """A duration as one says it.
+    """Format a duration.
 
     >>> hours(7), hours(190), hours(7 * 3600 + 720)
     ('7 s', '3 min', '7 h 12 min')
@@ -26,10 +26,10 @@ def hours(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def budget_lines(shares: Sequence[Share], jobs: int) -> list[str]:
-    """Runs, those still to do, and their time on one core, by artefact and in all.
+def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
+    """Format runs, runs to do, and their time on one core, by artefact and in all.
 
-    >>> for line in budget_lines([Share("table2", 24, 20, 7200.0)], jobs=2):
+    >>> for line in budget_lines([ArtefactBudget("table2", 24, 20, 7200.0)], jobs=2):
     ...     print(line)
     artefact    runs to run one core
     table2        24     20 2 h 0 min
@@ -50,32 +50,32 @@ def budget_lines(shares: Sequence[Share], jobs: int) -> list[str]:
 
 
 class PlanProgress:
-    """Counts in estimated seconds of one core, so that slow runs weigh more than quick ones."""
+    """Counts estimated seconds on one core, so that slow runs weigh more than quick ones."""
 
-    def __init__(self, plan: Sequence[Planned], jobs: int, bar: Progress, task: TaskID) -> None:
+    def __init__(self, plan: Sequence[Planned], bar: Progress, task: TaskID) -> None:
         self._plan = plan
-        self._jobs = jobs
         self._bar = bar
         self._task = task
-        # Where a time is not known, an event is as good as another.
         self._cost = [_cost(planned) for planned in plan]
         self._share = [0.0] * len(plan)
         self._ended = [False] * len(plan)
         self._begun = time.monotonic()
 
     def events(self, number: int, events: int) -> None:
+        """Note how many events of a run are done."""
         self._share[number] = min(1.0, events / self._plan[number].spec.run.events)
         self._show()
 
-    def finished(self, number: int, came: CellRecord | FedrawError | OSError) -> None:
+    def finished(self, number: int, outcome: CellRecord | FedrawError | OSError) -> None:
+        """Note that a run ended; without a terminal, print a line about it."""
         self._share[number], self._ended[number] = 1.0, True
         self._show()
         if console.err.is_terminal:
             return
         planned = self._plan[number]
-        how = f"{came.seconds:.0f} s" if isinstance(came, CellRecord) else "failed"
+        took = f"{outcome.seconds:.0f} s" if isinstance(outcome, CellRecord) else "failed"
         console.say(
-            f"{self._count} {planned.artefact}, {planned.label}, seed {planned.seed}: {how}"
+            f"{self._count} {planned.artefact}, {planned.label}, seed {planned.seed}: {took}"
             f"{self._left()}"
         )
 
@@ -87,7 +87,7 @@ class PlanProgress:
         return sum(cost * share for cost, share in zip(self._cost, self._share, strict=True))
 
     def _left(self) -> str:
-        """By what was needed so far, not by the estimate."""
+        """The time left, judged by the time that was needed so far."""
         done, whole = self._done(), sum(self._cost)
         if not done or all(self._ended):
             return ""
@@ -100,16 +100,17 @@ class PlanProgress:
 
 
 @contextmanager
-def plan_progress(plan: Sequence[Planned], jobs: int) -> Iterator[PlanProgress]:
-    """One bar over the whole plan where someone watches, else one line for each run."""
+def plan_progress(plan: Sequence[Planned]) -> Iterator[PlanProgress]:
+    """Show one bar over the whole plan on a terminal, otherwise one line for each run."""
     columns = (BarColumn(), TextColumn("{task.fields[left]}"))
     hidden = not console.err.is_terminal
     with Progress(*columns, console=console.err, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=sum(map(_cost, plan)), left=f"0/{len(plan)} runs")
-        yield PlanProgress(plan, jobs, bar, task)
+        yield PlanProgress(plan, bar, task)
 
 
 def _cost(planned: Planned) -> float:
+    """Seconds; where these are not known, events."""
     return float(planned.spec.run.events) if planned.seconds is None else planned.seconds
 
 
@@ -117,7 +118,7 @@ def _line(name: str, runs: int, to_run: int, spent: str) -> str:
     return f"{name:11} {runs:4} {to_run:6} {spent}"
 
 
-def _time(share: Share) -> str:
+def _time(share: ArtefactBudget) -> str:
     return "not measured" if share.seconds is None else hours(share.seconds)
 
 

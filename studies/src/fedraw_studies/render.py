@@ -1,4 +1,4 @@
-"""What holds of the paper: verdicts as Markdown, and all documents of a reproduction."""
+"""All documents of a reproduction: tables, verdicts, comparisons, and the block in the docs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from textwrap import fill
 from typing import Any
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import NAMES
-from fedraw_studies.goals import goals_markdown
+from fedraw_studies import comparisons
+from fedraw_studies.artefacts import NAMES, load_dynamics
+from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.outcomes import Outcome
 from fedraw_studies.rules import Verdict
-from fedraw_studies.steady import steady_markdown
-from fedraw_studies.tables import write_documents
-from fedraw_studies.verdicts import (
-    ClaimVerdict,
-    Dynamics,
-    PartVerdict,
-    as_json,
-    judge,
-)
+from fedraw_studies.tables import document, dynamics_markdown, outcome_markdown, pipe_table
+from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, as_json, judge
 
 WIDTH = 100
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
@@ -34,38 +28,47 @@ rules and the claims are in `fedraw_studies/paper/claims.toml`, written before t
 """
 
 
-def write_reproduction(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
-    """The tables, summary.json with the claims, and verdicts.md once anything was run."""
-    judged = judge(outcomes, read_dynamics(out))
-    content = write_documents(outcomes, scale, out, {"claims": as_json(judged)})
+def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
+    """Write all documents that the finished runs allow, and return the content of summary.json.
+
+    These are a table for each artefact that is begun, the training-free tables, the comparisons,
+    the verdicts once anything was run, and summary.json.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    begun = [outcome for outcome in outcomes if outcome.is_begun]
+    dynamics = DynamicsResults.read(out)
+    judged = judge(outcomes, dynamics)
+    texts = {outcome.artefact: outcome_markdown(outcome) for outcome in begun}
+    if dynamics is not None:
+        texts["dynamics"] = dynamics_markdown(load_dynamics(), dynamics)
+    for name in comparisons.NAMES:
+        if (text := comparisons.comparison_markdown(name, outcomes)) is not None:
+            texts[name] = text
     if any(row.records for outcome in outcomes for row in outcome.rows):
-        _write(out / "verdicts.md", verdicts_markdown(judged, outcomes))
-    tables = (steady_markdown(outcome) for outcome in outcomes if outcome.artefact == "table2")
-    for steady in filter(None, tables):
-        _write(out / "steady.md", steady)
-    if (goals := goals_markdown(outcomes)) is not None:
-        _write(out / "beyond-goals.md", goals)
+        texts["verdicts"] = verdicts_markdown(judged, outcomes)
+    for name, text in texts.items():
+        _write(out / f"{name}.md", text)
+    content = document(begun, scale) | {"claims": as_json(judged)}
+    _write(out / "summary.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return content
 
 
+def write_dynamics(results: DynamicsResults, out: Path) -> str:
+    """Write OUT/dynamics.json and OUT/dynamics.md, and return the text of the second."""
+    results.write(out)
+    text = dynamics_markdown(load_dynamics(), results)
+    _write(out / "dynamics.md", text)
+    return text
+
+
 def _write(path: Path, text: str) -> None:
-    draft = path.with_suffix(".part")
+    draft = path.with_name(f"{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 
-def read_dynamics(out: Path) -> Dynamics | None:
-    """What fedraw reproduce dynamics left here; None if nothing can be read."""
-    try:
-        document = json.loads((out / "dynamics.json").read_text(encoding="utf-8"))
-        known = all({"artefact", "inside"} <= row.keys() for row in document["rows"])
-        return document if known and document["seeds"] else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
-    """First every claim in a line, then claim by claim with all figures."""
+    """Write an overview with one line for each claim, then every claim with all its values."""
     parts = ["# The paper's claims, judged\n", _reductions(outcomes), _state(judged), HOW_TO_READ]
     parts.append(_overview(judged))
     parts += [_section(own) for own in judged]
@@ -73,7 +76,7 @@ def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome
 
 
 def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
-    """The text with what stands between the markers made anew: all claims, the first in full."""
+    """Replace what is between the markers of a text by all claims, with headline claims in full."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -84,18 +87,18 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
 
 
 def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
-    """Put the verdicts between the markers of a document."""
+    """Write the verdicts between the markers of a Markdown file."""
     try:
         text = path.read_text(encoding="utf-8")
         path.write_text(
-            fill_block(text, judge(outcomes, read_dynamics(out)), outcomes), encoding="utf-8"
+            fill_block(text, judge(outcomes, DynamicsResults.read(out)), outcomes), encoding="utf-8"
         )
     except (OSError, UnicodeDecodeError) as problem:
         raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
 
 
 def tally(judged: Sequence[dict[str, Any]]) -> str:
-    """How many claims came to what, from their JSON.
+    """Count claims by verdict, from their JSON.
 
     >>> tally([{"verdict": "holds"}, {"verdict": "partly"}, {"verdict": "holds"}])
     '3 claims; holds: 2, partly: 1'
@@ -117,7 +120,7 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
 
 
 def _reductions(outcomes: Sequence[Outcome]) -> str:
-    """What the scale leaves out, of the data sets that the paper has."""
+    """How the scale reduces the data sets of the paper."""
     by_text: dict[str, list[str]] = {}
     for outcome in (own for own in outcomes if own.artefact in NAMES):
         for title, text in outcome.reductions.items():
@@ -175,12 +178,11 @@ def _said(own: PartVerdict) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *([_plain(text) for text in line] for line in lines)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return pipe_table(head, [[_plain(text) for text in line] for line in lines], padded=False)
 
 
 def _plain(text: str) -> str:
-    r"""As it stands, in a cell of a table.
+    r"""Escape a text for a cell of a table.
 
     >>> print(_plain("a|b <b>"))
     a\|b &lt;b&gt;

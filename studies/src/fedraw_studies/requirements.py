@@ -1,4 +1,4 @@
-"""Which data a plan needs, and which of them are not here."""
+"""Requirements of a plan: which data sets and weights it needs, and which are missing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PUBLISHED = "resnet18"  # the weights, as 'fedraw data fetch' calls them
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine has to offer; no cell is another one because of it."""
+    """Data root, weights and device of this machine; they do not change the key of a cell."""
 
-    root: Path | None = None  # of the data; default FEDRAW_DATA
-    weights: Path | None = None  # in the place of the published ones
+    root: Path | None = None  # data root; default FEDRAW_DATA
+    weights: Path | None = None  # instead of the published ones
     device: str = "cpu"
 
     def localised(self, spec: Spec) -> Spec:
-        """The spec as it is run here."""
+        """Return the spec as this machine runs it."""
         training = replace(spec.training, device=self.device)
         features = spec.features
         if self.weights is not None:
@@ -43,7 +43,7 @@ class Machine:
 def refuse_missing_data(
     to_run: Sequence[Planned], machine: Machine, dataless: Iterable[str]
 ) -> None:
-    """Before anything runs: what is not here, who needs it, and what can be run without."""
+    """Raise BadInput if data are missing: which, who needs them, and what can run without."""
     missing: dict[str, str] = {}
     needing: dict[str, None] = {}
     looked_for = cache(partial(_missing, root=machine.root))
@@ -66,14 +66,14 @@ def refuse_missing_data(
 
 
 def prepare_all(specs: Iterable[Spec], root: Path | None, progress: Progress) -> None:
-    """Decode images and compute features once, before the processes need them."""
+    """Decode images and compute features once, before processes need them."""
     kinds = {json.dumps([s.tables().get("data"), s.tables().get("features")]): s for s in specs}
     for spec in kinds.values():
         prepare(spec, root, progress)
 
 
 def _no_root(root: Path | None) -> str | None:
-    """One reason for all of them, instead of one for each."""
+    """Why there is no data root at all, or None."""
     try:
         data_root(root)
     except BadInput as problem:
@@ -86,7 +86,7 @@ def _weights(spec: Spec) -> str | None:
 
 
 def _missing(dataset: str, weights: str | None, root: Path | None) -> dict[str, str]:
-    """What of this is not here, by the name under which it can be fetched, and why."""
+    """What is missing and why, by the name under which it can be fetched."""
     found: dict[str, str] = {}
     try:
         if dataset in BATCHES:

@@ -1,4 +1,4 @@
-"""How a claim is judged. `paper/claims.toml` says the rules in words, and which claim has which."""
+"""Rules by which claims are judged; `paper/claims.toml` explains them and assigns them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from math import atan, cos, inf, pi, sin, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-# Of seeds: fewer show a direction, but not whether it is chance.
+# Fewer seeds show a direction, but not whether it is chance.
 FEW = 3
 CONFIDENCE = 0.95
-# Permutations of a sweep are counted one by one.
+# All permutations of a sweep are enumerated, so it must be short.
 LONGEST_SWEEP = 8
 
 
 class Verdict(StrEnum):
+    """What came of a claim or of one of its parts."""
+
     HOLDS = "holds"
     PARTLY = "partly"
     FAILS = "does not hold"
@@ -25,23 +27,25 @@ class Verdict(StrEnum):
 
 
 class Judged(NamedTuple):
+    """A verdict, and what to say beside it."""
+
     verdict: Verdict
     why: str = ""
 
 
-class Interval(NamedTuple):
-    """Where the mean of seeds like these lies, with 95 % confidence."""
+class MeanInterval(NamedTuple):
+    """A mean over seeds and its 95 % confidence interval."""
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """Student's, from as few as two values.
+    def of(cls, values: Sequence[float]) -> MeanInterval:
+        """Compute Student's interval; unbounded for a single value.
 
-        >>> Interval.of([1.0, 2.0, 3.0])
-        Interval(mean=2.0, low=-0.48..., high=4.48...)
+        >>> MeanInterval.of([1.0, 2.0, 3.0])
+        MeanInterval(mean=2.0, low=-0.48..., high=4.48...)
         """
         mean = fmean(values)
         if len(values) < 2:
@@ -51,14 +55,14 @@ class Interval(NamedTuple):
 
 
 def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
-    """Whether A − B, seed by seed, is above zero; `exact` where no chance is in the values.
+    """Judge whether A − B, seed by seed, is above zero; `exact` if the values involve no chance.
 
     >>> greater([5.0, 6.0, 7.0]).verdict.value, greater([-5.0, 6.0, 7.0]).verdict.value
     ('holds', 'partly')
     >>> greater([5.0])
     Judged(verdict=<Verdict.PARTLY: 'partly'>, why='one seed')
     """
-    interval = Interval.of(differences)
+    interval = MeanInterval.of(differences)
     if interval.mean <= 0:
         return Judged(Verdict.FAILS)
     if exact:
@@ -71,7 +75,7 @@ def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
 
 
 def below(values: Sequence[float], bound: float, *, exact: bool = False) -> Judged:
-    """Whether a mean is below a bound, and its interval too.
+    """Judge whether a mean is below a bound, and its interval too.
 
     >>> below([0.0, 1.0, 2.0], 5.0).verdict.value
     'holds'
@@ -80,7 +84,7 @@ def below(values: Sequence[float], bound: float, *, exact: bool = False) -> Judg
 
 
 def comparable(differences: Sequence[float], margin: float, *, exact: bool = False) -> Judged:
-    """Whether the mean difference is within ± margin, and its interval too.
+    """Judge whether the mean difference is within ± margin, and its interval too.
 
     >>> comparable([1.0, -1.0, 0.5], 3.0).verdict.value
     'holds'
@@ -93,7 +97,7 @@ def comparable(differences: Sequence[float], margin: float, *, exact: bool = Fal
 
 
 def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
-    """Whether A spreads more over the seeds than B: the F test of two variances.
+    """Judge whether A spreads more over the seeds than B, by the F test of two variances.
 
     For equal numbers of seeds F is turned into Student's t: (√F − 1/√F)·√df / 2.
 
@@ -116,7 +120,7 @@ def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
 
 
 def ordered(values: Sequence[float]) -> Judged:
-    """Whether values rise along a sweep: the rank correlation, and by how many orders at random.
+    """Judge whether values rise along a sweep, by a permutation test of the rank correlation.
 
     >>> ordered([1, 2, 4, 3, 5, 6]).verdict.value, ordered([1, 3, 2]).verdict.value
     ('holds', 'partly')
@@ -132,20 +136,24 @@ def ordered(values: Sequence[float]) -> Judged:
     return Judged(Verdict.HOLDS, why)
 
 
-def inside(count: int, of: int) -> Judged:
-    """How many of the paper's figures lie among our seeds.
+def inside(every: Sequence[bool], once: Sequence[bool]) -> Judged:
+    """Judge how many of the paper's values lie among our seeds; each distinct one counts once.
 
-    >>> inside(65, 67)
-    Judged(verdict=<Verdict.PARTLY: 'partly'>, why='65 of 67 figures inside')
+    >>> inside([True, True, False], [True, False]).why
+    '2 of 3 figures inside (1 of 2 distinct ones)'
+    >>> inside([True, True], [True, True])
+    Judged(verdict=<Verdict.HOLDS: 'holds'>, why='2 of 2 figures inside')
     """
-    why = f"{count} of {of} figures inside"
-    if count == of:
+    why = f"{sum(every)} of {len(every)} figures inside"
+    if len(once) != len(every):
+        why += f" ({sum(once)} of {len(once)} distinct ones)"
+    if all(once):
         return Judged(Verdict.HOLDS, why)
-    return Judged(Verdict.PARTLY if 2 * count >= of else Verdict.FAILS, why)
+    return Judged(Verdict.PARTLY if 2 * sum(once) >= len(once) else Verdict.FAILS, why)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim, from its parts: it holds only if all that can be judged hold.
+    """Combine the verdicts of a claim's parts: it holds only if all that can be judged hold.
 
     >>> together([Verdict.HOLDS, Verdict.FAILS]).value
     'partly'
@@ -161,12 +169,13 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def worse(one: Judged, other: Judged) -> Judged:
+    """Return the less favourable of two judgements."""
     order = (Verdict.FAILS, Verdict.PARTLY, Verdict.HOLDS)
     return min(one, other, key=lambda judged: order.index(judged.verdict))
 
 
 def t_quantile(df: int) -> float:
-    """The t beyond which, to both sides, 5 % of Student's distribution lie.
+    """Return the two-sided 5 % quantile of Student's t distribution.
 
     >>> [round(t_quantile(df), 3) for df in (1, 2, 4, 29)]
     [12.706, 4.303, 2.776, 2.045]
@@ -182,7 +191,7 @@ def t_quantile(df: int) -> float:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's, with the order in which they stand; 0 where all are equal.
+    """Spearman's correlation of the values with their order; 0 where all are equal.
 
     >>> rank_correlation([10, 30, 20]), rank_correlation([7, 7, 7])
     (0.5, 0.0)
@@ -208,12 +217,12 @@ def _within(t: float, df: int) -> float:
 
 
 def _rank(value: float, values: Sequence[float]) -> float:
-    """Its place, from 0; equal values share the mean of theirs."""
+    """The rank of a value, from 0; equal values share their mean rank."""
     return sum(other < value for other in values) + (values.count(value) - 1) / 2
 
 
 def _share_as_ordered(values: Sequence[float], correlation: float) -> float:
-    """Of all orders of the values, those at least as well ordered, in either direction."""
+    """The share of all permutations that are at least as well ordered, in either direction."""
     if len(values) > LONGEST_SWEEP:
         raise ValueError(f"a sweep of {len(values)} has too many orders to count")
     every = [abs(rank_correlation(order)) for order in permutations(values)]

@@ -1,4 +1,4 @@
-"""How much of the paper's protocol is run: `paper/scales.toml`."""
+"""Scales: how much of the paper's protocol is run, read from `paper/scales.toml`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ class Setting:
     """One data set at one scale."""
 
     title: str
-    reduction: str  # what every caption has to say
+    reduction: str  # how it differs from the paper, for captions
     spec: Mapping[str, Any]  # the tables from which every row starts
     rare: Names
     other: Names = ()  # the paper's second set of rare labels
-    ms_per_event: float | None = None  # None: nobody has measured it
+    ms_per_event: float | None = None  # None: not measured
 
 
 @dataclass(frozen=True)
 class Scale:
+    """The settings of all data sets, and the seeds that replace the paper's."""
+
     name: str
     settings: Mapping[str, Setting]
     seeds: tuple[int, ...] | None = None  # None: the paper's
@@ -37,6 +39,7 @@ class Scale:
 
     @classmethod
     def named(cls, name: str) -> Scale:
+        """Load the scale of this name."""
         known = study_file("scales")
         titles = known.pop("titles")
         if name not in known:
@@ -54,7 +57,7 @@ class Scale:
         )
 
     def seeds_of(self, seeds: tuple[int, ...], headline: bool) -> tuple[int, ...]:
-        """Of an artefact for which the paper has `seeds`.
+        """Return the seeds of an artefact for which the paper has `seeds`.
 
         >>> Scale.named("smoke").seeds_of((42, 123, 456), headline=True)
         (42,)
@@ -63,7 +66,7 @@ class Scale:
 
 
 def scale_names() -> list[str]:
-    """The scales there are.
+    """List the names of all scales.
 
     >>> scale_names()
     ['paper', 'cpu', 'smoke']

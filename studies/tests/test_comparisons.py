@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
-from fedraw_studies.artefacts import Row, load_artefacts
+from fedraw_studies.artefacts import ArtefactRow, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.goals import goals_markdown
+from fedraw_studies.comparisons import NAMES, comparison_markdown
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import key_of
-from fedraw_studies.scales import Scale
+from fedraw_studies.scales import Scale, study_file
 
 OUT = Path(__file__).parents[1] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)
@@ -23,7 +24,7 @@ Recall = Mapping[str, float | None]
 
 @pytest.fixture(scope="module")
 def lines() -> list[list[str]]:
-    text = goals_markdown(outcomes(OUT, "cpu", ["beyond-headline"]))
+    text = comparison_markdown("beyond-goals", outcomes(OUT, "cpu", ["beyond-headline"]))
     assert text is not None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -82,7 +83,9 @@ def test_a_goal_that_is_missed_says_which(lines: list[list[str]]) -> None:
 
 
 def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
-    assert goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline"])) is None
+    assert (
+        comparison_markdown("beyond-goals", outcomes(tmp_path, "cpu", ["beyond-headline"])) is None
+    )
 
 
 def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
@@ -98,7 +101,9 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
         tail = {"cat": cat + 5, "dog": dog - 5}
         cells.write(cell(rows["Replay"], seed, recall, tail))
         cells.write(cell(rows["CA2FL"], seed, recall, tail if seed == 42 else {}))
-    text = goals_markdown(outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"]))
+    text = comparison_markdown(
+        "beyond-goals", outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"])
+    )
     assert text is not None
     # The worse: 10 and 20, or 15 and 15; the better: 30 and 40, or 25 and 45.
     assert "| Replay | last model | 2 | 15.0 | 35.0 | 0.43 |" in text
@@ -107,8 +112,26 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
     assert text.count("last five |") == 1, "of CA2FL, seed 123, they were not kept"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_comparisons_are_about_artefacts_rows_and_metrics_that_exist(name: str) -> None:
+    """A row that does not exist would be left out without a word."""
+    file = study_file(name)
+    assert {table["groups"] for table in file["tables"]} == set(file["groups"])
+    groups = [group for groups in file["groups"].values() for group in groups]
+    for group in groups:
+        (artefact,) = load_artefacts([group["artefact"]], Scale.named("cpu"))
+        known = {row.label for row in artefact.rows}
+        for entries in product(*group["each"].values()):
+            words = dict(zip(group["each"], entries, strict=True)) | {"measure": ""}
+            for cell_ in (cell for line in group["lines"] for cell in line):
+                if not isinstance(cell_, str):
+                    named = [cell_[key] for key in ("a", "b", "mean", "ratio") if key in cell_]
+                    rows = [r for n in named for r in ([n] if isinstance(n, str) else n)]
+                    assert {row.format(**words) for row in rows} <= known
+
+
 def cell(
-    row: Row, seed: int, recall: Recall | None = None, tail: Recall | None = None
+    row: ArtefactRow, seed: int, recall: Recall | None = None, tail: Recall | None = None
 ) -> CellRecord:
     """One as a run could have left it."""
     labels = [str(i) for i in range(47)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.eventlog.logs import record
+from tests.eventlog.logs import arrival
 
 from fedraw.auditing.presence import arrival_shares
 from fedraw.auditing.staleness import client_staleness, in_versions, mean_staleness, worst_staleness
@@ -15,7 +15,6 @@ from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 from fedraw.eventlog.dynamics import Dynamics
-from fedraw.eventlog.records import ArrivalRecord
 from fedraw.simulation.speeds import Speeds, mean_seconds
 
 RARE = np.arange(30) < 6
@@ -27,9 +26,7 @@ def measured(order: tuple[int, ...], group: set[int]) -> tuple[float, float] | N
     metrics, handed = Dynamics(group), dict.fromkeys(range(10), 0)
     for event, client in enumerate(order, start=1):
         stale, handed[client] = event - handed[client], event
-        arrival = record("arrival", client=client, staleness_events=stale, aggregated=False)
-        assert isinstance(arrival, ArrivalRecord)
-        metrics.observe(arrival)
+        metrics.observe(arrival(client=client, staleness_events=stale))
     told = metrics.metrics()
     mean, worst = told["RareMeanStale"], told["RareMaxStale"]
     return None if mean is None or worst is None else (mean, worst)

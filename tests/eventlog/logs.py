@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraw.eventlog.log_file import Chain, read_log
-from fedraw.eventlog.records import KINDS, Record, from_fields, to_fields
+from fedraw.eventlog.records import KINDS, ArrivalRecord, Record, from_fields, to_fields
 
 # What a record says where a test does not care.
 NEUTRAL: dict[str, Any] = {
@@ -52,6 +52,13 @@ def record(kind: str, **own: Any) -> Record:
     """A whole record of which only some fields matter."""
     needed = [field.name for field in fields(KINDS[kind]) if field.default is MISSING]
     return from_fields({"kind": kind, **{name: NEUTRAL[name] for name in needed}, **own})
+
+
+def arrival(**own: Any) -> ArrivalRecord:
+    """An arrival of which only some fields matter."""
+    made = record("arrival", **own)
+    assert isinstance(made, ArrivalRecord)
+    return made
 
 
 def as_bytes(content: Iterable[Record | Mapping[str, Any]], after: Path | None = None) -> bytes:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.eventlog.logs import record
+from tests.eventlog import logs
 
 from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.records import ArrivalRecord
@@ -10,16 +10,13 @@ from fedraw.eventlog.records import ArrivalRecord
 def arrival(
     client: int, stale: int, buffer: list[int] | None = None, weights: list[float] | None = None
 ) -> ArrivalRecord:
-    arrival = record(
-        "arrival",
+    return logs.arrival(
         client=client,
         staleness_events=stale,
         aggregated=buffer is not None,
         buffer=buffer or [],
         weights=weights or [],
     )
-    assert isinstance(arrival, ArrivalRecord)
-    return arrival
 
 
 def test_presence_participation_and_staleness_by_hand() -> None:

@@ -450,7 +450,8 @@ def test_a_server_is_quiet_while_its_sites_train(tmp_path: Path) -> None:
     assert young.status(T + 890).state == "starting", "the deadline of its first training"
     assert young.status(T + 910).state == "stopped"
     start, *rest = federation_log.STORY
-    slow = [start, *(replace(known, time=60 * known.time) for known in rest)]  # type: ignore[arg-type, union-attr]
+    minutes: list[dict[str, Any]] = [to_fields(known) for known in rest]
+    slow = [start, *(record(**{**own, "time": 60 * own["time"]}) for own in minutes)]
     run = followed(write(tmp_path / "slow" / "events.jsonl", slow))
     assert run.status(T + 1790).state == "running", "it was silent for ten minutes before"
     assert run.status(T + 1810).state == "stopped"

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.eventlog.logs import record
+from tests.eventlog.logs import arrival
 
 from fedraw.core.labels import LabelTable
 from fedraw.eventlog.influence import Influence, label_influence
@@ -16,9 +16,7 @@ from fedraw.eventlog.records import ArrivalRecord, InfluenceRule
 def aggregation(
     buffer: list[int], weights: list[float | None], aggregated: bool = True
 ) -> ArrivalRecord:
-    arrival = record("arrival", aggregated=aggregated, buffer=buffer, weights=weights)
-    assert isinstance(arrival, ArrivalRecord)
-    return arrival
+    return arrival(aggregated=aggregated, buffer=buffer, weights=weights)
 
 
 def test_influence_is_the_mean_weight_over_aggregations() -> None:

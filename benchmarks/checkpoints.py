@@ -18,7 +18,7 @@ from fedraw.core.randomness import Streams
 from fedraw.eventlog.log_file import Position
 from fedraw.experiment.checkpoints import EVERY_SECONDS, LARGEST_SHARE, Checkpoints
 from fedraw.simulation.arrivals import poisson
-from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.executors import Inline, Job, TrainingResult
 from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Setup
@@ -31,8 +31,8 @@ def simulation(size: int) -> Simulation:
     table = LabelTable.from_counts({i: {"a": 3, f"b{i % 10}": 1} for i in range(CLIENTS)})
     law = poisson(np.ones(CLIENTS), Streams(0))
 
-    def train(job: Job) -> Trained:
-        return Trained(job.model + np.float32(0.01), 1)
+    def train(job: Job) -> TrainingResult:
+        return TrainingResult(job.model + np.float32(0.01), 1)
 
     running = Simulation(FedRAW(), Setup(np.zeros(size, np.float32), table), law, Inline(train))
     for _ in range(4 * CLIENTS):

@@ -20,7 +20,7 @@ from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run, run_seed
 from fedraw.experiment.spec import Spec
-from fedraw.simulation.executors import Job, Train, Trained
+from fedraw.simulation.executors import Job, Train, TrainingResult
 from fedraw.simulation.executors.processes import Processes
 
 FILES = ("events.jsonl", "summary.json", "model.safetensors")
@@ -272,7 +272,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> 
 
 
 def echo() -> Train:
-    return lambda job: Trained(job.model, 1)
+    return lambda job: TrainingResult(job.model, 1)
 
 
 def test_a_worker_whose_parent_is_gone_ends_without_a_word(

@@ -12,7 +12,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Vector
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, poisson
-from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.executors import Inline, Job, TrainingResult
 from fedraw.simulation.loop import HandOut, Simulation, Step
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.protocol import Setup, Strategy
@@ -24,16 +24,16 @@ def flat(clients: int) -> LabelTable:
     return LabelTable.from_counts({client: {"x": 1} for client in range(clients)})
 
 
-def add_one(job: Job) -> Trained:
+def add_one(job: Job) -> TrainingResult:
     """The constant drift: every training adds 1 to the value that it started from."""
-    return Trained(job.model + np.float32(1), 1, 1.0)
+    return TrainingResult(job.model + np.float32(1), 1, 1.0)
 
 
 def simulation(
     strategy: Strategy[Any],
     clients: LabelTable,
     law: ArrivalLaw,
-    train: Callable[[Job], Trained] = add_one,
+    train: Callable[[Job], TrainingResult] = add_one,
     model: Vector = START,
     layout: Layout | None = None,
     **hand_out: Any,
@@ -74,7 +74,7 @@ def correlated(
     *,
     table: LabelTable | None = None,
     fixed: bool = False,
-    train: Callable[[Job], Trained] = add_one,
+    train: Callable[[Job], TrainingResult] = add_one,
     model: Vector = START,
 ) -> Simulation:
     """The paper's scene: rare clients are slow, U[1.5, 3] seconds against U[0.5, 1.5]."""

@@ -11,7 +11,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.weighting import weights
 from fedraw.errors import BadInput
-from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.executors import Inline, Job, TrainingResult
 from fedraw.simulation.perturbations.attacks import Attackers, Form, Support, misreport
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Joined, Left, Setup
@@ -131,7 +131,7 @@ def test_the_claimed_output_rises_by_the_amount_and_nothing_else_changes(layout:
 
 
 def test_only_what_attackers_send_is_altered() -> None:
-    inner = Inline(lambda job: Trained(job.model + np.float32(1), 1))
+    inner = Inline(lambda job: TrainingResult(job.model + np.float32(1), 1))
     executor = Attackers(inner, ["a"], lambda trained, start: trained + 10 * start)
     model = np.full(2, 3, np.float32)
     for client in ("a", "b"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedraw.core.types import ClientId
-from fedraw.simulation.executors import Job, Trained
+from fedraw.simulation.executors import Job, TrainingResult
 from fedraw.simulation.executors.inline import AHEAD, Batched
 
 MODEL = np.zeros(1, np.float32)
@@ -20,9 +20,9 @@ class Calls:
     def __init__(self) -> None:
         self.clients: list[list[ClientId]] = []
 
-    def __call__(self, jobs: Sequence[Job]) -> list[Trained]:
+    def __call__(self, jobs: Sequence[Job]) -> list[TrainingResult]:
         self.clients.append([job.client for job in jobs])
-        return [Trained(job.model + job.position, job.training) for job in jobs]
+        return [TrainingResult(job.model + job.position, job.training) for job in jobs]
 
 
 def submit(executor: Batched, client: int, due: float, training: int = 0) -> None:

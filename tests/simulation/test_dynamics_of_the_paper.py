@@ -16,7 +16,7 @@ from tests.simulation.scenes import correlated, steps, with_rare
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats
-from fedraw.simulation.executors import Job, Trained
+from fedraw.simulation.executors import Job, TrainingResult
 from fedraw.simulation.speeds import mean_seconds
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedavg import FedAvg
@@ -196,9 +196,9 @@ def test_how_much_weight_rare_clients_get(
 def test_a_cache_gives_every_client_the_same_say(
     strategy: Strategy[Any], influence: float, margin: float
 ) -> None:
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         drift = np.array([1, 0] if job.position < 6 else [0, 1], np.float32)
-        return Trained(job.model + drift, 1)
+        return TrainingResult(job.model + drift, 1)
 
     drifts = []
     for seed in range(5):

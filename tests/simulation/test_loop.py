@@ -12,7 +12,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Vector
 from fedraw.simulation.arrivals import Fixed, poisson
-from fedraw.simulation.executors import Inline, Job, Trained, no_training
+from fedraw.simulation.executors import Inline, Job, TrainingResult, no_training
 from fedraw.simulation.loop import Scheduled, Simulation
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
@@ -80,9 +80,9 @@ def test_at_one_time_whoever_was_handed_its_model_first_arrives_first() -> None:
 def test_a_model_is_the_one_that_was_current_at_the_hand_out() -> None:
     handed: dict[tuple[Any, int], float] = {}
 
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         handed[job.client, job.training] = float(job.model[0])
-        return Trained(job.model + np.float32(1), 1)
+        return TrainingResult(job.model + np.float32(1), 1)
 
     run = simulation(FedFa(1), flat(2), Fixed(np.array([1.0, 2.5])), train)
     steps(run, 7)
@@ -93,9 +93,9 @@ def test_a_model_is_the_one_that_was_current_at_the_hand_out() -> None:
 def test_training_is_done_in_the_order_of_arrival() -> None:
     trained: list[Any] = []
 
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         trained.append(job.client)
-        return Trained(job.model, 1)
+        return TrainingResult(job.model, 1)
 
     run = simulation(FedFa(3), flat(5), poisson(np.ones(5), Streams(0)), train)
     assert [step.client for step in steps(run, 60)] == trained
@@ -104,9 +104,9 @@ def test_training_is_done_in_the_order_of_arrival() -> None:
 def test_each_training_is_numbered_and_placed() -> None:
     jobs: list[Job] = []
 
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         jobs.append(job)
-        return Trained(job.model, 1)
+        return TrainingResult(job.model, 1)
 
     table = LabelTable.from_counts({"p": {"x": 1}, "q": {"x": 1}})
     run = simulation(FedFa(1), table, poisson(np.ones(2), Streams(0)), train)
@@ -121,8 +121,8 @@ def test_each_training_is_numbered_and_placed() -> None:
 def test_a_strategy_of_differences_is_sent_differences() -> None:
     layout = Layout.of([("w", (1,))], [("mean", (1,))])
 
-    def train(job: Job) -> Trained:
-        return Trained(np.array([job.model[0] + 3, 7], np.float32), 1)
+    def train(job: Job) -> TrainingResult:
+        return TrainingResult(np.array([job.model[0] + 3, 7], np.float32), 1)
 
     start = np.array([10, 1], np.float32)
     strategy = FedBuff(1)
@@ -133,7 +133,7 @@ def test_a_strategy_of_differences_is_sent_differences() -> None:
 
 def now_and_then(bad: Vector) -> Any:
     """Every third training goes wrong."""
-    return lambda job: Trained(bad if job.training % 3 == 2 else job.model, 1, 1.0)
+    return lambda job: TrainingResult(bad if job.training % 3 == 2 else job.model, 1, 1.0)
 
 
 @pytest.mark.parametrize("strategy", [*ASYNCHRONOUS, FedAvg()])
@@ -181,16 +181,16 @@ def test_only_a_method_of_rounds_is_ever_mid_round() -> None:
     assert not any((at_once.mid_round, at_once.step().event)[0] for _ in range(7))
 
 
-def keep(job: Job) -> Trained:
-    return Trained(job.model, 1)
+def keep(job: Job) -> TrainingResult:
+    return TrainingResult(job.model, 1)
 
 
 def test_clients_train_in_the_next_epoch_once_they_are_handed_the_model_after_the_change() -> None:
     seen: list[tuple[Any, int]] = []
 
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         seen.append((job.client, job.epoch))
-        return Trained(job.model, 1)
+        return TrainingResult(job.model, 1)
 
     law = Fixed(np.array([1.0, 2.5]))
     setup = Setup(np.zeros(1, np.float32), flat(2))

@@ -19,7 +19,7 @@ from fedraw.errors import BadInput
 from fedraw.server.opening import open_federation
 from fedraw.server.settings import Settings
 from fedraw.simulation.arrivals import Fixed
-from fedraw.simulation.executors import Inline, Job, Trained
+from fedraw.simulation.executors import Inline, Job, TrainingResult
 from fedraw.strategies.protocol import Contents, Event, Receivers, change_members, check
 
 
@@ -152,8 +152,8 @@ def test_needs_that_nobody_understands_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [fedraw.FedBuff, fedraw.CA2FL, fedraw.Replay, OwnFedBuff])
 def test_parameters_move_by_differences_and_statistics_are_replaced(kind: Any) -> None:
-    def train(job: Job) -> Trained:
-        return Trained(job.model + np.float32(1), 1)
+    def train(job: Job) -> TrainingResult:
+        return TrainingResult(job.model + np.float32(1), 1)
 
     table = fedraw.LabelTable.from_counts(COUNTS)
     setup = fedraw.Setup(MODEL, table, NORMED)
@@ -193,7 +193,7 @@ class LastParameters:
 
 def test_a_strategy_that_averages_models_sees_their_statistics() -> None:
     table = fedraw.LabelTable.from_counts(COUNTS)
-    train = Inline(lambda job: Trained(job.model + np.float32(1), 1))
+    train = Inline(lambda job: TrainingResult(job.model + np.float32(1), 1))
     setup = fedraw.Setup(MODEL, table, NORMED)
     simulation = fedraw.Simulation(LastParameters(), setup, Fixed(np.ones(6)), train)
     simulation.step()

@@ -19,7 +19,7 @@ from fedraw.experiment.clients import LocalData, shared
 from fedraw.experiment.loading import weights_file
 from fedraw.experiment.options import Options
 from fedraw.experiment.spec import Spec
-from fedraw.simulation.executors.base import Executor, Job, Train, Trained
+from fedraw.simulation.executors.base import Executor, Job, Train, TrainingResult
 from fedraw.simulation.executors.inline import (
     Batched,
     Inline,
@@ -137,13 +137,13 @@ def local_training(trainer: Trainer, recipe: Recipe) -> Train:
 def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
 
-    def train(job: Job) -> Trained:
+    def train(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
         images, labels = data.images[rows], data.labels[rows]
         loss = trainer.mean_loss(job.model, images, labels) if needs.loss else None
         rng = streams.generator("batches", number, job.training)
         vector = trainer.train(job.model, images, labels, rng, needs.proximal)
-        return Trained(vector, len(labels), loss)
+        return TrainingResult(vector, len(labels), loss)
 
     return train
 
@@ -155,7 +155,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
     stacked = _stacked_trainer(trainer, recipe)
 
-    def train(jobs: Sequence[Job]) -> list[Trained]:
+    def train(jobs: Sequence[Job]) -> list[TrainingResult]:
         clients = []
         for job in jobs:
             number, rows = data.of_job(job)
@@ -168,7 +168,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
             rows, loss = own.rows, None
             if needs.loss:
                 loss = trainer.mean_loss(job.model, data.images[rows], data.labels[rows])
-            trained.append(Trained(vector, rows.stop - rows.start, loss))
+            trained.append(TrainingResult(vector, rows.stop - rows.start, loss))
         return trained
 
     return train

@@ -76,7 +76,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InTraining:
     """A client in training: the model it was handed, and when."""
 
     model: Vector
@@ -94,7 +94,7 @@ class Timeline:
     turn: int = 0
     # A heap, in which the turn settles ties.
     due: list[tuple[float, int, ClientId]] = field(default_factory=list)
-    in_flight: dict[ClientId, Flight] = field(default_factory=dict)
+    in_flight: dict[ClientId, InTraining] = field(default_factory=dict)
     waiting: list[ClientId] = field(default_factory=list)
     waiting_first: list[ClientId] = field(default_factory=list)
     trainings: dict[ClientId, int] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class Simulation:
             () if scorer is None else scorer.drain_findings(),
         )
 
-    def _update(self, client: ClientId, flight: Flight) -> Update:
+    def _update(self, client: ClientId, flight: InTraining) -> Update:
         trained = self._executor.collect(client)
         vector = trained.vector
         if self._needs.sends == "delta" and vector.shape == flight.model.shape:
@@ -247,7 +247,7 @@ class Simulation:
         due = timeline.now + self._law.duration(self._position[client], training)
         heappush(timeline.due, (due, timeline.turn, client))
         timeline.turn += 1
-        timeline.in_flight[client] = Flight(
+        timeline.in_flight[client] = InTraining(
             state.model, state.version, timeline.event, timeline.now
         )
         self._submit(client, training, due)

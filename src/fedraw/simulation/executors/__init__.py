@@ -4,7 +4,7 @@ The results do not depend on the executor. `Processes` (module `processes`) and 
 `ray_workers`) are imported from their own modules, because they need more than NumPy.
 """
 
-from fedraw.simulation.executors.base import Executor, Job, Train, Trained
+from fedraw.simulation.executors.base import Executor, Job, Train, TrainingResult
 from fedraw.simulation.executors.inline import Batched, Inline, TrainTogether, no_training
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "Job",
     "Train",
     "TrainTogether",
-    "Trained",
+    "TrainingResult",
     "no_training",
 ]

@@ -30,7 +30,7 @@ class Job(NamedTuple):
     epoch: int = 0
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a job; `loss` is the mean loss at the start model, if the strategy needs it."""
 
     vector: Vector
@@ -39,7 +39,7 @@ class Trained(NamedTuple):
 
 
 # The result must depend on the job alone, so that it is the same wherever and whenever it runs.
-Train = Callable[[Job], Trained]
+Train = Callable[[Job], TrainingResult]
 
 
 class Executor(Protocol):
@@ -49,7 +49,7 @@ class Executor(Protocol):
         """Accept a job when the model is handed out."""
         ...
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Return the result of the client's job when virtual time reaches the arrival."""
         ...
 
@@ -78,7 +78,7 @@ class JobQueue:
     def __init__(self, workers: int) -> None:
         if workers < 1:
             raise BadInput(f"{workers} workers cannot train; use at least 1")
-        self.done: dict[ClientId, Trained] = {}
+        self.done: dict[ClientId, TrainingResult] = {}
         self._most = AHEAD * workers
         self._waiting: list[QueuedJob] = []
         self._turn = 0
@@ -97,7 +97,7 @@ class JobQueue:
         client: ClientId,
         assign: Callable[[ClientId | None], None],
         receive: Callable[[], None],
-    ) -> Trained:
+    ) -> TrainingResult:
         """Wait for the client's result: `assign` gives jobs to workers, `receive` takes answers."""
         while client not in self.done:
             assign(client)

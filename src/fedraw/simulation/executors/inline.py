@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from fedraw.core.types import ClientId, Ints
-from fedraw.simulation.executors.base import Job, Train, Trained
+from fedraw.simulation.executors.base import Job, Train, TrainingResult
 
 # Each result must depend on its own job alone, whichever jobs share the call.
-TrainTogether = Callable[[Sequence[Job]], Sequence[Trained]]
+TrainTogether = Callable[[Sequence[Job]], Sequence[TrainingResult]]
 
 # Of n equally fast clients, about √(πn/2) can train together; more slots would seldom be filled.
 MOST_SLOTS = 64
@@ -30,7 +30,7 @@ class Inline:
         """Remember the job."""
         self._jobs[job.client] = job
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Train the client now."""
         return self._train(self._jobs.pop(client))
 
@@ -41,7 +41,7 @@ def no_training(examples: Sequence[Ints]) -> Train:
     `examples[epoch]` has every client's number of samples in a data epoch.
     """
     counts = [by_client.tolist() for by_client in examples]
-    return lambda job: Trained(job.model, counts[job.epoch][job.position], 1.0)
+    return lambda job: TrainingResult(job.model, counts[job.epoch][job.position], 1.0)
 
 
 class Batched:
@@ -56,14 +56,14 @@ class Batched:
         self._slots = slots
         self._waiting: list[tuple[float, int, Job]] = []
         self._turn = 0
-        self._done: dict[ClientId, Trained] = {}
+        self._done: dict[ClientId, TrainingResult] = {}
 
     def submit(self, job: Job) -> None:
         """Queue the job by the time it is due."""
         heapq.heappush(self._waiting, (job.due, self._turn, job))
         self._turn += 1
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Return the client's result, and train a batch first if it is not there yet."""
         while client not in self._done and self._waiting:
             self._train_next()

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedraw.core.types import ClientId, Vector
 from fedraw.errors import BadInput, WorkerDied
-from fedraw.simulation.executors.base import Job, JobQueue, Train, Trained
+from fedraw.simulation.executors.base import Job, JobQueue, Train, TrainingResult
 from fedraw.simulation.executors.workers import (
     CONTEXT,
     SharedArray,
@@ -56,7 +56,7 @@ class Processes:
         self._queue.add(job)
         self._assign()
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Wait until the client's result is there."""
         return self._queue.collect(client, self._assign, self._receive)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedraw.core.types import ClientId, Vector
 from fedraw.errors import BadInput, WorkerDied
-from fedraw.simulation.executors.base import Job, JobQueue, QueuedJob, Train, Trained
+from fedraw.simulation.executors.base import Job, JobQueue, QueuedJob, Train, TrainingResult
 from fedraw.simulation.executors.ray_cluster import import_ray
 from fedraw.simulation.executors.workers import cannot_load
 
@@ -51,7 +51,7 @@ class TrainingWorker:
             raise
         self._train = make_train()
 
-    def train(self, job: Job, model: Vector) -> Trained:
+    def train(self, job: Job, model: Vector) -> TrainingResult:
         """Train the job from this model."""
         assert self._train is not None
         return self._train(job._replace(model=model))
@@ -134,7 +134,7 @@ class RayWorkers:
         self._queue.add(job)
         self._assign()
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Wait until the client's result is there."""
         return self._queue.collect(client, self._assign, self._receive)
 
@@ -211,7 +211,7 @@ class RayWorkers:
             del self._asked[answer]
             self._note(worker, queued, result)
 
-    def _note(self, worker: _Worker, queued: QueuedJob | None, result: Trained) -> None:
+    def _note(self, worker: _Worker, queued: QueuedJob | None, result: TrainingResult) -> None:
         if queued is None:
             worker.ready, self._failed_starts = True, 0
             return

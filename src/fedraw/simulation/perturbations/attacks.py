@@ -12,7 +12,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.errors import BadInput
-from fedraw.simulation.executors.base import Executor, Job, Trained
+from fedraw.simulation.executors.base import Executor, Job, TrainingResult
 from fedraw.strategies.scoring.output_layer import OutputLayer
 
 # How an attacker alters its trained model before it sends it, given the model it started from.
@@ -34,7 +34,7 @@ class Attackers:
             self._start[job.client] = job.model
         self._executor.submit(job)
 
-    def collect(self, client: ClientId) -> Trained:
+    def collect(self, client: ClientId) -> TrainingResult:
         """Return the result of the wrapped executor, altered if the client is an attacker."""
         trained = self._executor.collect(client)
         if client not in self._attackers:

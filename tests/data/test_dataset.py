@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedraw.data
 from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
 
@@ -150,3 +151,13 @@ def test_a_stored_fingerprint_still_tells_selections_apart(mapped: Images) -> No
         images.sha256() for images in (mapped, mapped.select([0]), mapped.select([1]), Images(TEN))
     }
     assert len(prints) == 4
+
+
+def test_the_package_exports_every_name_that_it_lists() -> None:
+    names = fedraw.data.__all__
+    assert sorted(name for part in fedraw.data._DEFINED_IN.values() for name in part) == sorted(
+        names
+    )
+    assert all(getattr(fedraw.data, name) is not None for name in names)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        fedraw.data.lode  # noqa: B018

@@ -5,10 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.releases_on_disk import lay_out_emnist, lay_out_ham10000
+from PIL import Image
+from tests.data.releases_on_disk import (
+    lay_out_cifar10,
+    lay_out_emnist,
+    lay_out_ham10000,
+    lay_out_isic2019,
+)
 
-from fedraw.data.catalog import digits, load
+from fedraw.data.catalog import PUBLIC, Histogram, check, digits, labels_only, load
+from fedraw.data.releases import RELEASES, CheckReport, count_notes
 from fedraw.errors import BadInput, MissingExtra
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.scenario import Parts, Scenario
+from fedraw.experiment.spec import Spec
 
 
 def rng() -> np.random.Generator:
@@ -92,3 +102,234 @@ def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingExtra, match=r"fedraw\[sim\]"):
         digits(rng())
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "samples", "test"),
+    [
+        ("emnist-labels", 47, 112_800, 0),
+        ("cifar10-labels", 10, 50_000, 0),
+        ("ham10000-labels", 7, 10_015, 2_003),
+        ("isic2019-labels", 8, 25_331, 5_066),
+    ],
+)
+def test_the_releases_have_their_official_sizes(
+    name: str, labels: int, samples: int, test: int
+) -> None:
+    data = load(name, rng=rng())
+    assert (data.name, data.classes, data.has_images) == (name, labels, False)
+    assert (len(data.labels) + len(data.test_labels), len(data.test_labels)) == (samples, test)
+
+
+def test_the_paper_s_rare_labels_are_there_by_name() -> None:
+    skin = load("ham10000-labels", rng=rng())
+    counts = np.bincount([*skin.labels, *skin.test_labels])
+    assert [counts[i] for i in skin.label_indices(["df", "vasc", "nv"])] == [115, 142, 6705]
+    cat, dog = load("cifar10-labels", rng=rng()).label_indices(["cat", "dog"])
+    assert (cat, dog) == (3, 5)
+
+
+def test_what_is_held_out_is_drawn_from_all_samples_and_differs_by_seed() -> None:
+    held = [load("ham10000-labels", rng=np.random.default_rng(seed)).test_labels for seed in (1, 2)]
+    rare = [np.bincount(test, minlength=7)[3] for test in held]
+    assert rare[0] != rare[1]
+    assert all(10 < count < 40 for count in rare)  # a fifth of 115 is 23
+
+
+def test_nothing_is_held_out_unless_asked() -> None:
+    data = labels_only("pets", Histogram({"cat": 2, "dog": 1}), rng())
+    assert (data.labels.tolist(), data.test_labels.tolist()) == ([0, 0, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("histogram", "words"),
+    [
+        (Histogram({"cat": -1}), "label 'cat': count -1 is negative"),
+        (Histogram({"cat": 0}), "has no images"),
+        (Histogram({"cat": 3}, holdout=1.0), "holdout = 1.0 is not a share"),
+    ],
+)
+def test_impossible_histograms_are_refused(histogram: Histogram, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        labels_only("pets", histogram, rng())
+
+
+def test_there_is_no_file_to_name() -> None:
+    with pytest.raises(BadInput, match="'emnist-labels' takes no path"):
+        load("emnist-labels", path=Path("emnist.npz"), rng=rng())
+
+
+def test_labels_alone_cannot_be_trained_on() -> None:
+    spec = Spec.read(
+        {"data": {"name": "emnist-labels"}, "partition": {"rare_labels": [44]}, "training": {}}
+    )
+    with pytest.raises(BadInput, match=r"labels and no images.*training.kind = 'none'"):
+        Scenario.of(spec, 1)
+
+
+def test_a_run_without_training_needs_no_images() -> None:
+    spec = Spec.read(
+        {
+            "partition": {
+                "clients": 4,
+                "rare_labels": ["dog"],
+                "clients_per_rare_label": 1,
+                "clients_per_common_label": 2,
+                "local_test": 0.0,
+            },
+            "strategy": {"buffer": 2},
+            "training": {"kind": "none"},
+            "run": {"events": 50, "seeds": [1]},
+        }
+    )
+    pets = labels_only("pets", Histogram({"cat": 8, "cow": 8, "dog": 3}), rng())
+    clients = Scenario.of(spec, 1, Parts(data=pets)).clients
+    assert clients.rare == {0}
+    assert clients.table.totals().sum() == 19
+    summary = run_seed(spec, 1, parts=Parts(data=pets)).summary
+    assert summary["events"] == 50
+    assert 0 < summary["metrics"]["BufPres"] < 100
+
+
+def test_the_paper_s_client_sizes_come_out() -> None:
+    spec = Spec.read(
+        {
+            "data": {"name": "cifar10-labels"},
+            "partition": {"rare_labels": [0, 6]},
+            "training": {"kind": "none"},
+        }
+    )
+    totals = Scenario.of(spec, 1).clients.table.totals()
+    # 8 common labels on 20 clients each, 250 samples a piece, of which 200 stay in local training.
+    assert totals[:4].min() >= 2000
+    assert np.isclose(totals.sum(), 40_000, rtol=0.001)
+
+
+def lay_out(name: str, root: Path) -> Path:
+    makers = {
+        "emnist": lay_out_emnist,
+        "cifar10": lay_out_cifar10,
+        "ham10000": lay_out_ham10000,
+        "isic2019": lay_out_isic2019,
+    }
+    return makers[name](root)  # type: ignore[operator,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        ("emnist", {"train": 94, "test": 47}),
+        ("cifar10", {"train": 100, "test": 20}),
+        ("ham10000", {"all": 42}),
+        ("isic2019", {"all": 40}),
+    ],
+)
+def test_a_whole_release_is_counted(tmp_path: Path, name: str, images: dict[str, int]) -> None:
+    lay_out(name, tmp_path)
+    told: list[tuple[str, int, int]] = []
+    checked = check(name, tmp_path, lambda *what: told.append(what))
+    assert {part: sum(counts.values()) for part, counts in checked.counts.items()} == images
+    assert checked.damaged == ()
+    assert checked.notes[0].startswith(f"{name}: {next(iter(images.values()))} ")
+    assert told[-1][0] == f"checking {name}"
+    assert told[-1][1] == told[-1][2]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_counts_are_by_label(tmp_path: Path) -> None:
+    lay_out_ham10000(tmp_path, images=6)
+    assert check("ham10000", tmp_path).counts["all"] == {
+        "akiec": 2, "bcc": 2, "bkl": 2, "df": 0, "mel": 0, "nv": 0, "vasc": 0,
+    }  # fmt: skip
+
+
+def test_each_damaged_or_missing_image_is_listed(tmp_path: Path) -> None:
+    images = lay_out_ham10000(tmp_path) / "images"
+    (images / "ISIC_0024306.jpg").write_bytes(b"")
+    (images / "ISIC_0024308.jpg").unlink()
+    cut = images / "ISIC_0024310.jpg"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save(cut)
+    cut.write_bytes(cut.read_bytes()[:-1000])
+    checked = check("ham10000", tmp_path)
+    missing, empty, short = checked.damaged
+    assert missing.startswith("ISIC_0024308.jpg: listed in ")
+    assert f"{images / 'ISIC_0024306.jpg'}: does not decode (not an image)" in empty
+    assert f"{cut}: does not decode (image file is truncated" in short
+    assert sum(checked.counts["all"].values()) == 39
+
+
+def test_a_broken_table_does_not_hide_broken_images(tmp_path: Path) -> None:
+    place = lay_out_ham10000(tmp_path)
+    (place / "HAM10000_metadata.csv").write_text("image,label\n")
+    (place / "images" / "ISIC_0024306.jpg").write_bytes(b"no image")
+    table, image = check("ham10000", tmp_path).damaged
+    assert "column 'lesion_id' is missing" in table
+    assert "ISIC_0024306.jpg: does not decode" in image
+
+
+def test_a_table_without_any_image_is_one_line(tmp_path: Path) -> None:
+    place = lay_out_isic2019(tmp_path)
+    (place / "ISIC_2019_Training_Input").rename(place / "elsewhere")
+    (damaged,) = check("isic2019", tmp_path).damaged
+    assert damaged.startswith("none of the 40 images of ")
+
+
+def test_each_damaged_or_missing_file_of_emnist_is_listed(tmp_path: Path) -> None:
+    place = lay_out_emnist(tmp_path)
+    for file in place.glob("*-train-*"):
+        file.write_bytes(file.read_bytes()[:20])
+    (place / "emnist-balanced-test-images-idx3-ubyte.gz").unlink()
+    checked = check("emnist", tmp_path)
+    assert len(checked.damaged) == 3
+    assert sum("not a whole gzip file" in line for line in checked.damaged) == 2
+    assert sum("No such file" in line for line in checked.damaged) == 1
+
+
+def test_a_check_goes_on_after_a_damaged_batch(tmp_path: Path) -> None:
+    place = lay_out_cifar10(tmp_path)
+    (place / "data_batch_2.bin").write_bytes(b"\0" * 3072)
+    (place / "data_batch_4.bin").unlink()
+    checked = check("cifar10", tmp_path)
+    short, missing = checked.damaged
+    assert "data_batch_2.bin: has 3,072 bytes" in short
+    assert "data_batch_4.bin: No such file" in missing
+    assert sum(checked.counts["train"].values()) == 60
+    assert checked.notes[0] == "cifar10: 60 train images, official 50,000"
+
+
+def test_labels_that_do_not_match_the_images_are_listed(tmp_path: Path) -> None:
+    place = lay_out_emnist(tmp_path)
+    (place / "emnist-balanced-train-labels-idx1-ubyte.gz").write_bytes(
+        (place / "emnist-balanced-test-labels-idx1-ubyte.gz").read_bytes()
+    )
+    (damaged,) = check("emnist", tmp_path).damaged
+    assert "94 images, but emnist-balanced-train-labels-idx1-ubyte.gz has 47 labels" in damaged
+
+
+@pytest.mark.parametrize("name", ["emnist", "cifar10", "ham10000", "isic2019"])
+def test_a_release_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match=f"'{name}'.*fedraw data fetch {name}") as caught:
+        check(name, tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_only_public_data_sets_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'ham1000' cannot be checked; did you mean 'ham10000'"):
+        check("ham1000", tmp_path)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_official_release_needs_no_note(name: str) -> None:
+    assert count_notes(name, RELEASES[name].counts) == ()
+
+
+def test_labels_that_differ_while_their_sum_agrees_are_said() -> None:
+    counts = dict(RELEASES["ham10000"].counts["all"]) | {"df": 116, "nv": 6704}
+    assert count_notes("ham10000", {"all": counts}) == (
+        "ham10000: images by label (official) differ: df 116 (115), nv 6,704 (6,705)",
+    )
+
+
+def test_checked_is_a_value() -> None:
+    assert CheckReport("emnist", {}) == CheckReport("emnist", {}, (), ())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.data.arrays import from_arrays
+import fedraw.data
 from fedraw.data.dataset import Dataset, Images
 from fedraw.errors import BadInput
-from fedraw.experiment.runner import run
-from fedraw.experiment.spec import Spec
 
 
 def rng() -> np.random.Generator:
@@ -81,14 +80,6 @@ def test_an_unknown_label_is_refused_with_a_remedy(label: int | str, words: str)
         toy().label_indices([label])
 
 
-def test_bytes_stay_bytes_and_other_numbers_become_float32() -> None:
-    def images(dtype: type[np.generic]) -> Images:
-        return from_arrays(np.full((4, 1), 51, dtype=dtype), [0, 0, 0, 0], rng=rng()).images
-
-    assert [images(t).dtype for t in (np.uint8, np.int64, np.float64)] == ["u1", "f4", "f4"]
-    assert images(np.int64)[:1].tolist() == [[51.0]]
-
-
 def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
     images = np.arange(12, dtype=np.float32).reshape(3, 1, 2, 2)
     everything = Images(np.concatenate([images[::-1], images]))
@@ -105,134 +96,68 @@ def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
     assert same.sha256() != toy(images=images, test_images=images[1:2]).sha256()
 
 
-# bool, and signed and unsigned integers of every size.
-WHOLE_NUMBERS = [np.dtype(code) for code in "?" + np.typecodes["AllInteger"]]
+TEN = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)
+rows = st.lists(st.integers(0, 9), max_size=12)
 
 
-@given(
-    st.lists(st.integers(0, 127), min_size=1, max_size=8),
-    st.lists(st.integers(0, 127), max_size=4),
-    st.sampled_from(WHOLE_NUMBERS),
-    st.sampled_from(WHOLE_NUMBERS),
-)
-def test_labels_of_every_integer_type_mean_the_same(
-    train: list[int], test: list[int], dtype: np.dtype[Any], test_dtype: np.dtype[Any]
+@given(rows, st.data())
+def test_a_selection_of_a_selection_is_what_indexing_twice_gives(
+    first: list[int], data: st.DataObject
 ) -> None:
-    labels, test_labels = np.array(train).astype(dtype), np.array(test).astype(test_dtype)
-    data = from_arrays(
-        np.zeros((len(train), 1)),
-        labels,
-        test_images=np.zeros((len(test), 1)),
-        test_labels=test_labels,
+    second = data.draw(st.lists(st.integers(0, len(first) - 1)) if first else st.just([]))
+    chosen = Images(TEN).select(first).select(second)
+    expected = TEN[np.array(first, int)][np.array(second, int)]
+    assert len(chosen) == len(second)
+    assert np.array_equal(chosen[:], expected)
+    assert np.array_equal(np.asarray(chosen), expected)
+
+
+def test_nothing_is_copied_by_a_selection() -> None:
+    pixels = TEN.copy()
+    chosen = Images(pixels).select([3])
+    pixels[3] = 9
+    assert chosen[:].tolist() == [[[[9, 9], [9, 9]]]]
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Images:
+    np.save(tmp_path / "images.npy", TEN)
+    return Images.open(tmp_path / "images.npy", sha256="stored")
+
+
+def test_images_of_a_file_travel_as_its_name(mapped: Images) -> None:
+    sent = pickle.dumps(mapped.select([7, 2]))
+    assert len(sent) < 500  # ten thousand images would be no more
+    arrived = pickle.loads(sent)
+    assert arrived.in_a_file
+    assert arrived.shape == (2, 1, 2, 2)
+    assert np.array_equal(arrived[:], TEN[[7, 2]])
+    assert arrived.sha256() == mapped.select([7, 2]).sha256()
+
+
+def test_images_in_memory_travel_as_they_are() -> None:
+    arrived = pickle.loads(pickle.dumps(Images(TEN, [1])))
+    assert not arrived.in_a_file
+    assert np.array_equal(arrived[:], TEN[[1]])
+
+
+def test_what_is_read_of_a_file_is_a_plain_array(mapped: Images) -> None:
+    assert type(mapped[:3]) is np.ndarray
+    assert type(mapped.take([1])) is np.ndarray
+
+
+def test_a_stored_fingerprint_still_tells_selections_apart(mapped: Images) -> None:
+    prints = {
+        images.sha256() for images in (mapped, mapped.select([0]), mapped.select([1]), Images(TEN))
+    }
+    assert len(prints) == 4
+
+
+def test_the_package_exports_every_name_that_it_lists() -> None:
+    names = fedraw.data.__all__
+    assert sorted(name for part in fedraw.data._DEFINED_IN.values() for name in part) == sorted(
+        names
     )
-    numbers, test_numbers = list(map(int, labels)), list(map(int, test_labels))
-    assert (data.labels.tolist(), data.test_labels.tolist()) == (numbers, test_numbers)
-    assert data.labels.dtype == data.test_labels.dtype == np.int64
-    assert data.label_names == tuple(map(str, range(max(numbers + test_numbers) + 1)))
-
-
-@pytest.mark.parametrize("dtype", [np.bool, np.uint8, np.int8, np.uint64])
-def test_a_run_takes_labels_of_any_integer_type(dtype: type[np.generic]) -> None:
-    labels = (np.arange(40) % 2).astype(dtype)
-    spec = Spec.read(
-        {
-            "partition": {"kind": "iid", "clients": 2},
-            "speeds": {"kind": "uniform"},
-            "strategy": {"name": "fedfa", "buffer": 2},
-            "training": {"model": "linear"},
-            "run": {"events": 4, "seeds": [1]},
-        }
-    )
-    (result,) = run(spec, data=(np.zeros((40, 3), dtype), labels))
-    assert result.summary["events"] == 4
-
-
-def test_label_names_number_text_labels() -> None:
-    data = from_arrays(
-        np.eye(3),
-        np.array(["b", "a", "b"], dtype=object),
-        test_images=np.eye(3)[:1],
-        test_labels=["a"],
-        label_names=["b", "a", "never seen"],
-    )
-    assert (data.labels.tolist(), data.test_labels.tolist(), data.classes) == ([0, 1, 0], [1], 3)
-
-
-def test_a_label_that_only_the_test_set_has_gets_a_name() -> None:
-    data = from_arrays(np.eye(2), ["a", "c"], test_images=np.eye(2)[:1], test_labels=["b"])
-    assert (data.label_names, data.labels.tolist()) == (("a", "b", "c"), [0, 2])
-
-
-def test_the_holdout_takes_the_same_share_of_each_label() -> None:
-    labels = np.repeat([0, 1, 2], [50, 10, 2])
-    data = from_arrays(np.arange(62.0)[:, None], labels, rng=rng())
-    assert np.bincount(data.test_labels).tolist() == [10, 2, 1]
-    together = np.concatenate([data.images, data.test_images])
-    assert sorted(together.ravel().tolist()) == list(range(62))
-
-
-def test_a_single_sample_stays_in_training() -> None:
-    data = from_arrays(np.eye(5), [0, 0, 0, 0, 1], holdout=0.9, rng=rng())
-    assert 1 in data.labels
-    assert 1 not in data.test_labels
-
-
-def test_the_holdout_depends_on_the_generator_only() -> None:
-    first, again = (from_arrays(np.eye(20), [0, 1] * 10, rng=rng()) for _ in range(2))
-    assert np.array_equal(first.test_images, again.test_images)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: from_arrays(np.eye(2), [0, 1]), "rng = a generator"),
-        (
-            lambda: from_arrays(np.eye(2), [0, 1], rng=rng(), holdout=1.0),
-            r"holdout = 1.0.*\[0, 1\)",
-        ),
-        (lambda: from_arrays(np.eye(2), [0, 1], test_images=np.eye(2)), "give both, or neither"),
-        (lambda: from_arrays(np.eye(2), [0.0, 1.5], rng=rng()), "float64.*whole numbers"),
-        (lambda: from_arrays(np.eye(2), [0, -1], rng=rng()), r"labels\[1\] = -1"),
-        (lambda: from_arrays(np.eye(2), [0, 1, 1], rng=rng()), r"labels \(3,\)"),
-        (lambda: from_arrays([["x"]], [0], rng=rng()), "numbers"),
-        (lambda: from_arrays(7, [0], rng=rng()), r"images have shape \(\).*give \(n, \.\.\.\)"),
-        (lambda: from_arrays(np.eye(2), 1, rng=rng()), r"labels \(\)"),
-        (
-            lambda: from_arrays([[1, 2], [3]], [0, 1], rng=rng()),
-            "images do not all have the",
-        ),
-        (lambda: from_arrays(np.eye(2), [[0], [1, 1]], rng=rng()), "labels do not all have"),
-        (
-            lambda: from_arrays(np.eye(2), np.array([0, 2**64 - 1], np.uint64), rng=rng()),
-            "label 18446744073709551615 is too large",
-        ),
-        (
-            lambda: from_arrays(
-                np.eye(2), np.array([0, 2**63], np.uint64), label_names=["a", "b"], rng=rng()
-            ),
-            "label 9223372036854775808 is too large",
-        ),
-        (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"images\[0\]"),
-        (lambda: from_arrays(np.eye(2), [0, 10**9], rng=rng()), "number the labels from 0"),
-        (
-            lambda: from_arrays(np.eye(2), ["cat", "dgo"], label_names=["cat", "dog"], rng=rng()),
-            "'dgo'.*did you mean 'dog'",
-        ),
-        (
-            lambda: from_arrays(np.eye(2), ["a", "b"], test_images=np.eye(2), test_labels=[0, 1]),
-            "names in one array",
-        ),
-        (
-            lambda: from_arrays(
-                np.eye(2),
-                [0, 1],
-                test_images=np.ones((1, 2), dtype=np.uint8),
-                test_labels=[0],
-            ),
-            "give both the same type",
-        ),
-    ],
-)
-def test_bad_arrays_are_refused_with_a_remedy(call: Callable[[], Dataset], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        call()
+    assert all(getattr(fedraw.data, name) is not None for name in names)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        fedraw.data.lode  # noqa: B018

@@ -57,10 +57,10 @@ class TableFile:
         return BadInput(f"{self.at(place, column)}: {what}")
 
     def client_values(
-        self, column: str, parse: Callable[[str], float]
+        self, column: str, parse: Callable[[str], float], *, extra_columns: bool = False
     ) -> Iterator[tuple[int, str, float]]:
-        """Position, client and value of each row of a table with the columns `client`, `column`."""
-        client, value = self.positions(("client", column))
+        """Position, client and value of each row, from the columns `client` and `column`."""
+        client, value = self.positions(("client", column), extra_columns=extra_columns)
         names: dict[str, str] = {}
         for place, texts in self.rows():
             try:
@@ -73,14 +73,14 @@ class TableFile:
             except UnreadableCell as problem:
                 raise self.wrong(place, at, str(problem)) from None
 
-    def positions(self, wanted: Sequence[str]) -> list[int]:
-        """The positions of the wanted columns; other columns are refused."""
+    def positions(self, wanted: Sequence[str], *, extra_columns: bool = False) -> list[int]:
+        """The positions of the wanted columns; extra columns are refused unless allowed."""
         self.refuse_repeated_columns()
         for name in wanted:
             if name not in self.header:
                 raise self.missing_column(name, wanted)
         for name in self.header:
-            if name not in wanted:
+            if name not in wanted and not extra_columns:
                 raise BadInput(
                     f"{self.path}: column {name!r} is not one of {', '.join(wanted)}; remove it"
                 )

@@ -10,7 +10,6 @@ within a buffer; with fixed or jittered durations they hardly ever do.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +18,7 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Floats
+from fedraw.disk.tables import open_table, parse_seconds
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
@@ -108,54 +108,41 @@ class Recorded:
 
 
 def read_trace(path: Path) -> dict[str, list[float]]:
-    """Durations per client from a CSV `client,seconds`, or from an event log (`.jsonl`).
+    """Durations per client from a table `client,seconds`, or from an event log (`.jsonl`).
 
     In an event log, a training lasts from the hand-out of the model to the arrival of the update.
     """
-    try:
-        is_log = path.suffix == ".jsonl"
-        # Excel begins a CSV with a byte-order mark.
-        rows = _log_rows(path) if is_log else _csv_rows(path.read_text(encoding="utf-8-sig"), path)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise BadInput(f"speeds.trace: cannot read {path}: {problem}") from None
     durations: dict[str, list[float]] = {}
     try:
-        for line, client, seconds in rows:
-            if not 0 < seconds < float("inf"):
-                raise BadInput(
-                    f"{path}, line {line}: {seconds} seconds is not a duration; it must be above 0"
-                )
+        for client, seconds in _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path):
             durations.setdefault(client, []).append(seconds)
-    except csv.Error as problem:
-        raise BadInput(f"{path} is not a CSV with the columns client,seconds: {problem}") from None
+    except BadInput as problem:
+        raise BadInput(f"speeds.trace: {problem}") from None
     if not durations:
-        raise BadInput(f"{path} has no durations; expected a CSV with the columns client,seconds")
+        raise BadInput(
+            f"speeds.trace: {path} has no durations; expected a table with the columns "
+            "client,seconds"
+        )
     return durations
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, str, float]]:
-    table = csv.DictReader(text.splitlines())
-    if not {"client", "seconds"} <= set(table.fieldnames or ()):
-        raise BadInput(f"{path} has the columns {table.fieldnames}; expected client,seconds")
-    for row in table:
-        client = (row["client"] or "").strip()
-        if not client:
-            raise BadInput(f"{path}, line {table.line_num} names no client")
-        try:
-            yield table.line_num, client, float(row["seconds"])
-        except (TypeError, ValueError):
-            raise BadInput(
-                f"{path}, line {table.line_num}: seconds = {row['seconds']!r} is not a number"
-            ) from None
+def _table_rows(path: Path) -> Iterator[tuple[str, float]]:
+    rows = open_table(path).client_values("seconds", parse_seconds, extra_columns=True)
+    return ((client, seconds) for _, client, seconds in rows)
 
 
-def _log_rows(path: Path) -> Iterator[tuple[int, str, float]]:
+def _log_rows(path: Path) -> Iterator[tuple[str, float]]:
     for number, record in enumerate(read_log(path), start=1):
-        if isinstance(record, ArrivalRecord | RejectedRecord):
-            try:
-                seconds = float(record.time) - float(record.start_time)
-            except OverflowError:
-                raise BadInput(
-                    f"{path}, line {number}: its time or start_time is too large a number"
-                ) from None
-            yield number, str(record.client), seconds
+        if not isinstance(record, ArrivalRecord | RejectedRecord):
+            continue
+        try:
+            seconds = float(record.time) - float(record.start_time)
+        except OverflowError:
+            raise BadInput(
+                f"{path}, line {number}: its time or start_time is too large a number"
+            ) from None
+        if not 0 < seconds < float("inf"):
+            raise BadInput(
+                f"{path}, line {number}: {seconds} seconds is not a duration; it must be above 0"
+            )
+        yield str(record.client), seconds

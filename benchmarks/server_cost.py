@@ -23,7 +23,7 @@ from benchmarks.machine import headline
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.disk.snapshot import nbytes
+from fedraw.storage.snapshot import nbytes
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.protocol import Arrived, Setup
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from tests.server.engine import Engine
 
-from fedraw.disk import snapshot
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiment.options import Options as RunOptions
 from fedraw.experiment.runner import run_seed
+from fedraw.storage import snapshot
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW

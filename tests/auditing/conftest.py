@@ -23,4 +23,4 @@ def no_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hide_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as Python itself marks what is not there
-    monkeypatch.delitem(sys.modules, "fedraw.disk.parquet_table", raising=False)
+    monkeypatch.delitem(sys.modules, "fedraw.storage.parquet_table", raising=False)

@@ -27,8 +27,8 @@ from fedraw.auditing.label_counts import (
     form_of,
     read_label_counts,
 )
-from fedraw.disk.tables import open_table
 from fedraw.errors import MissingExtra
+from fedraw.storage.tables import open_table
 
 TWO = {"007": {"cat": 3, "dog": 1}, "b": {"cat": 5}}
 

@@ -13,7 +13,6 @@ import pytest
 from tests.eventlog import federation_log
 from tests.eventlog.logs import as_bytes, record
 
-from fedraw.disk.lock import FolderLock
 from fedraw.errors import BadInput
 from fedraw.eventlog import follow
 from fedraw.eventlog.follow import LogFollower, RunsFollower
@@ -21,6 +20,7 @@ from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
 from fedraw.eventlog.status import BufferSlot
 from fedraw.eventlog.summary import RunSummary
+from fedraw.storage.lock import FolderLock
 
 T = 1_700_000_000.0  # when the last byte was written
 START = StartRecord(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tests.eventlog.logs import rewrite
 
-from fedraw.disk.lock import LOCK
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.follow import RunsFollower
@@ -21,6 +20,7 @@ from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.report.material import read_material
+from fedraw.storage.lock import LOCK
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
 RESUME = Options(resume=True)

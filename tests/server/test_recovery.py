@@ -17,13 +17,13 @@ from tests.server.conftest import Found
 from tests.server.engine import Engine, failing
 
 from fedraw.core.update import Update
-from fedraw.disk import snapshot
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import NoteRecord
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
 from fedraw.server.orders import Order, Trained
+from fedraw.storage import snapshot
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
@@ -290,7 +290,7 @@ def test_a_snapshot_that_does_not_fit_costs_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedraw.disk.snapshot.write_tensors", full)
+        patched.setattr("fedraw.storage.snapshot.write_tensors", full)
         engine.accept(12)
     assert engine.reasons().count("no snapshot could be written (No space left on device)") == 1
     before = packed(engine)

@@ -13,7 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts, Vector
 from fedraw.core.update import Update, difference
-from fedraw.disk.snapshot import Arrays, pack
+from fedraw.storage.snapshot import Arrays, pack
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg

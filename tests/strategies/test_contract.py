@@ -14,8 +14,8 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
 from fedraw.core.update import Update
-from fedraw.disk import snapshot
 from fedraw.errors import BadInput
+from fedraw.storage import snapshot
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.protocol import Arrived, Setup, Strategy
 

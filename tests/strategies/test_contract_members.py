@@ -14,8 +14,8 @@ from tests.strategies.server import COUNTS, METHODS, Server, bits, sent
 
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
-from fedraw.disk import snapshot
 from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.storage import snapshot
 from fedraw.strategies.protocol import Arrived, Declared, Joined, Left, Strategy
 from fedraw.strategies.rounds import Round
 from fedraw.strategies.statistics import AverageStatisticsState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedraw.disk.tables import Row, TableFile, head, open_bytes, read_errors, require_text
 from fedraw.eventlog.log_file import Chain
 from fedraw.eventlog.records import ArrivalRecord
+from fedraw.storage.tables import Row, TableFile, head, open_bytes, read_errors, require_text
 
 
 def is_event_log(path: Path) -> bool:

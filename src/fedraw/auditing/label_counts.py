@@ -23,7 +23,8 @@ import numpy.typing as npt
 from fedraw.core.labels import LARGEST_COUNT, REMEDY, LabelTable
 from fedraw.core.text import several
 from fedraw.core.types import Ints
-from fedraw.disk.tables import (
+from fedraw.errors import BadInput
+from fedraw.storage.tables import (
     TableFile,
     UnreadableCell,
     open_table,
@@ -31,7 +32,6 @@ from fedraw.disk.tables import (
     parse_number,
     quoted,
 )
-from fedraw.errors import BadInput
 
 # Files of at least this many bytes are read through pyarrow if it is installed.
 SMALL = 1 << 22
@@ -283,7 +283,7 @@ class UnusualTable(BadInput):
 
 def entries_of_batches(file: TableFile, form: LongForm | WideForm) -> Entries:
     """Read through pyarrow: fast, but raises UnusualTable without saying where."""
-    from fedraw.disk.parquet_table import pyarrow
+    from fedraw.storage.parquet_table import pyarrow
 
     try:
         return (
@@ -331,7 +331,7 @@ def _batch_counts(column: Any, parse: Callable[[str], int]) -> Ints:
 
 def _codes(chunks: list[Any]) -> tuple[list[str], npt.NDArray[np.int32]]:
     """The names in order of appearance, and the position of each row's name."""
-    from fedraw.disk.parquet_table import pyarrow
+    from fedraw.storage.parquet_table import pyarrow
 
     if not chunks:
         raise UnusualTable("no rows")

@@ -15,7 +15,8 @@ from fedraw.auditing.event_lines import is_event_log, open_event_log
 from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
-from fedraw.disk.tables import (
+from fedraw.errors import BadInput
+from fedraw.storage.tables import (
     TableFile,
     UnreadableCell,
     open_table,
@@ -24,7 +25,6 @@ from fedraw.disk.tables import (
     quoted,
     require_file,
 )
-from fedraw.errors import BadInput
 
 # Seconds since 1970 reach this in the year 5138; milliseconds did in 1973.
 _MILLISECONDS_FROM = 1e11

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedraw.core.types import ClientId
-from fedraw.disk.lock import LOCK, is_locked
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import distinct_names, identity
 from fedraw.eventlog.log_file import Chain, Position, find_logs, is_cut_off, read_log
@@ -44,6 +43,7 @@ from fedraw.eventlog.status import (
     ServerHistory,
 )
 from fedraw.eventlog.summary import Changes, RunSummary, end_of_log
+from fedraw.storage.lock import LOCK, is_locked
 
 # A log that did not grow for this many seconds may belong to a run that has stopped. A server is
 # quiet while its sites train.

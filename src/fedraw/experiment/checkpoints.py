@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk import snapshot
-from fedraw.disk.numbered import NumberedFolders
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.simulation.loop import Saved, Simulation, Timeline
+from fedraw.storage import snapshot
+from fedraw.storage.numbered import NumberedFolders
 
 # Seconds between two checkpoints, at least, and the largest share of the time that they may take.
 EVERY_SECONDS = 15.0

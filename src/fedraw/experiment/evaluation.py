@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedraw.disk.snapshot import nbytes
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.experiment.scenario import Scenario
 from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
 from fedraw.metrics.fairness import client_accuracies, fairness_metrics
 from fedraw.simulation.loop import Simulation
+from fedraw.storage.snapshot import nbytes
 
 
 class Evaluator:

@@ -28,15 +28,15 @@ from safetensors.numpy import load
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.lock import FolderLock
-from fedraw.disk.model_file import write_model
-from fedraw.disk.sync import to_disk, write_whole
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import flat
 from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
 from fedraw.eventlog.records import Record, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
 from fedraw.experiment.spec import to_toml
+from fedraw.storage.lock import FolderLock
+from fedraw.storage.model_file import write_model
+from fedraw.storage.sync import to_disk, write_whole
 
 SPEC, MODEL = "spec.toml", "model.safetensors"
 

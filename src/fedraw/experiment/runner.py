@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraw.core.types import Vector
-from fedraw.disk.snapshot import can_be_saved
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
 from fedraw.eventlog.records import EndRecord, Record, finding_record
@@ -28,6 +27,7 @@ from fedraw.experiment.scenario import Parts, Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation
+from fedraw.storage.snapshot import can_be_saved
 from fedraw.strategies.protocol import Strategy
 
 if TYPE_CHECKING:

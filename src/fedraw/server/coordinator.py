@@ -17,8 +17,6 @@ import numpy as np
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.disk.model_file import write_model
-from fedraw.disk.private import FILE
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import (
     check_answers,
@@ -36,6 +34,8 @@ from fedraw.server.membership import Membership
 from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
+from fedraw.storage.model_file import write_model
+from fedraw.storage.private import FILE
 from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
 
 LOGGER = logging.getLogger("fedraw.server")

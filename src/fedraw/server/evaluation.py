@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from fedraw.core.types import InferredLabels, Vector
-from fedraw.disk.snapshot import nbytes
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.metrics.fairness import fairness_metrics
@@ -23,6 +22,7 @@ from fedraw.server.ledger import Ledger
 from fedraw.server.membership import NOT_TOLD
 from fedraw.server.orders import Evaluated, Order
 from fedraw.server.recall import Recall
+from fedraw.storage.snapshot import nbytes
 
 LOGGER = logging.getLogger("fedraw.server")
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.disk.private import make_folder, opener
-from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
+from fedraw.storage.private import make_folder, opener
+from fedraw.storage.sync import to_disk
 
 
 @dataclass(frozen=True)

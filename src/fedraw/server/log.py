@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedraw.disk.lock import FolderLock
-from fedraw.disk.private import FILE, make_folder, opener
 from fedraw.errors import BadInput, FolderChanged
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
 from fedraw.eventlog.records import Record
+from fedraw.storage.lock import FolderLock
+from fedraw.storage.private import FILE, make_folder, opener
 
 # What to do about a log that is no longer where, or what, it was.
 PUT_BACK = (

@@ -13,13 +13,13 @@ import numpy as np
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.snapshot import can_be_saved
 from fedraw.errors import BadInput
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.ledger import Identity, Ledger
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.server.snapshots import tensors_of
+from fedraw.storage.snapshot import can_be_saved
 from fedraw.strategies.catalog import method_name, name_of, settings_of
 from fedraw.strategies.protocol import Setup, State, Strategy
 from fedraw.strategies.statistics import with_statistics

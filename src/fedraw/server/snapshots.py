@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.core.layout import Layout
-from fedraw.disk import snapshot
-from fedraw.disk.numbered import Kept, NumberedFolders
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.server.journal import Journal
+from fedraw.storage import snapshot
+from fedraw.storage.numbered import Kept, NumberedFolders
 from fedraw.strategies.protocol import State
 
 # The newest, and the one before in case the newest cannot be read.

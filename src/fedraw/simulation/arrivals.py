@@ -18,10 +18,10 @@ import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Floats
-from fedraw.disk.tables import open_table, parse_seconds
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
+from fedraw.storage.tables import open_table, parse_seconds
 
 
 class ArrivalLaw(Protocol):

@@ -11,9 +11,9 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.update import Update
 from fedraw.core.weighting import weights
-from fedraw.disk.snapshot import Arrays, pack
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
+from fedraw.storage.snapshot import Arrays, pack
 from fedraw.strategies.catalog import BY_NAME
 from fedraw.strategies.protocol import Arrived, Setup
 

@@ -13,7 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Cleared, Doubt, Finding, LabelCounts
 from fedraw.core.update import Update
-from fedraw.disk.snapshot import Arrays, pack, unpack
+from fedraw.storage.snapshot import Arrays, pack, unpack
 from fedraw.strategies.protocol import Setup
 from fedraw.strategies.scoring import EvidenceScorer, LabelEvidence, make_scorer
 from fedraw.strategies.scoring.checked import CLAIM_ODDS, CheckedRule

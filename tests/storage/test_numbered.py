@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.disk.numbered import FORMAT, Kept, NumberedFolders
 from fedraw.errors import BadInput
+from fedraw.storage.numbered import FORMAT, Kept, NumberedFolders
 
 
 def filling(text: str) -> Callable[[Path], None]:
@@ -154,7 +154,7 @@ def test_what_the_manifest_says_itself_can_be_no_fact(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from fedraw.disk.numbered import NumberedFolders
+from fedraw.storage.numbered import NumberedFolders
 folders = NumberedFolders(Path(sys.argv[1]), keep=2)
 for number in range(1, 10**9):
     folders.write(number, lambda draft: (draft / "a.txt").write_text(str(number) * 20_000))

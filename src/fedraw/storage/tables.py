@@ -113,7 +113,7 @@ def open_table(path: Path) -> TableFile:
     """Open a Parquet file, recognized by its suffix or first bytes, or else a CSV file."""
     require_file(path)
     if path.suffix == ".parquet" or head(path).startswith(b"PAR1"):
-        from fedraw.disk.parquet_table import open_parquet
+        from fedraw.storage.parquet_table import open_parquet
 
         return open_parquet(path)
     return _open_csv(path)
@@ -344,7 +344,7 @@ def _malformed(path: Path, line: int, error: csv.Error) -> BadInput:
 
 
 def _batches(path: Path, header: list[str], delimiter: str) -> Iterator[Batch]:
-    from fedraw.disk.parquet_table import arrow_csv, pyarrow
+    from fedraw.storage.parquet_table import arrow_csv, pyarrow
 
     text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     with open_bytes(path) as file:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedraw.disk.private import FILE, make_folder
-from fedraw.disk.sync import to_disk
 from fedraw.errors import BadInput
+from fedraw.storage.private import FILE, make_folder
+from fedraw.storage.sync import to_disk
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedraw.disk.tables import Batch, Row, TableFile
 from fedraw.errors import BadInput, MissingExtra
+from fedraw.storage.tables import Batch, Row, TableFile
 
 try:
     import pyarrow

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.disk.snapshot import write_tensors
+from fedraw.storage.snapshot import write_tensors
 
 
 def write_model(model: Vector, layout: Layout, path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedraw.core.types import Vector
-from fedraw.disk import snapshot
+from fedraw.storage import snapshot
 
 
 @dataclass(eq=False)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedraw.disk.lock import LOCK, FolderLock, is_locked, lock
 from fedraw.errors import BadInput
+from fedraw.storage.lock import LOCK, FolderLock, is_locked, lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedraw.disk.lock import lock
+from fedraw.storage.lock import lock
 file = Path(sys.argv[1]).open("ab")
 lock(file, Path("there"))
 print("held", flush=True)

@@ -67,8 +67,8 @@ def test_what_a_leaver_had_in_flight_is_refused(strategy: Strategy[Any]) -> None
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (Left("nobody"), "client 'nobody' is no member"),
-        (Declared("nobody", {"x": 1}), "client 'nobody' is no member"),
+        (Left("nobody"), "client 'nobody' is not a member"),
+        (Declared("nobody", {"x": 1}), "client 'nobody' is not a member"),
         (Joined(3, {"x": 1}), "client 3 is a member already"),
         (Joined("new", {"x": -1}), "client 'new', label 'x': count -1 is negative"),
         (Declared(3, {}), "client 3 reports no labels"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import fmean, median
-from typing import Any
 
 import numpy as np
 from benchmarks.machine import headline
@@ -24,7 +23,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.storage.snapshot import nbytes
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.protocol import Arrived, Setup
 
 PARAMETERS = 11_200_000
@@ -42,7 +41,7 @@ class Server:
         common = {f"label {k}": 10 for k in range(20)}
         rare = {client: {f"rare {client // 2}": 100} for client in range(RARE)}
         table = LabelTable.from_counts({c: common | rare.get(c, {}) for c in range(clients)})
-        self._method: Any = BY_NAME[name](buffer=BUFFER)
+        self._method = CATALOG[name].make({"buffer": BUFFER})
         self.state, _ = self._method.start(Setup(np.zeros_like(vectors[0]), table))
         self._vectors = vectors
         self._rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import numpy as np
 import fedraw
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
-from fedraw.strategies.protocol import Contents, Event, Receivers, change_members, check
+from fedraw.strategies import Contents, Event, Receivers, change_members, check
 
 
 @dataclass(eq=False)

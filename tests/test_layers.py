@@ -42,7 +42,7 @@ MAY_IMPORT = {
         "metrics",
         "privacy",
     },
-    "report": {"errors", "core", "eventlog", "metrics", "experiment", "pages"},
+    "report": {"errors", "core", "eventlog", "strategies", "metrics", "experiment", "pages"},
     "cli": {"errors", "core", "auditing", "eventlog", "data", "experiment", "report", "pages"},
 }
 ONLY_IN = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from fedraw.experiment.spec import Spec
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
 from fedraw_studies.artefacts import NAMES, load_artefacts, merged
 from fedraw_studies.plan import Planned, budget, in_all, key_of, make_plan
@@ -98,7 +98,8 @@ def test_a_method_may_get_new_settings_without_new_keys(monkeypatch: pytest.Monk
         return [key_of(Spec.read({"strategy": strategy})) for strategy in (fedfa, fedraw)]
 
     before = keys()
-    monkeypatch.setitem(BY_NAME, "fedfa", YoungerFedFa)
+    younger = replace(CATALOG["fedfa"], factory=YoungerFedFa)
+    monkeypatch.setitem(CATALOG, "fedfa", younger)
     assert keys() == keys(decay=0.5) == before
     assert keys(decay=0.25)[0] != before[0]
 

@@ -81,9 +81,9 @@ def test_changing_a_federation_leaves_its_table_alone() -> None:
     ("change", "words"),
     [
         (lambda m: m.join("a", {"cat": 1}), "client 'a' is a member already; declare its new"),
-        (lambda m: m.leave("z"), "client 'z' is no member of the federation; it has to join"),
-        (lambda m: m.declare("z", {"cat": 1}), "client 'z' is no member"),
-        (lambda m: m.score("z"), "client 'z' is no member"),
+        (lambda m: m.leave("z"), "client 'z' is not a member of the federation; it has to join"),
+        (lambda m: m.declare("z", {"cat": 1}), "client 'z' is not a member"),
+        (lambda m: m.score("z"), "client 'z' is not a member"),
         (lambda m: m.join("c", {}), "client 'c' reports no labels"),
         (lambda m: m.join("c", {"new": 0}), "client 'c' reports no labels"),
         (lambda m: m.join("c", {"cat": 1, "new": True}), "client 'c', label 'new': count True is"),

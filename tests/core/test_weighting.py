@@ -138,9 +138,9 @@ def test_a_cap_nobody_reaches_changes_nothing(scores: list[float]) -> None:
     [
         ("naive", 0.09, r"cap_at = 0.09 is below 1/10.*cannot sum to 1; raise it to 0.1 or more"),
         ("water-filling", 0.0999, "is below 1/10"),
-        ("water-filling", 0, "cap_at = 0 is no weight"),
-        ("naive", 1.5, "cap_at = 1.5 is no weight"),
-        ("naive", np.nan, "cap_at = nan is no weight"),
+        ("water-filling", 0, "cap_at = 0 is not a weight"),
+        ("naive", 1.5, "cap_at = 1.5 is not a weight"),
+        ("naive", np.nan, "cap_at = nan is not a weight"),
         ("soft", 0.3, "cap 'soft' is unknown; known: none, naive, water-filling"),
     ],
 )

@@ -20,7 +20,7 @@ from fedraw.core.types import Ints
 from fedraw.experiment.runner import Result
 from fedraw.learning.models import build
 from fedraw.learning.vectors import layout_of
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 
 CLIENTS, SAMPLES = 3, 20
 # Settings under which three arrivals, one of each client, are one aggregation of three.
@@ -87,7 +87,7 @@ def of_the_clients(data: fedraw.Dataset) -> list[np.ndarray[Any, Any]]:
 
 
 def test_every_strategy_is_here() -> None:
-    assert set(SETTINGS) == set(BY_NAME)
+    assert set(SETTINGS) == {method.base.name for method in CATALOG.values()}
 
 
 @pytest.mark.parametrize("name", sorted(set(SETTINGS) - {"fedasync"}))

@@ -16,9 +16,9 @@ from fedraw.cli.run import run as run_command
 from fedraw.errors import BadInput
 from fedraw.experiment.runner import run
 from fedraw.experiment.scenario import Scenario
-from fedraw.experiment.sections import NOT_SETTINGS, SpeedsSpec
+from fedraw.experiment.sections import SpeedsSpec
 from fedraw.experiment.spec import Spec, parse_change, to_toml
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, Method
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
 
@@ -41,18 +41,27 @@ def test_the_template_of_fedraw_new_states_the_defaults() -> None:
     assert tables == rest
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", CATALOG)
 def test_a_resolved_spec_reads_back_as_itself(name: str, tmp_path: Path) -> None:
     spec = Spec.read({"strategy": {"name": name}, "misreport": {"label": "9"}})
     path = write(tmp_path, to_toml(spec.tables()))
     assert Spec.from_toml(path).tables() == spec.tables()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_a_written_spec_has_every_setting_of_its_method(name: str) -> None:
-    written = Spec.read({"strategy": {"name": name}}).tables()["strategy"]
-    settings = {f.name: f.default for f in fields(BY_NAME[name]) if f.name not in NOT_SETTINGS}
-    assert written == {"name": name, **settings}
+@pytest.mark.parametrize("method", CATALOG.values(), ids=CATALOG)
+def test_a_written_spec_has_every_setting_of_its_method(method: Method) -> None:
+    written = Spec.read({"strategy": {"name": method.name}}).tables()["strategy"]
+    known = (field for field in fields(method.factory) if field.name not in NOT_IN_SPECS)
+    settings = {field.name: field.default for field in known}
+    assert written == {"name": method.base.name, **settings, **method.preset}
+
+
+def test_an_ablation_may_be_named_or_described() -> None:
+    named = Spec.read({"strategy": {"name": "fedraw-dedup-only", "buffer": 5}})
+    described = {"name": "fedraw", "weighting": "uniform", "buffer": 5}
+    assert named == Spec.read({"strategy": described})
+    with pytest.raises(BadInput, match=r"contradicts strategy\.name = 'fedraw-dedup-only'"):
+        Spec.read({"strategy": {"name": "fedraw-dedup-only", "weighting": "rarity"}})
 
 
 def test_a_written_spec_has_the_defaults_of_every_section() -> None:

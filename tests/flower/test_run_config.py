@@ -8,7 +8,7 @@ import pytest
 from fedraw.errors import BadInput
 from fedraw.flower.run_config import read_settings, read_strategy
 from fedraw.server.settings import Settings
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.qfedavg import QFedAvg
@@ -96,10 +96,9 @@ def test_a_strategy_is_named_and_set() -> None:
     assert read_strategy(run) == QFedAvg(lr=0.1)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", CATALOG)
 def test_every_strategy_can_be_named(name: str) -> None:
-    more = {"fedraw.strategy.lr": 0.1} if name == "qfedavg" else {}
-    assert type(read_strategy({"fedraw.strategy.name": name, **more})) is BY_NAME[name]
+    assert read_strategy({"fedraw.strategy.name": name}) == CATALOG[name].make()
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from tools.golden import (
     pinned_traces,
 )
 
-from fedraw.experiment.demo import STRATEGIES, demo_specs
+from fedraw.experiment.demo import demo_specs
 from fedraw.experiment.spec import Spec
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 
 RUNS, TRACES, LOGS = golden_runs(), pinned_traces(), pinned_logs()
 
@@ -44,8 +44,9 @@ def test_all_runs_are_pinned_and_nothing_else() -> None:
 
 
 def test_every_method_of_the_catalogue_runs_in_the_federation_of_the_demo() -> None:
-    assert {method["name"] for method in METHODS.values()} == set(BY_NAME)
-    assert list(METHODS.values()) == list(STRATEGIES)
+    golden_methods = [Spec.read({"strategy": method}).strategy for method in METHODS.values()]
+    assert golden_methods == [spec.strategy for spec in demo_specs()]
+    assert list(METHODS) == [method.name for method in CATALOG.values() if method.demo]
     golden, demo = Spec.read(DEMO).tables(), demo_specs()[0].tables()
     for section in ("data", "partition", "speeds", "training"):
         assert golden[section] == demo[section]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from fedraw.core.types import ClientId, LabelCounts, Vector
 from fedraw.core.update import Update, difference
 from fedraw.storage.snapshot import Arrays, pack
 from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
-from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Arrived, Event, Needs, Receivers, Setup, State, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
@@ -62,34 +62,34 @@ COUNTS: dict[ClientId, LabelCounts] = {
     5: {"x": 1, "y": 2, "rare": 5},
 }
 
-METHODS: dict[str, Strategy[Any]] = {
-    "fedraw": FedRAW(4),
-    "fedraw dedup-only": FedRAW(4, weighting="uniform"),
-    "fedraw weight-only": FedRAW(4, dedup=False),
+# What a row of the catalogue needs here if it has such a setting.
+SMALL = {"buffer": 4, "lr": 0.1}
+
+
+def small(method: Method) -> Strategy[Any]:
+    known = {own.name for own in fields(method.factory)}
+    return method.make({key: value for key, value in SMALL.items() if key in known})
+
+
+# Every row of the catalogue, and then their other settings.
+METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CATALOG.items()} | {
     "fedraw naive cap": FedRAW(4, cap="naive", cap_at=0.3),
     "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
     "fedraw checked": On(HEADED, FedRAW(4, labels="checked")),
     "fedraw inferred": On(HEADED, FedRAW(4, labels="inferred")),
-    "fedfa": FedFa(4),
-    "fedbuff": FedBuff(4),
     "fedbuff polynomial": FedBuff(4, staleness="polynomial", server_lr=0.7),
     "fedbuff unique": On(NORMED, FedBuff(4, unique=True)),
     "fedbuff statistics": On(NORMED, FedBuff(4)),
-    "ca2fl": CA2FL(4),
     "ca2fl arrival": CA2FL(4, refresh="arrival"),
     "ca2fl statistics": On(NORMED, CA2FL(4)),
-    "replay": Replay(4),
     "replay for few": Replay(2, threshold=1),
     "replay with a floor": Replay(4, floor=0.5),
     "replay statistics": On(NORMED, Replay(4)),
     "replay checked": On(HEADED, Replay(4, labels="checked")),
     "replay inferred": On(HEADED, Replay(4, threshold=1.2, labels="inferred")),
-    "fedasync": FedAsync(),
     "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
-    "fedavg": FedAvg(),
     "fedavg uniform": FedAvg(weighting="uniform"),
     "qfedavg q=0": QFedAvg(lr=0.1, q=0),
-    "qfedavg q=5": QFedAvg(lr=0.1, q=5),
     "qfedavg statistics": On(NORMED, QFedAvg(lr=0.1, q=1, p="samples")),
 }
 

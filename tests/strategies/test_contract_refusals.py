@@ -55,7 +55,7 @@ def test_an_unusable_update_is_named_and_leaves_no_trace(
     server.happen(Arrived(good))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "qfedavg q=5"])
+@pytest.mark.parametrize("name", ["fedavg", "qfedavg"])
 def test_a_round_takes_each_of_its_clients_once(name: str) -> None:
     server = Server(METHODS[name])
     first = server.arrive(0)
@@ -65,7 +65,7 @@ def test_a_round_takes_each_of_its_clients_once(name: str) -> None:
     assert bits(server.state) == before
 
 
-@pytest.mark.parametrize("name", ["fedavg", "qfedavg q=5"])
+@pytest.mark.parametrize("name", ["fedavg", "qfedavg"])
 def test_a_round_takes_no_update_of_an_earlier_one(name: str) -> None:
     server = Server(METHODS[name])
     first = server.arrive(0)

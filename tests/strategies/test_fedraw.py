@@ -247,7 +247,7 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
         ({"labels": "told"}, "labels = 'told' is unknown; known: declared, checked, inferred"),
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
-        ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is no weight"),
+        ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is not a weight"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -1,4 +1,4 @@
-"""What the audit knows about each method, in one table.
+"""What the audit knows about each method, from its row in the catalogue.
 
 Only asynchronous methods with a buffer have a closed form. Everything in the audit that depends on
 a method (rules, thresholds, names, descriptions) is looked up here.
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from fedraw.core.weighting import Cap
 from fedraw.errors import BadInput, nearest
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 
 # window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL, replay);
 # dedup: one slot per client, evicted in order of first insertion (FedRAW).
@@ -51,56 +51,17 @@ class AuditedMethod:
     description: str = ""  # follows the title in a sentence; empty for an ablation
 
 
-# The standing at which the calibration runs recognized 25 % and 75 % of a label (docs/audit.md).
-# Averaging models forgets a label whose holders are absent; adding updates does not.
-AVERAGING = Thresholds(0.1, 0.3)
-ADDING = Thresholds(0.04, 0.13)
-
-_TABLE = (
+# FedFa, to which the audit compares the others, comes first; ablations come last.
+_TABLE = tuple(
     AuditedMethod(
-        "fedfa",
-        "FedFa",
-        Rule("window", "uniform"),
-        AVERAGING,
-        "averages the last K updates, whoever sent them, so fast clients fill the buffer",
-    ),
-    AuditedMethod(
-        "fedbuff",
-        "FedBuff",
-        Rule("blocks", "uniform"),
-        ADDING,
-        "waits for K updates, adds their mean to the model and clears the buffer",
-    ),
-    AuditedMethod(
-        "ca2fl",
-        "CA2FL",
-        Rule("blocks", "cached"),
-        ADDING,
-        "remembers the latest update of every client, so that all clients weigh the same; it "
-        "stores one model per client",
-    ),
-    AuditedMethod(
-        "fedraw",
-        "FedRAW",
-        Rule("dedup", "rarity"),
-        AVERAGING,
-        "keeps one update per client in its buffer and weights it by how rare the client's labels "
-        "are",
-    ),
-    AuditedMethod(
-        "fedraw-replay",
-        "Replay",
-        Rule("blocks", "replay"),
-        ADDING,
-        "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
-        "extent that other updates have undone it; it stores at most K updates",
-    ),
-    AuditedMethod(
-        "fedraw-dedup-only", "FedRAW, one slot only", Rule("dedup", "uniform"), AVERAGING
-    ),
-    AuditedMethod(
-        "fedraw-weight-only", "FedRAW, weights only", Rule("window", "rarity"), AVERAGING
-    ),
+        method.name,
+        method.title,
+        Rule(*method.audit_rule),
+        Thresholds(*method.thresholds),
+        "" if method.is_ablation else method.summary,
+    )
+    for method in sorted(CATALOG.values(), key=lambda m: (m.is_ablation, m.name != "fedfa"))
+    if method.audit_rule is not None and method.thresholds is not None
 )
 BY_METHOD = {method.name: method for method in _TABLE}
 # The methods with a verdict per label; the what-if grid adds the ablations.
@@ -182,7 +143,7 @@ methods with a buffer; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-repla
     for method in METHODS:
         if wanted in (method, BY_METHOD[method].title.lower()):
             return method
-    if wanted in BY_NAME or wanted in BY_METHOD:
+    if wanted in CATALOG:
         raise BadInput(
             f"method {name!r} has no verdicts: the audit predicts asynchronous methods with a "
             f"buffer; choose one of {', '.join(METHODS)}"

@@ -26,13 +26,14 @@ CAPTION = (
 )
 
 # Paths around (0, 0), in pixels, which differ in outline as well as in colour.
-MARKS = {
-    "fedfa": "M0-6 6 5H-6Z",
-    "fedbuff": "M-5-5H5V5H-5Z",
-    "ca2fl": "M0-7 7 0 0 7-7 0Z",
-    "fedraw": "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
-    "fedraw-replay": "M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z",
-}
+SHAPES = (
+    "M0-6 6 5H-6Z",
+    "M-5-5H5V5H-5Z",
+    "M0-7 7 0 0 7-7 0Z",
+    "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
+    "M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z",
+)
+MARKS = dict(zip(METHODS, SHAPES, strict=True))
 BEYOND = {"below": "M-8-4V4L-13 0Z", "above": "M8-4V4L13 0Z"}
 
 

@@ -1,0 +1,1 @@
+"""The paper's core on NumPy alone: labels, rarity, buffers, weights, sums, layouts, randomness."""

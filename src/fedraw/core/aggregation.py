@@ -1,4 +1,4 @@
-"""Weighted sums of model vectors in O(d) an arrival."""
+"""Weighted sums of model vectors, in O(d) per arrival."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ import numpy.typing as npt
 from fedraw.core.buffer import Slot
 from fedraw.core.types import Vector
 
-# A term of a weighted sum: how much of which vector.
+# A term of a weighted sum: a coefficient and a vector.
 Term = tuple[float, Vector]
 
-# Elements per pass: a block of the sum and its scratch stay in the processor's cache.
+# Numbers per pass: a block of the sum and its scratch array fit into the processor's cache.
 BLOCK = 1 << 17
 
 # The sum is recomputed from scratch after this many turns of the buffer.
 REFRESH = 32
 
-# A term this many times larger than the sum dwarfs it. Once such a term has left, what its rounding
-# error may have left behind is up to 1e-10 of the sum; terms of ordinary training never get there.
+# A term that is this many times larger than the sum dwarfs it. The rounding error that such a term
+# leaves behind may reach 1e-10 of the sum. Ordinary training never has such terms.
 DWARFS = 2.0**20
 
 
 @dataclass(eq=False)
 class RunningSum:
-    """Σ_j a_j θ_j, corrected term by term instead of summed anew.
+    """Σ_j a_j θ_j, corrected term by term instead of recomputed.
 
-    Kept in float64, the one exception to float32: over 100,000 corrections float32 drifts by about
-    1e-5, float64 by 1e-14. It is part of a strategy's state, so that a resumed run keeps its bits.
-    Only elementwise NumPy: BLAS would let the number of threads decide the last bits.
+    The sum is in float64, the one exception to float32: over 100,000 corrections float32 drifts by
+    about 1e-5, float64 by 1e-14. It is a part of a strategy's state, so a resumed run keeps its
+    bits. All operations are elementwise NumPy, because the last bits of BLAS results depend on the
+    number of threads.
 
     >>> total = RunningSum.zeros(2)
     >>> total.add([(0.5, np.array([2, 4], np.float32)), (1.5, np.array([2, 0], np.float32))])
@@ -41,11 +42,12 @@ class RunningSum:
     """
 
     total: npt.NDArray[np.float64]
-    # The largest number of any term since the sum was last computed from scratch.
+    # The largest number in any term since the sum was last recomputed.
     peak: float = 0.0
 
     @classmethod
     def zeros(cls, size: int) -> RunningSum:
+        """An empty sum of vectors with so many numbers."""
         return cls(np.zeros(size))
 
     @overload
@@ -53,9 +55,9 @@ class RunningSum:
     @overload
     def add(self, terms: Sequence[Term], divisor: float) -> Vector: ...
     def add(self, terms: Sequence[Term], divisor: float | None = None) -> Vector | None:
-        """Add a_j θ_j for each term; with a divisor, return the sum over it as a new model.
+        """Add a_j θ_j for each term; with a divisor, return the quotient as a new model.
 
-        One pass over memory for everything: this is what an arrival costs.
+        Everything happens in one pass over memory, which is what an arrival costs.
         """
         size = self.total.size
         mean: Vector | None = None if divisor is None else np.empty(size, np.float32)
@@ -73,11 +75,11 @@ class RunningSum:
         return mean
 
     def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
-        """The weighted mean of the slots, from what changed since the last one.
+        """The weighted mean of the slots, computed from what has changed since the last mean.
 
-        The sum is recomputed from scratch when that is no slower (a buffer of one, or everyone's
-        score has changed), once in a while, and when a term that has been part of it dwarfs it:
-        then the rounding error of that term would be visible in the mean.
+        The sum is recomputed from scratch when that is no slower (a buffer of one, or all scores
+        have changed), once in a while, and when one of its terms dwarfs it, because the rounding
+        error of that term would be visible in the mean.
         """
         divisor = sum([slot.coefficient for slot in slots])
         if len(changes) <= len(slots) and version % (REFRESH * len(slots)):
@@ -88,15 +90,16 @@ class RunningSum:
         return self._recompute(terms, divisor)
 
     def correct(self, changes: Sequence[Term], terms: Iterable[Term]) -> None:
-        """Add the changes; `terms` is everything that the sum then consists of.
+        """Add the changes, after which the sum consists of `terms`.
 
-        The sum is recomputed from the terms when one that has been part of it dwarfs it.
+        The sum is recomputed from the terms when a term that has been in it dwarfs it.
         """
         self.add(changes)
         if self._is_dwarfed(changes):
             self._recompute(list(terms), 1.0)
 
     def clear(self) -> None:
+        """Set the sum to zero."""
         self.total.fill(0)
         self.peak = 0.0
 
@@ -106,9 +109,9 @@ class RunningSum:
         return self.add(terms, divisor=divisor)
 
     def _is_dwarfed(self, changes: Sequence[Term]) -> bool:
-        """Whether a term since the last recomputation dwarfs the sum, which has the changes.
+        """Whether a term since the last recomputation dwarfs the sum, changes included.
 
-        The first block of an ordinary sum already says no.
+        For an ordinary sum the first block settles it.
         """
         self.peak = peak = max(self.peak, _largest_of_terms(changes))
         if not peak:
@@ -118,7 +121,7 @@ class RunningSum:
 
 
 def _largest_of_terms(terms: Iterable[Term]) -> float:
-    """The largest number that is added; what is taken off was added before."""
+    """The largest number in an added term; removed terms were added earlier."""
     largest = 0.0
     for a, vector in terms:
         if a > 0:
@@ -132,7 +135,7 @@ def _largest(block: npt.NDArray[Any]) -> float:
 
 
 def inner(one: Vector, other: Vector) -> float:
-    """⟨a, b⟩ in float64, elementwise for the same reason as a sum.
+    """⟨a, b⟩ in float64, without BLAS for the same reason as `RunningSum`.
 
     >>> inner(np.array([1, 2], np.float32), np.array([3, 4], np.float32))
     11.0

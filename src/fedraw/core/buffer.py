@@ -1,4 +1,4 @@
-"""The two buffers of the asynchronous methods: one slot per client, and a plain sliding window."""
+"""The buffers of the asynchronous methods: one slot per client, or a sliding window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedraw.core.update import Update
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A buffered update and the coefficient it has in the running sum."""
+    """A buffered update and its coefficient in the running sum."""
 
     update: Update
     coefficient: float
@@ -24,15 +24,17 @@ class Buffer(Protocol):
     capacity: int
 
     @property
-    def slots(self) -> Collection[Slot]: ...
+    def slots(self) -> Collection[Slot]:
+        """The slots, oldest first."""
+        ...
 
     @property
     def clients(self) -> list[ClientId]:
-        """Whose updates they are."""
+        """The client of each slot, oldest first."""
         ...
 
     def add(self, slot: Slot) -> Slot | None:
-        """Take the slot in; return the one that it replaced or pushed out."""
+        """Insert a slot; return the slot that it replaces or evicts, if any."""
         ...
 
 
@@ -40,9 +42,9 @@ class Buffer(Protocol):
 class OneSlotBuffer:
     """The latest update of each of at most `capacity` clients.
 
-    A client already here is replaced where it stands, which does not renew its age: the first to
-    have come is the first to go. Every operation is O(1): a dict keeps a known key in its place
-    and puts a new one last.
+    A client's new update replaces its old one in place, which does not renew the age of the slot:
+    slots are evicted in the order in which their clients entered. Every operation is O(1), because
+    a dict keeps the place of a known key and appends a new one.
     """
 
     capacity: int
@@ -50,13 +52,16 @@ class OneSlotBuffer:
 
     @property
     def slots(self) -> Collection[Slot]:
+        """The slots, oldest first."""
         return self.by_client.values()
 
     @property
     def clients(self) -> list[ClientId]:
+        """The client of each slot, oldest first."""
         return list(self.by_client)
 
     def add(self, slot: Slot) -> Slot | None:
+        """Insert a slot; return the slot that it replaces or evicts, if any."""
         client = slot.update.client
         left = self.by_client.get(client)
         if left is None and len(self.by_client) == self.capacity:
@@ -65,25 +70,28 @@ class OneSlotBuffer:
         return left
 
     def remove(self, client: ClientId) -> Slot:
-        """Take out a client's slot; nobody takes its place."""
+        """Remove a client's slot."""
         return self.by_client.pop(client)
 
 
 @dataclass(eq=False)
 class SlidingWindow:
-    """The last `capacity` updates, whoever sent them: a fast client may hold several slots."""
+    """The last `capacity` updates; a fast client may have several slots."""
 
     capacity: int
     latest: list[Slot] = field(default_factory=list)
 
     @property
     def slots(self) -> Collection[Slot]:
+        """The slots, oldest first."""
         return self.latest
 
     @property
     def clients(self) -> list[ClientId]:
+        """The client of each slot, oldest first."""
         return [slot.update.client for slot in self.latest]
 
     def add(self, slot: Slot) -> Slot | None:
+        """Insert a slot; return the slot that it replaces or evicts, if any."""
         self.latest.append(slot)
         return self.latest.pop(0) if len(self.latest) > self.capacity else None

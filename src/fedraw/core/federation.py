@@ -1,4 +1,4 @@
-"""Who takes part, which labels they hold, and how rare that makes them, as clients come and go."""
+"""The members of a federation, their labels and their rarity scores, as clients come and go."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedraw.errors import BadInput
 
 
 @dataclass(eq=False)
-class Row:
-    """What one client reports: positions of its labels, counts and shares."""
+class MemberLabels:
+    """The labels that one client declares: their columns, counts and shares."""
 
     column: Ints
     count: Ints
@@ -24,11 +24,11 @@ class Row:
 
 @dataclass(eq=False)
 class Federation:
-    """The members of a federation and their rarity.
+    """The members of a federation and their rarity scores.
 
-    A change costs the labels of the client it concerns: coverage is updated at once, and the score
-    of anyone else when it is next asked for. A client that leaves takes its labels out of coverage;
-    its last score stays known, because its update may still lie in a buffer.
+    A change costs O(labels of the client concerned): coverage is updated at once, and the score of
+    another client when it is next needed. When a client leaves, its labels no longer count in
+    coverage, but its last score stays known, because its update may still be in a buffer.
 
     >>> members = Federation.of(LabelTable.from_counts({"a": {"cat": 1}, "b": {"cat": 1}}))
     >>> members.score("a")
@@ -41,13 +41,14 @@ class Federation:
     labels: list[Label]
     coverage: Ints
     members: dict[ClientId, int | None]  # position in the table; None: see `changed`
-    changed: dict[ClientId, Row] = field(default_factory=dict)
+    changed: dict[ClientId, MemberLabels] = field(default_factory=dict)
     departed: dict[ClientId, float] = field(default_factory=dict)
     _scores: dict[ClientId, float] = field(default_factory=dict, init=False, repr=False)
     _column: dict[Label, int] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, table: LabelTable) -> Federation:
+        """A federation of all clients in the table."""
         members = {client: position for position, client in enumerate(table.clients)}
         return cls(table, list(table.labels), table.coverage(), dict(members))
 
@@ -64,20 +65,21 @@ class Federation:
         return len(self.members)
 
     def score(self, client: ClientId) -> float:
-        """S_i of a member, or the last one of a client that has left."""
+        """S_i of a member, or the last score of a client that has left."""
         score = self._scores.get(client)
         if score is None:
             score = self._scores[client] = self._compute(client)
         return score
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """S_i of each: what an arrival asks about a whole buffer."""
+        """S_i of each client; every arrival asks this for the whole buffer."""
         try:
             return list(map(self._scores.__getitem__, clients))
         except KeyError:
             return [self.score(client) for client in clients]
 
     def join(self, client: ClientId, counts: LabelCounts) -> None:
+        """Add a member with the labels that it declares."""
         if client in self:
             raise BadInput(f"client {client!r} is a member already; declare its new counts instead")
         row = self._parse(client, counts)
@@ -85,13 +87,14 @@ class Federation:
         self._insert(client, row)
 
     def declare(self, client: ClientId, counts: LabelCounts) -> None:
-        """Replace what a member has reported."""
+        """Replace the labels that a member declares."""
         self._require(client)
         row = self._parse(client, counts)
         self._cover(self.row(client), -1)
         self._insert(client, row)
 
     def leave(self, client: ClientId) -> None:
+        """Remove a member; its last score stays known."""
         self._require(client)
         last = self.score(client)
         self._cover(self.row(client), -1)
@@ -100,13 +103,13 @@ class Federation:
         self.departed[client] = last
         self._scores = {}
 
-    def _insert(self, client: ClientId, row: Row) -> None:
+    def _insert(self, client: ClientId, row: MemberLabels) -> None:
         self.changed[client] = row
         self.members[client] = None
         self._cover(row, +1)
         self._scores = {}
 
-    def _parse(self, client: ClientId, counts: LabelCounts) -> Row:
+    def _parse(self, client: ClientId, counts: LabelCounts) -> MemberLabels:
         names = list(counts)
         count = whole_counts(
             list(counts.values()), lambda i: f"client {client!r}, label {names[i]!r}"
@@ -116,14 +119,14 @@ class Federation:
         self._add([label for label, n in zip(names, count, strict=True) if n])
         held = [(self._column[label], n) for label, n in zip(names, count, strict=True) if n]
         column, held_count = np.array(sorted(held), np.int64).T
-        return Row(column, held_count, held_count / held_count.sum())
+        return MemberLabels(column, held_count, held_count / held_count.sum())
 
     def new_labels(self, labels: Iterable[Label]) -> list[Label]:
-        """Those that no client has ever held."""
+        """Which of these labels no client has ever held."""
         return [label for label in labels if label not in self._column]
 
     def _add(self, labels: Iterable[Label]) -> None:
-        """Give each label that nobody had before a column of its own."""
+        """Give a column to each label that is new."""
         new = self.new_labels(labels)
         if not new:
             return
@@ -131,16 +134,18 @@ class Federation:
         self.labels.extend(new)
         self.coverage = np.concatenate([self.coverage, np.zeros(len(new), np.int64)])
 
-    def _cover(self, row: Row, change: int) -> None:
+    def _cover(self, row: MemberLabels, change: int) -> None:
         self.coverage[row.column[row.count > 0]] += change
 
-    def row(self, client: ClientId) -> Row:
-        """What a member has reported."""
+    def row(self, client: ClientId) -> MemberLabels:
+        """The labels that a member declares."""
         position = self.members[client]
         if position is None:
             return self.changed[client]
         entries = self.table.row(position)
-        return Row(self.table.column[entries], self.table.count[entries], self.table.share[entries])
+        return MemberLabels(
+            self.table.column[entries], self.table.count[entries], self.table.share[entries]
+        )
 
     def _compute(self, client: ClientId) -> float:
         if client in self.departed:
@@ -152,5 +157,5 @@ class Federation:
     def _require(self, client: ClientId) -> None:
         if client not in self:
             raise BadInput(
-                f"client {client!r} is no member of the federation; it has to join first"
+                f"client {client!r} is not a member of the federation; it has to join first"
             )

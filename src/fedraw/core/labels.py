@@ -14,15 +14,15 @@ import numpy.typing as npt
 from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
 from fedraw.errors import BadInput
 
-# Above this a count is no longer exact as a float, and a share of it means nothing.
+# A larger count is not exact as a float.
 LARGEST_COUNT = 2**53
-LARGEST_TOTAL = 2**62  # sums stay far from the end of 64 bits
+LARGEST_TOTAL = 2**62  # far from the limit of 64 bits
 REMEDY = "a label count is a whole number from 0 on"
 
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """How many training samples of each label each client reports: one sparse row per client.
+    """How many training samples of each label each client declares: one sparse row per client.
 
     Row i is the entries `start[i]:start[i + 1]` of `column` (a position in `labels`), `count` and
     `share`, where share is freq(l, i), the label's share of the client's own samples. A claimed
@@ -42,7 +42,7 @@ class LabelTable:
 
     @classmethod
     def from_counts(cls, counts: Mapping[Any, LabelCounts]) -> LabelTable:
-        """Build from one histogram per client; zero counts are as good as absent ones."""
+        """Build from one histogram per client; a count of zero means the same as none."""
         clients = list(counts)
         labels = list(dict.fromkeys(chain.from_iterable(counts.values())))
         position = {label: column for column, label in enumerate(labels)}
@@ -99,6 +99,7 @@ class LabelTable:
         return {c: dict(entries[own]) for c, own in zip(self.clients, rows, strict=True)}
 
     def row(self, position: int) -> slice:
+        """The entries of the client at this position."""
         return slice(int(self.start[position]), int(self.start[position + 1]))
 
     def row_of_entry(self) -> Ints:
@@ -115,13 +116,13 @@ class LabelTable:
         return np.bincount(held, minlength=len(self.labels))
 
     def fair_shares(self) -> Floats:
-        """Each label's share of all samples: its weight if every sample weighed the same."""
+        """Each label's share of all samples, which is its weight if all samples weigh the same."""
         sums = np.bincount(self.column, weights=self.count, minlength=len(self.labels))
         return np.asarray(sums / self.count.sum(), np.float64)
 
 
 def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int], str]) -> Ints:
-    """Label counts as int64, or an error that names the first one that is no count.
+    """Label counts as int64, or an error that names the first value that is not a count.
 
     >>> whole_counts([2, -1], lambda i: f"row {i}")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Names the slices of a vector: trainable parameters, statistics, the classifier head."""
+"""Where the tensors of a model are in its vector: parameters, statistics, the output layer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a model lies in its vector.
+    """Where each tensor of a model is in its vector.
 
     Trainable parameters come first and statistics (batch norm's running mean and variance) last, so
-    each kind is one slice. Integer counters are no part of a vector: they cannot be averaged.
+    each kind is one slice. Integer counters are not part of the vector, because they cannot be
+    averaged. `head_weight` and `head_bias` are the output layer.
 
     >>> layout = Layout.of([("fc.weight", (3, 2)), ("fc.bias", (3,))], [("bn.mean", (2,))])
     >>> layout.parameters, layout.statistics
@@ -55,13 +56,13 @@ class Layout:
         parameters: Iterable[tuple[str, tuple[int, ...]]],
         statistics: Iterable[tuple[str, tuple[int, ...]]] = (),
     ) -> Layout:
-        """Lay tensors out in the order given; the head is the last matrix and the bias after it."""
+        """Lay out tensors in this order; the head is the last matrix and the bias after it."""
         parameters, statistics = list(parameters), list(statistics)
         named = [*parameters, *statistics]
         names = [name for name, _ in named]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise BadInput(f"tensor {twice!r} stands twice in the layout; names must be unique")
+            raise BadInput(f"tensor {twice!r} is twice in the layout; names must be unique")
         starts = accumulate((math.prod(shape) for _, shape in named), initial=0)
         segments = tuple(
             Segment(name, tuple(shape), start)

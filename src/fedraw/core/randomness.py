@@ -1,4 +1,4 @@
-"""Named random streams: one per purpose, all from one seed."""
+"""Named random streams: one per purpose, all derived from one seed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Purpose = Literal[
     "label noise",
     "drift",
     "privacy",
-]  # a new one comes last: the numbers of the others are part of every result
+]  # add new ones at the end: every result depends on the numbers of the others
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Independent generators that depend on nothing but the seed, the purpose and its indices.
+    """Independent generators that depend only on the seed, the purpose and the indices.
 
-    What one part of a run draws never shifts what another draws, so all methods of one seed meet
-    the same clients at the same times.
+    The draws of one part of a run never shift those of another, so all methods of one seed meet the
+    same clients at the same times.
 
     >>> a, b = Streams(42), Streams(42)
     >>> _ = a.generator("partition").random(1000)
@@ -39,6 +39,7 @@ class Streams:
     seed: int
 
     def generator(self, purpose: Purpose, *indices: int) -> np.random.Generator:
+        """A fresh generator for a purpose, and for a client or a training if indices are given."""
         key = (_NUMBER[purpose], *indices)
         return np.random.Generator(
             np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))

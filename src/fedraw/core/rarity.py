@@ -25,7 +25,7 @@ def rarity_scores(table: LabelTable) -> Floats:
 
 
 def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_]:
-    """Who stands out: the scores above so many times the median.
+    """Which scores are above `times` times the median.
 
     >>> far_above_median(np.array([0.2, 0.2, 0.5]))
     array([False, False,  True])
@@ -34,7 +34,7 @@ def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_
 
 
 def rarest(scores: Floats, most: int | None = None, times: float = 2.0) -> Ints:
-    """The positions of those far above the median, the rarest first.
+    """The positions of the scores far above the median, the highest first, at most `most`.
 
     >>> rarest(np.array([0.1, 0.5, 0.1, 0.1, 0.9]), 1)
     array([4])
@@ -44,7 +44,7 @@ def rarest(scores: Floats, most: int | None = None, times: float = 2.0) -> Ints:
 
 
 def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats:
-    """What these clients weigh where all clients' scores add up to the total: at most the mass.
+    """The weights of these clients if all scores sum to `total`; together at most `mass`.
 
     >>> weights_of_rarest(np.array([0.3, 0.1]), 1.0), weights_of_rarest(np.array([3.0, 1.0]), 5.0)
     (array([0.3, 0.1]), array([0.375, 0.125]))
@@ -55,7 +55,7 @@ def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats
 
 
 def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> Floats:
-    """Score each row `start[i]:start[i + 1]`; a row scores the same alone and among a million."""
+    """Score each row `start[i]:start[i + 1]`; a row's score does not depend on the other rows."""
     return np.add.reduceat(share / coverage[column], start[:-1])
 
 

@@ -20,11 +20,11 @@ LabelCounts = Mapping[Any, int]
 # A model, or a difference of two: one flat float32 array.
 Vector = npt.NDArray[np.float32]
 
-# Arrays that are no models: weights, scores, positions.
+# Arrays of other things than models: weights, scores, positions.
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Times, in whatever unit, with which sums, squares and rates can be computed.
+# The range of times, in any unit, for which sums, squares and rates can be computed.
 SHORTEST_TIME, LONGEST_TIME = 1e-100, 1e100
 
 

@@ -1,4 +1,4 @@
-"""From scores to weights: proportional, with an optional cap; and what staleness takes off."""
+"""Weights from scores, with an optional cap; discounts for staleness."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedraw.errors import BadInput
 Cap = Literal["none", "naive", "water-filling"]
 Staleness = Literal["none", "polynomial", "hinge"]
 
-# A difference this small beside what it was taken from has lost too many digits.
+# A difference that is this small relative to its operands has lost too many digits.
 CANCELLED = 1e-6
 
 
 def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> Floats:
-    """Weights proportional to the scores, summing to one, kept down by the cap.
+    """Weights that are proportional to the scores, sum to one and obey the cap.
 
-    naive:          w' = min(w, c) / Σ min(w, c), which may end above c again
-    water-filling:  w' = min(c, level · S), the level raised until the sum is one
+    naive:          w' = min(w, c) / Σ min(w, c), which may exceed c again
+    water-filling:  w' = min(c, level · S), with the level at which the sum is one
 
     >>> weights([8, 1, 1], "water-filling", 0.5)
     array([0.5 , 0.25, 0.25])
@@ -36,10 +36,10 @@ def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> 
 
 
 def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[float]:
-    """The scores lowered so that plain proportional weights obey the cap.
+    """The scores, lowered so that proportional weights obey the cap.
 
-    Only those above the cap change, so a running weighted sum has few terms to correct. Plain
-    Python: a buffer has tens of slots, for which NumPy's calls would cost more than the arithmetic.
+    Only scores above the cap change, so a running weighted sum has few terms to correct. This is
+    plain Python, because NumPy's overhead exceeds the arithmetic for the tens of slots in a buffer.
     """
     if cap == "none":
         return scores
@@ -50,17 +50,17 @@ def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[
 
 
 def _water_level(scores: Sequence[float], cap_at: float) -> float:
-    """The score that weighs exactly `cap_at` once everything above it is cut down to it.
+    """The score that weighs exactly `cap_at` once all higher scores are lowered to it.
 
-    `rest` is the sum of the scores that are not pinned. It is reduced by each pinned score, and
-    summed anew from the smallest score up once so little is left of it that the subtraction would
-    have cancelled its digits: below a millionth of all scores, where no ordinary score lies.
+    `rest` is the sum of the scores that are not pinned to the level. Each pinned score is
+    subtracted from it. Once `rest` is below a millionth of all scores, the subtraction would cancel
+    its digits, so it is recomputed from the smallest score up.
     """
     rest = total = sum(scores)
     room = 1.0
     ranked = sorted(scores, reverse=True)
     for pinned, score in enumerate(ranked, 1):
-        # With the larger ones pinned at the cap, the others share the room left by their scores.
+        # With the larger scores pinned at the cap, the others share the rest of the weight.
         if score * room <= cap_at * rest:
             break
         rest -= score
@@ -79,7 +79,7 @@ def check_cap(cap: str, cap_at: float, slots: int, name: str = "cap_at") -> None
     if cap == "none":
         return
     if not 0 < cap_at <= 1:
-        raise BadInput(f"{name} = {cap_at:g} is no weight; give a number above 0, at most 1")
+        raise BadInput(f"{name} = {cap_at:g} is not a weight; use a number above 0 and at most 1")
     if cap_at < 1 / slots:
         raise BadInput(
             f"{name} = {cap_at:g} is below 1/{slots}: {slots} weights of at most {cap_at:g} cannot "
@@ -90,7 +90,7 @@ def check_cap(cap: str, cap_at: float, slots: int, name: str = "cap_at") -> None
 def staleness_discount(
     kind: Staleness, versions: int, exponent: float = 0.5, slope: float = 10.0, grace: float = 4.0
 ) -> float:
-    """s(τ): 1, (1 + τ)^-a, or 1 up to b and 1 / (a (τ − b) + 1) after it.
+    """s(τ): 1, (1 + τ)^-a, or 1 up to τ = b and 1 / (a (τ − b) + 1) beyond.
 
     >>> staleness_discount("polynomial", 3)
     0.5

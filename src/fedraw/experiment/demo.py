@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedraw.eventlog.compare import ComparisonRow
 from fedraw.experiment.spec import Spec
+from fedraw.strategies.catalog import CATALOG
 
 SEEDS = (42, 123, 456)
 RARE_LABELS = (8, 9)
-STRATEGIES: tuple[dict[str, Any], ...] = (
-    {"name": "fedavg"},
-    {"name": "qfedavg"},
-    {"name": "fedasync"},
-    {"name": "fedbuff"},
-    {"name": "fedfa"},
-    {"name": "ca2fl"},
-    {"name": "fedraw", "weighting": "uniform"},
-    {"name": "fedraw", "dedup": False},
-    {"name": "fedraw"},
-    {"name": "fedraw-replay"},
-)
 
 
 def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
@@ -33,11 +21,12 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
                 "data": {"name": "digits"},
                 "partition": partition,
                 "speeds": {"kind": "correlated"},
-                "strategy": strategy,
+                "strategy": {"name": method.name},
                 "run": {"events": 3000, "evaluate_every": 150, "seeds": list(seeds)},
             }
         )
-        for strategy in STRATEGIES
+        for method in CATALOG.values()
+        if method.demo
     ]
 
 

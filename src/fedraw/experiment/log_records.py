@@ -23,7 +23,7 @@ from fedraw.eventlog.records import (
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import StrategySpec
 from fedraw.simulation.loop import Step
-from fedraw.strategies.catalog import method_name, name_of, settings_of
+from fedraw.strategies.catalog import CATALOG, log_name
 from fedraw.strategies.protocol import Strategy
 
 
@@ -33,9 +33,7 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
     >>> row_name(StrategySpec("fedraw", {"weighting": "uniform"}))
     'fedraw-dedup-only'
     """
-    if strategy is None:
-        return method_name(spec.name, spec.settings)
-    return method_name(name_of(strategy), settings_of(strategy))
+    return log_name(strategy or CATALOG[spec.name].make(spec.settings))
 
 
 def opening_records(scenario: Scenario) -> Iterator[Record]:

@@ -22,7 +22,7 @@ from fedraw.experiment.training import make_network
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
-from fedraw.strategies.catalog import name_of
+from fedraw.strategies.catalog import spec_name
 from fedraw.strategies.protocol import Declared, Setup, Strategy
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Scenario:
             tables["training"].pop("stem", None)
         if own.strategy is not None:
             settings = spec_settings_of(own.strategy)
-            tables["strategy"] = {"name": name_of(own.strategy), **settings}
+            tables["strategy"] = {"name": spec_name(own.strategy), **settings}
         return tables
 
     def simulation(self, executor: Executor) -> Simulation:

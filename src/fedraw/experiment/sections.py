@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput
 from fedraw.experiment.settings import checked_settings
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
-from fedraw.strategies.catalog import BY_NAME
-
-# Fields of a strategy that come from the model and its training, not from [strategy].
-NOT_SETTINGS = ("classes", "lr")
+from fedraw.strategies.catalog import NOT_IN_SPECS, find_method
 
 # Weights by this name are the published ones in the data root; others are files.
 IMAGENET = "imagenet"
@@ -123,9 +120,9 @@ class StrategySpec:
             raise BadInput(f"[strategy] must be a table of settings, got {table!r}")
         settings = dict(table)
         name = settings.pop("name", "fedraw")
-        if not isinstance(name, str) or name not in BY_NAME:
-            raise BadInput(f"strategy.name = {name!r} is unknown; {nearest(name, BY_NAME)}")
-        return cls(name, checked_settings(BY_NAME[name], settings, "strategy", NOT_SETTINGS))
+        method = find_method(name)
+        checked = checked_settings(method.factory, settings, "strategy", NOT_IN_SPECS)
+        return cls(method.base.name, method.with_preset(checked))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any, TypeGuard, get_args
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.experiment.sections import (
     IMAGENET,
-    NOT_SETTINGS,
     DataSpec,
     DriftSpec,
     FeaturesSpec,
@@ -29,7 +28,7 @@ from fedraw.experiment.sections import (
     TrainingSpec,
 )
 from fedraw.experiment.settings import read_settings, shown, type_hints
-from fedraw.strategies.catalog import BY_NAME, settings_of
+from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, settings_of
 from fedraw.strategies.protocol import Strategy
 
 VERSION = 1
@@ -111,8 +110,7 @@ class Spec:
 
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""
-        strategy: Strategy[Any] = BY_NAME[self.strategy.name](**self.strategy.settings)
-        return strategy
+        return CATALOG[self.strategy.name].make(self.strategy.settings)
 
     def tables(self) -> dict[str, Any]:
         """Nested tables that `read` accepts: all defaults are written out, None is left out."""
@@ -163,7 +161,7 @@ def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in settings_of(strategy).items()
-        if isinstance(value, str | int | float) and name not in NOT_SETTINGS
+        if isinstance(value, str | int | float) and name not in NOT_IN_SPECS
     }
 
 
@@ -214,7 +212,9 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
     _forget_other_model(tables, changes.get("training.model"))
     new_name = changes.get("strategy.name")
     if isinstance(tables.get("strategy"), dict) and isinstance(new_name, str):
-        known = {f.name for f in fields(BY_NAME[new_name])} if new_name in BY_NAME else set()
+        method = CATALOG.get(new_name)
+        known = set() if method is None else {f.name for f in fields(method.factory)}
+        known -= set() if method is None else set(method.preset)
         tables["strategy"] = {k: v for k, v in tables["strategy"].items() if k in known}
     for key, value in changes.items():
         section, name = key.split(".")

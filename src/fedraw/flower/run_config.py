@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedraw.errors import BadInput, nearest
 from fedraw.server.settings import Settings
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import find_method
 
 PREFIX = "fedraw."
 STRATEGY = "strategy."
@@ -45,10 +45,8 @@ def read_strategy(run_config: Mapping[str, Any]) -> Any:
     """
     table = strategy_table(run_config)
     name = table.pop("name", DEFAULT_STRATEGY)
-    if name not in BY_NAME:
-        raise BadInput(f"{PREFIX}{STRATEGY}name = {name!r} is unknown; {nearest(name, BY_NAME)}")
-    kind = BY_NAME[name]
-    return kind(**_checked(kind, table, PREFIX + STRATEGY))
+    method = find_method(name, f"{PREFIX}{STRATEGY}name")
+    return method.make(_checked(method.factory, table, PREFIX + STRATEGY))
 
 
 def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fedraw.strategies.catalog import CATALOG
+
 # After Okabe and Ito, darkened until each has contrast 3 on white and on near-black.
-OWN_COLOUR = {"fedraw": "#d55e00", "fedfa": "#0a78b8"}
+OWN_COLOUR = {m.name: m.colour for m in CATALOG.values() if m.colour is not None}
 COLOURS = ("#009068", "#b8629a", "#a87c00", "#3c94c4", "#808080", "#a2653c", "#7a70cc", "#c83c64")
 DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "sD^vPX<>p"

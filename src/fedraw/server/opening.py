@@ -20,7 +20,7 @@ from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.server.snapshots import tensors_of
 from fedraw.storage.snapshot import can_be_saved
-from fedraw.strategies.catalog import method_name, name_of, settings_of
+from fedraw.strategies.catalog import log_name, settings_of, spec_name
 from fedraw.strategies.protocol import Setup, State, Strategy
 from fedraw.strategies.statistics import with_statistics
 
@@ -49,14 +49,15 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
         )
     now = time.monotonic() if now is None else now
     own = {name: _plain(value) for name, value in settings_of(strategy).items()}
-    kind = name_of(strategy)
     facts = {
-        "name": method_name(kind, own),
+        "name": log_name(strategy),
         "influence": strategy.needs.influence,
         "engine": engine,
     }
     told = {name: _plain(value) for name, value in asdict(settings).items() if value is not None}
-    identity = Identity({"name": kind, **own}, told, tensors_of(layout, dtypes), layout, facts)
+    identity = Identity(
+        {"name": spec_name(strategy), **own}, told, tensors_of(layout, dtypes), layout, facts
+    )
     strategy = with_statistics(strategy, layout)
     state = _kind_of_state(strategy, settings, layout)
     ledger = Ledger(settings.folder, strategy, identity, wall or time.time)

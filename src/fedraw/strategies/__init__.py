@@ -1,1 +1,75 @@
-"""One published method per file, each a value with `start` and `step`."""
+"""Strategies: one published method per file, the protocol they follow, and the catalogue of all.
+
+A strategy of your own needs `Needs`, `Setup`, the events, `Contents`, and usually the helpers
+`check` and `change_members`; see `examples/own_strategy.py`.
+"""
+
+from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.catalog import (
+    CATALOG,
+    Method,
+    find_method,
+    log_name,
+    method_of,
+    settings_of,
+    spec_name,
+)
+from fedraw.strategies.fedasync import FedAsync
+from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Declared,
+    Event,
+    Joined,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    State,
+    Strategy,
+    change_members,
+    check,
+)
+from fedraw.strategies.qfedavg import QFedAvg
+from fedraw.strategies.replay import Replay
+from fedraw.strategies.scoring import LabelEvidence, Scorer, make_scorer
+from fedraw.strategies.statistics import with_statistics
+
+__all__ = [
+    "CA2FL",
+    "CATALOG",
+    "Arrived",
+    "Contents",
+    "Declared",
+    "Event",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedFa",
+    "FedRAW",
+    "Joined",
+    "LabelEvidence",
+    "Left",
+    "Method",
+    "Needs",
+    "QFedAvg",
+    "Receivers",
+    "Replay",
+    "Scorer",
+    "Setup",
+    "State",
+    "Strategy",
+    "change_members",
+    "check",
+    "find_method",
+    "log_name",
+    "make_scorer",
+    "method_of",
+    "settings_of",
+    "spec_name",
+    "with_statistics",
+]

@@ -1,15 +1,15 @@
-"""CA2FL: buffered differences, calibrated by a cache of every client's last one.
+"""CA2FL: buffered differences, calibrated by a cache of every client's last difference.
 
 Wang, Cao, Wu, Chen, Chen: "Tackling the Data Heterogeneity in Asynchronous Federated Learning with
 Cached Update Calibration", ICLR 2024.
 
 After K arrivals   v = h + (1/K) Σ_i (Δ_i − h_i),   w ← w + η v,
-then h_i ← the newest Δ_i of those heard, and h = (1/N) Σ_i h_i over all N clients, of whom those
-never heard count as zero. The h in v is the one of the previous step.
+then h_i ← the newest Δ_i of each client in the buffer, and h = (1/N) Σ_i h_i over all N clients,
+where h_i = 0 for a client without updates. The h in v is that of the previous step.
 
-A client that comes twice in one buffer is measured against its h_i at the start of the round both
-times (`refresh="round-start"`), or the second time against its first difference ("arrival").
-A client that leaves takes its h_i with it; N is the number of members.
+If a client arrives twice in one buffer, both differences are compared with its h_i from the start
+of the round (`refresh="round-start"`), or the second one with the first ("arrival"). The h_i of a
+client that leaves is dropped. N is the number of members.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ class CA2FLState:
 
     @property
     def contents(self) -> Contents:
+        """The clients of this buffer; after the step, with equal weights."""
         count = len(self.clients)
         return Contents(list(self.clients), [1 / count] * count if self.full else [])
 
 
 @dataclass(frozen=True)
 class CA2FL:
+    """CA2FL; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
+
     buffer: int = 10
     server_lr: float = 1.0
     refresh: Literal["round-start", "arrival"] = "round-start"
@@ -71,16 +74,18 @@ class CA2FL:
 
     @property
     def needs(self) -> Needs:
-        # The cached difference of every client is a part of every step.
+        """Differences; the weights in the log come from the cache."""
         return Needs(sends="delta", influence="cache")
 
     def start(self, setup: Setup) -> tuple[CA2FLState, Receivers]:
+        """Start with an empty buffer and an empty cache."""
         residuals, cache_sum = (RunningSum.zeros(setup.model.size) for _ in range(2))
         federation = Federation.of(setup.clients)
         state = CA2FLState(setup.model, 0, federation, residuals, cache_sum)
         return state, setup.clients.clients
 
     def step(self, state: CA2FLState, event: Event) -> tuple[CA2FLState, Receivers]:
+        """Buffer a difference; after K of them, make a calibrated server step."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.federation, event)
             if isinstance(event, Left):
@@ -115,7 +120,7 @@ class CA2FL:
             cached = state.cache.get(client)
             state.cache_sum.add([(1.0, delta)] + ([(-1.0, cached)] if cached is not None else []))
             state.cache[client] = delta
-        if state.version % len(state.cache) == 0:  # now and then anew: rounding errors would stay
+        if state.version % len(state.cache) == 0:  # recomputed, so that rounding errors do not stay
             state.cache_sum.clear()
             state.cache_sum.add([(1.0, delta) for delta in state.cache.values()])
         state.full = True

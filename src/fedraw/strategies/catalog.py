@@ -1,12 +1,17 @@
-"""The methods by name: the only place that lists them, and what logs and tables call them."""
+"""The catalogue: one row per method, from which everything else takes its list of methods.
+
+Specs, logs, the demo, the audit, figures, the server and the documentation read this table. To add
+a method, write its file and add its row; the contract suite then runs over it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
 
 from fedraw.core.layout import Layout
+from fedraw.errors import BadInput, nearest
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
@@ -17,28 +22,238 @@ from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 
-BY_NAME: dict[str, Any] = {
-    "fedavg": FedAvg,
-    "qfedavg": QFedAvg,
-    "fedasync": FedAsync,
-    "fedbuff": FedBuff,
-    "fedfa": FedFa,
-    "ca2fl": CA2FL,
-    "fedraw": FedRAW,
-    "fedraw-replay": Replay,
-}
+# Which updates are in the buffer, and what a slot weighs: the audit's closed forms go by these.
+AuditRule = tuple[
+    Literal["window", "blocks", "dedup"], Literal["uniform", "rarity", "cached", "replay"]
+]
+
+# The standing (see docs/audit.md) at which calibration runs recognized 25 and 75 % of a label.
+# A model that is an average of models forgets an absent label; one that adds updates does not.
+AVERAGING = (0.1, 0.3)
+ADDING = (0.04, 0.13)
+
+# Settings of strategies that a spec does not have, because the data and the training decide them.
+NOT_IN_SPECS = ("classes", "lr")
 
 
-def name_of(strategy: Strategy[Any]) -> str:
-    """The name of a strategy in the table above; of a user's own, that of its class."""
-    known = {kind: name for name, kind in BY_NAME.items()}
-    return known.get(type(strategy), type(strategy).__name__.lower())
+@dataclass(frozen=True)
+class Method:
+    """One method, or one ablation of a method.
+
+    Attributes:
+        name: The name in specs, logs, tables, audit and server.
+        title: The name in running text and in figures.
+        factory: The class of the strategy, a frozen dataclass whose fields are the settings.
+        reference: The publication.
+        summary: What the method does, in one phrase that continues "This method …".
+        preset: The settings that make an ablation out of its factory; empty for a method.
+        demo: Whether the demo runs it.
+        audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
+        thresholds: The standings below which the audit calls a label lost, and at risk.
+        colour: The method's own colour in figures; other methods share a palette.
+
+    """
+
+    name: str
+    title: str
+    factory: type[Any]
+    reference: str
+    summary: str
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    demo: bool = True
+    audit_rule: AuditRule | None = None
+    thresholds: tuple[float, float] | None = None
+    colour: str | None = None
+
+    @property
+    def is_ablation(self) -> bool:
+        """Whether another row has the same factory without a preset."""
+        return bool(self.preset)
+
+    @property
+    def base(self) -> Method:
+        """The method of which this is an ablation, or the method itself."""
+        rows = (m for m in CATALOG.values() if m.factory is self.factory and not m.is_ablation)
+        return next(rows)
+
+    def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
+        """The strategy with these settings; the others have their defaults.
+
+        >>> CATALOG["fedraw-dedup-only"].make({"buffer": 5}).weighting
+        'uniform'
+        """
+        strategy: Strategy[Any] = self.factory(**self.with_preset(settings or {}))
+        return strategy
+
+    def with_preset(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings together with those of the ablation, which they must not contradict."""
+        for key, value in self.preset.items():
+            if settings.get(key, value) != value:
+                raise BadInput(
+                    f"strategy.{key} = {settings[key]!r} contradicts strategy.name = "
+                    f"{self.name!r}, which means {key} = {value!r}; leave one of them out"
+                )
+        return {**self.preset, **settings}
+
+
+_FEDRAW = (
+    'Bajpai, Saxena, Lalanda, Vega: "FedRAW: Preserving Rare-Label Influence in Asynchronous '
+    'Federated Learning"'
+)
+
+_ROWS = (
+    Method(
+        "fedavg",
+        "FedAvg",
+        FedAvg,
+        'McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized '
+        'Data", AISTATS 2017',
+        "waits for all clients and averages their models by sample counts",
+    ),
+    Method(
+        "qfedavg",
+        "q-FedAvg",
+        QFedAvg,
+        'Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020',
+        "waits for all clients and weights those with a higher loss more",
+    ),
+    Method(
+        "fedasync",
+        "FedAsync",
+        FedAsync,
+        'Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019',
+        "mixes every update into the model at once, stale ones with less weight",
+    ),
+    Method(
+        "fedbuff",
+        "FedBuff",
+        FedBuff,
+        'Nguyen et al.: "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022',
+        "waits for K updates, adds their mean to the model and clears the buffer",
+        audit_rule=("blocks", "uniform"),
+        thresholds=ADDING,
+    ),
+    Method(
+        "fedfa",
+        "FedFa",
+        FedFa,
+        'Xu et al.: "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", '
+        "IJCAI 2024",
+        "averages the last K updates, whoever sent them, so fast clients fill the buffer",
+        audit_rule=("window", "uniform"),
+        thresholds=AVERAGING,
+        colour="#0a78b8",
+    ),
+    Method(
+        "ca2fl",
+        "CA2FL",
+        CA2FL,
+        'Wang et al.: "Tackling the Data Heterogeneity in Asynchronous Federated Learning with '
+        'Cached Update Calibration", ICLR 2024',
+        "remembers the latest update of every client, so that all clients weigh the same; it "
+        "stores one model per client",
+        audit_rule=("blocks", "cached"),
+        thresholds=ADDING,
+    ),
+    Method(
+        "fedraw-dedup-only",
+        "FedRAW, one slot only",
+        FedRAW,
+        _FEDRAW,
+        "keeps one update per client in its buffer and weights all clients alike",
+        preset={"weighting": "uniform"},
+        audit_rule=("dedup", "uniform"),
+        thresholds=AVERAGING,
+    ),
+    Method(
+        "fedraw-weight-only",
+        "FedRAW, weights only",
+        FedRAW,
+        _FEDRAW,
+        "averages the last K updates, weighted by how rare the clients' labels are",
+        preset={"dedup": False},
+        audit_rule=("window", "rarity"),
+        thresholds=AVERAGING,
+    ),
+    Method(
+        "fedraw-neither",
+        "FedRAW, neither slots nor weights",
+        FedRAW,
+        _FEDRAW,
+        "averages the last K updates, which is FedFa",
+        preset={"dedup": False, "weighting": "uniform"},
+        demo=False,
+    ),
+    Method(
+        "fedraw",
+        "FedRAW",
+        FedRAW,
+        _FEDRAW,
+        "keeps one update per client in its buffer and weights it by how rare the client's labels "
+        "are",
+        audit_rule=("dedup", "rarity"),
+        thresholds=AVERAGING,
+        colour="#d55e00",
+    ),
+    Method(
+        "fedraw-replay",
+        "Replay",
+        Replay,
+        "beyond the paper; see docs/beyond.md",
+        "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
+        "extent that other updates have undone it; it stores at most K updates",
+        audit_rule=("blocks", "replay"),
+        thresholds=ADDING,
+    ),
+)
+
+CATALOG: dict[str, Method] = {method.name: method for method in _ROWS}
+
+
+def find_method(name: object, key: str = "strategy.name") -> Method:
+    """The method of this name; `key` is what the message calls the setting if there is none."""
+    if not isinstance(name, str) or name not in CATALOG:
+        raise BadInput(f"{key} = {name!r} is unknown; {nearest(name, CATALOG)}")
+    return CATALOG[name]
+
+
+def method_of(strategy: Strategy[Any]) -> Method | None:
+    """The row of a strategy, an ablation's if the settings are its preset; None if it has no row.
+
+    >>> method_of(FedRAW(weighting="uniform")).name
+    'fedraw-dedup-only'
+    """
+    settings = settings_of(strategy)
+    rows = [
+        method
+        for method in CATALOG.values()
+        if method.factory is type(strategy) and method.preset.items() <= settings.items()
+    ]
+    return max(rows, key=lambda method: len(method.preset), default=None)
+
+
+def log_name(strategy: Strategy[Any]) -> str:
+    """What logs and tables call a strategy; a strategy without a row is called by its class.
+
+    >>> log_name(FedRAW(dedup=False)), log_name(FedFa(buffer=4))
+    ('fedraw-weight-only', 'fedfa')
+    """
+    method = method_of(strategy)
+    return type(strategy).__name__.lower() if method is None else method.name
+
+
+def spec_name(strategy: Strategy[Any]) -> str:
+    """The name under which a spec lists a strategy with all of its settings.
+
+    >>> spec_name(FedRAW(dedup=False))
+    'fedraw'
+    """
+    method = method_of(strategy)
+    return type(strategy).__name__.lower() if method is None else method.base.name
 
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    """The settings by which a strategy is recorded.
-
-    The model's layout is not a setting, and settings without a value are left out.
+    """The settings by which a strategy is recorded; those without a value are left out.
 
     >>> settings_of(FedFa(buffer=4))
     {'buffer': 4}
@@ -51,17 +266,3 @@ def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
         for name, value in values.items()
         if not (value is None or isinstance(value, Layout))
     }
-
-
-def method_name(name: str, settings: Mapping[str, Any]) -> str:
-    """What tables and logs call a method: FedRAW's ablations have names of their own.
-
-    >>> method_name("fedraw", {"weighting": "uniform"})
-    'fedraw-dedup-only'
-    """
-    if name != "fedraw":
-        return name
-    rarity = settings.get("weighting", "rarity") == "rarity"
-    if settings.get("dedup", True):
-        return "fedraw" if rarity else "fedraw-dedup-only"
-    return "fedraw-weight-only" if rarity else "fedraw-neither"

@@ -1,11 +1,11 @@
-"""FedAsync: every arrival is mixed into the model at once, the staler the less.
+"""FedAsync: every arrival is mixed into the model at once, a stale one with less weight.
 
 Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019.
 
 On the arrival of w_i with staleness τ in versions   w ← (1 − α_t) w + α_t w_i,   α_t = α s(τ),
-s(τ) = 1, (1 + τ)^-a, or 1 up to b and 1 / (a (τ − b) + 1) after it. The client's loss has the
-proximal term (ρ/2) ||x − x_start||². In the paper ρ is above 0. Here ρ is the setting `proximal`,
-which is 0 by default, so that all methods train with the same local loss.
+s(τ) = 1, (1 + τ)^-a, or 1 up to τ = b and 1 / (a (τ − b) + 1) beyond. The client's loss has the
+proximal term (ρ/2) ||x − x_start||². The paper has ρ > 0. Here ρ is the setting `proximal`, by
+default 0, so that all methods train with the same local loss.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class FedAsyncState:
+    """The model and the client whose update was mixed in last."""
+
     model: Vector
     version: int
     federation: Federation
@@ -41,11 +43,14 @@ class FedAsyncState:
 
     @property
     def contents(self) -> Contents:
+        """The client whose update came last."""
         return Contents() if self.latest is None else Contents([self.latest], [1.0])
 
 
 @dataclass(frozen=True)
 class FedAsync:
+    """FedAsync with mixing rate `alpha` and one of three staleness functions."""
+
     alpha: float = 0.6
     staleness: Staleness = "polynomial"
     exponent: float = 0.5
@@ -63,13 +68,16 @@ class FedAsync:
 
     @property
     def needs(self) -> Needs:
+        """Models, trained with the proximal term."""
         return Needs(proximal=self.proximal)
 
     def start(self, setup: Setup) -> tuple[FedAsyncState, Receivers]:
+        """Start with the initial model."""
         state = FedAsyncState(setup.model, 0, Federation.of(setup.clients))
         return state, setup.clients.clients
 
     def step(self, state: FedAsyncState, event: Event) -> tuple[FedAsyncState, Receivers]:
+        """Mix an update into the model, discounted by its staleness."""
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         update = event.update

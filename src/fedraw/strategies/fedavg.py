@@ -1,9 +1,11 @@
-"""FedAvg: everyone trains, then one mean weighted by sample counts.
+"""FedAvg: all clients train, then the server averages their models by sample counts.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of Deep Networks
 from Decentralized Data", AISTATS 2017.
 
-When all n clients of a round are in   w ← Σ_k (n_k / Σ n) w_k.   `weighting="uniform"` has 1/n.
+When all n clients of a round have arrived   w ← Σ_k (n_k / Σ n) w_k.
+
+`weighting="uniform"` replaces n_k / Σ n by 1/n.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from fedraw.strategies.rounds import Round, step_in_rounds
 
 @dataclass(eq=False)
 class FedAvgState:
+    """The current round and the weighted sum of its models."""
+
     model: Vector
     version: int
     federation: Federation
@@ -31,11 +35,14 @@ class FedAvgState:
 
     @property
     def contents(self) -> Contents:
+        """The round that the last event closed, if it closed one."""
         return Contents() if self.closed is None else self.closed.contents
 
 
 @dataclass(frozen=True)
 class FedAvg:
+    """FedAvg with all clients in every round, weighted by sample counts or uniformly."""
+
     weighting: Literal["samples", "uniform"] = "samples"
 
     def __post_init__(self) -> None:
@@ -43,15 +50,18 @@ class FedAvg:
 
     @property
     def needs(self) -> Needs:
+        """Models, nothing else."""
         return Needs()
 
     def start(self, setup: Setup) -> tuple[FedAvgState, Receivers]:
+        """Start the first round with all clients."""
         federation = Federation.of(setup.clients)
         empty = RunningSum.zeros(setup.model.size)
         state = FedAvgState(setup.model, 0, federation, Round.of(federation), empty)
         return state, setup.clients.clients
 
     def step(self, state: FedAvgState, event: Event) -> tuple[FedAvgState, Receivers]:
+        """Add a model to the round; average when the round is complete."""
         return step_in_rounds(state, event, self._take_in, self._aggregate)
 
     def _take_in(self, state: FedAvgState, update: Update) -> float:

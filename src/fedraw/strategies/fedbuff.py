@@ -1,4 +1,4 @@
-"""FedBuff: K differences, one averaged server step, an empty buffer.
+"""FedBuff: the server waits for K differences, adds their mean to the model and starts afresh.
 
 Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: "Federated Learning with Buffered
 Asynchronous Aggregation", AISTATS 2022.
@@ -6,9 +6,9 @@ Asynchronous Aggregation", AISTATS 2022.
 After K arrivals   w ← w + η (1/K) Σ_i s(τ_i) Δ_i,   Δ_i relative to the model client i started
 from, s(τ) = 1 or (1 + τ)^-a with τ in versions. A partial last buffer is never applied.
 
-`unique=True` keeps the latest difference of a client that comes again before the buffer is full.
-If clients have left and fewer than K members remain, the buffer is then full with as many
-differences as there are members, and the mean is over those.
+With `unique=True`, a client that arrives again before the buffer is full replaces its earlier
+difference. If clients have left and fewer than K members remain, the buffer is then full with one
+difference from each member, and the mean is over these.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class FedBuffState:
-    """The sums over the arrivals so far; who they came from, and with which discount."""
+    """The sum over this buffer's arrivals, their clients and their staleness discounts."""
 
     model: Vector
     version: int
@@ -49,17 +49,20 @@ class FedBuffState:
     sum: RunningSum
     clients: list[ClientId] = field(default_factory=list)
     discounts: list[float] = field(default_factory=list)
-    latest: dict[ClientId, Slot] = field(default_factory=dict)  # only where `unique` asks for it
+    latest: dict[ClientId, Slot] = field(default_factory=dict)  # only with `unique`
     full: bool = False
 
     @property
     def contents(self) -> Contents:
+        """The clients of this buffer; after the step, with their discounts as weights."""
         total = sum(self.discounts)
         return Contents(list(self.clients), [s / total for s in self.discounts if self.full])
 
 
 @dataclass(frozen=True)
 class FedBuff:
+    """FedBuff; `server_lr` is η, and `staleness` and `exponent` choose s(τ)."""
+
     buffer: int = 10
     server_lr: float = 1.0
     staleness: Literal["none", "polynomial"] = "none"
@@ -74,10 +77,12 @@ class FedBuff:
 
     @property
     def needs(self) -> Needs:
+        """Differences; with `unique` at least as many clients as slots."""
         min_clients = self.buffer if self.unique else 1
         return Needs(sends="delta", min_clients=min_clients, latest_only=self.unique)
 
     def start(self, setup: Setup) -> tuple[FedBuffState, Receivers]:
+        """Start with an empty buffer."""
         clients = setup.clients
         if self.unique and self.buffer > len(clients):
             raise BadInput(
@@ -88,6 +93,7 @@ class FedBuff:
         return FedBuffState(setup.model, 0, Federation.of(clients), empty), clients.clients
 
     def step(self, state: FedBuffState, event: Event) -> tuple[FedBuffState, Receivers]:
+        """Buffer a difference; after K of them, add their mean to the model."""
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)

@@ -3,9 +3,9 @@
 Xu, Zhang, Di, Liu, Alharthi, Cao: "FedFa: A Fully Asynchronous Training Paradigm for Federated
 Learning", IJCAI 2024 (the form in which clients send models).
 
-From the K-th arrival on, each sets   w ← (1/K) Σ_{j in window} w_j.
+From the K-th arrival on, every arrival sets   w ← (1/K) Σ_{j in window} w_j.
 
-A client may hold several slots; there is no staleness weight and no server rate.
+A client may hold several slots. There is no staleness weight and no server rate.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class FedFaState:
+    """The window and the running sum of its models."""
+
     model: Vector
     version: int
     federation: Federation
@@ -40,6 +42,7 @@ class FedFaState:
 
     @property
     def contents(self) -> Contents:
+        """The clients in the window; once it is full, with equal weights."""
         clients = self.window.clients
         full = len(clients) == self.window.capacity
         return Contents(clients, [1 / len(clients)] * len(clients) if full else [])
@@ -47,6 +50,8 @@ class FedFaState:
 
 @dataclass(frozen=True)
 class FedFa:
+    """FedFa with a window of `buffer` models."""
+
     buffer: int = 10
 
     def __post_init__(self) -> None:
@@ -54,14 +59,17 @@ class FedFa:
 
     @property
     def needs(self) -> Needs:
+        """Models, nothing else."""
         return Needs()
 
     def start(self, setup: Setup) -> tuple[FedFaState, Receivers]:
+        """Start with an empty window."""
         window, empty = SlidingWindow(self.buffer), RunningSum.zeros(setup.model.size)
         state = FedFaState(setup.model, 0, Federation.of(setup.clients), window, empty)
         return state, setup.clients.clients
 
     def step(self, state: FedFaState, event: Event) -> tuple[FedFaState, Receivers]:
+        """Move the window on; once it is full, average it."""
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)

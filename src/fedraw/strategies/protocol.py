@@ -143,39 +143,52 @@ class Contents(NamedTuple):
 
 
 class State(Protocol):
-    """What the drivers read from every strategy's state; the rest of it is the strategy's own.
-
-    The version counts how often the model has changed.
-    """
+    """What the drivers read from every strategy's state; the rest of it is the strategy's own."""
 
     @property
-    def model(self) -> Vector: ...
+    def model(self) -> Vector:
+        """The current global model."""
+        ...
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """How often the model has changed."""
+        ...
 
     @property
-    def federation(self) -> Federation: ...
+    def federation(self) -> Federation:
+        """The members and their declared labels."""
+        ...
 
     @property
-    def contents(self) -> Contents: ...
+    def contents(self) -> Contents:
+        """The clients in the buffer, and their weights if the last event aggregated."""
+        ...
 
 
 class ScoringState(State, Protocol):
     """The state of a strategy whose `needs.label_evidence` is "checked" or "inferred"."""
 
     @property
-    def scorer(self) -> Scorer: ...
+    def scorer(self) -> Scorer:
+        """Knows the members and their scores."""
+        ...
 
 
 class Members(Protocol):
     """What can follow joins and leaves: a federation, or a scorer."""
 
-    def join(self, client: ClientId, counts: LabelCounts) -> None: ...
+    def join(self, client: ClientId, counts: LabelCounts) -> None:
+        """Add a member with the labels that it declares."""
+        ...
 
-    def leave(self, client: ClientId) -> None: ...
+    def leave(self, client: ClientId) -> None:
+        """Remove a member."""
+        ...
 
-    def declare(self, client: ClientId, counts: LabelCounts) -> None: ...
+    def declare(self, client: ClientId, counts: LabelCounts) -> None:
+        """Replace the labels that a member declares."""
+        ...
 
 
 S = TypeVar("S", bound=State)

@@ -1,4 +1,4 @@
-"""q-FedAvg: a round in which clients with a higher loss pull harder.
+"""q-FedAvg: a synchronous round in which clients with a higher loss weigh more.
 
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020.
 
@@ -7,9 +7,9 @@ With L = 1/lr of the local training and F_k client k's mean loss at the global w
     w ← w − Σ_k Δ_k / Σ_k h_k,   Δ_k = F_k^q L (w − w_k),
                                  h_k = q F_k^(q−1) ||L (w − w_k)||² + L F_k^q.
 
-All clients take part and the sums are unweighted, as the authors' code has it once clients are
-sampled by size; `p="samples"` multiplies each term by n_k. q = 0 is the uniform mean. Batch-norm
-statistics are averaged as in FedAvg: through this formula they would hardly move.
+All clients take part and the sums are unweighted, as in the authors' code, which samples clients by
+size. `p="samples"` multiplies each term by n_k. q = 0 gives the uniform mean. Batch-norm statistics
+are averaged as in FedAvg, because this formula would hardly move them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup
 from fedraw.strategies.rounds import Round, step_in_rounds
 
-# Keeps a power of the loss finite for a client that fits its data perfectly.
+# Added to every loss: keeps its powers finite for a client that fits its data perfectly.
 TINY_LOSS = 1e-10
 
 
@@ -47,11 +47,14 @@ class QFedAvgState:
 
     @property
     def contents(self) -> Contents:
+        """The round that the last event closed, if it closed one."""
         return Contents() if self.closed is None else self.closed.contents
 
 
 @dataclass(frozen=True)
 class QFedAvg:
+    """q-FedAvg; `lr` is the local learning rate 1/L, and `p` weights the terms of the sums."""
+
     lr: float | None = None  # of the local training; None: what the driver says
     q: float = 5.0
     p: Literal["uniform", "samples"] = "uniform"
@@ -64,9 +67,11 @@ class QFedAvg:
 
     @property
     def needs(self) -> Needs:
+        """Models and losses; the library averages statistics as FedAvg does."""
         return Needs(loss=True, statistics="samples")
 
     def start(self, setup: Setup) -> tuple[QFedAvgState, Receivers]:
+        """Start the first round with all clients."""
         lr = setup.local_lr if self.lr is None else self.lr
         if lr is None:
             raise BadInput(
@@ -79,6 +84,7 @@ class QFedAvg:
         return state, setup.clients.clients
 
     def step(self, state: QFedAvgState, event: Event) -> tuple[QFedAvgState, Receivers]:
+        """Add a model to the round; make the q-fair step when it is complete."""
         return step_in_rounds(state, event, self._take_in, self._aggregate, needs_loss=True)
 
     def _take_in(self, state: QFedAvgState, update: Update) -> float:

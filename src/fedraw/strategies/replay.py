@@ -93,6 +93,8 @@ class ReplayState:
 
 @dataclass(frozen=True)
 class Replay:
+    """Residual replay; `server_lr` is η, `classes` as in FedRAW."""
+
     buffer: int = 10
     threshold: float = 2.0  # a client with more than this many times the median score is rare
     mass: float = 0.5  # the largest total weight of all rare clients
@@ -112,15 +114,18 @@ class Replay:
 
     @property
     def needs(self) -> Needs:
+        """Differences."""
         return Needs(sends="delta", label_evidence=self.labels)
 
     def start(self, setup: Setup) -> tuple[ReplayState, Receivers]:
+        """Choose the rare clients; nothing is kept yet."""
         scorer = make_scorer(self.labels, setup, self.classes, sends_delta=True)
         state = ReplayState(setup.model, 0, scorer, RunningSum.zeros(setup.model.size))
         self._find_rare(state)
         return state, setup.clients.clients
 
     def step(self, state: ReplayState, event: Event) -> tuple[ReplayState, Receivers]:
+        """Keep or sum a difference; after K of them, make a step and track the progress."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.scorer, event)
             self._find_rare(state)
@@ -195,7 +200,7 @@ class Replay:
         return state.sum.add([(force * divisor, h) for force, h in forces], divisor=divisor)
 
     def _force(self, state: ReplayState, client: ClientId) -> float:
-        """How much of h_r is applied now."""
+        """The coefficient of h_r in this step."""
         force = state.rare[client] * max(0.0, 1 - state.kept[client].progress)
         members = state.federation
         return max(self.floor / len(members), force) if client in members else force

@@ -1,6 +1,7 @@
-"""What FedAvg and q-FedAvg share: the round, which is everyone who is a member when it begins.
+"""Synchronous rounds, for FedAvg and q-FedAvg.
 
-A newcomer waits for the next round; a client that leaves frees the round that waits for it.
+A round has all clients that are members when it begins. A newcomer waits for the next round. The
+round does not wait for a client that has left.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class Round:
-    """Whom the server still waits for, who has sent, and with which weight."""
+    """The clients that are still awaited, those that have arrived, and their weights."""
 
-    awaited: dict[ClientId, None]  # a dict for its order: a set of strings has another every run
+    awaited: dict[ClientId, None]  # a dict, because the order of a set of strings varies by run
     clients: list[ClientId] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, federation: Federation) -> Round:
+        """A round with all members."""
         return cls(dict.fromkeys(federation))
 
     @property
     def contents(self) -> Contents:
+        """The clients that have arrived, with their weights."""
         total = sum(self.weights)
         return Contents(list(self.clients), [weight / total for weight in self.weights])
 
 
 class RoundState(Protocol):
+    """What `step_in_rounds` needs of a method's state."""
+
     model: Vector
     version: int
     federation: Federation
@@ -64,9 +69,10 @@ def step_in_rounds(
     aggregate: Callable[[R], Vector],
     needs_loss: bool = False,
 ) -> tuple[R, Receivers]:
-    """Wait until the round is in, then aggregate and hand the model to everyone.
+    """Wait until the round is complete, then aggregate and hand the model to all members.
 
-    `take_in` adds an update to the state's sums and returns its weight.
+    `take_in` adds an update to the state's sums and returns its weight. `aggregate` returns the new
+    model and clears the sums.
     """
     if isinstance(event, Arrived):
         update = event.update

@@ -14,7 +14,7 @@ from fedraw.core.weighting import weights
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
 from fedraw.storage.snapshot import Arrays, pack
-from fedraw.strategies.catalog import BY_NAME
+from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.protocol import Arrived, Setup
 
 _SLOTS = 5
@@ -52,7 +52,7 @@ def model_copies(strategy: str, clients: int, buffer: int = 10) -> float:
     >>> model_copies("fedraw", clients=30), model_copies("fedraw", clients=60)
     (13.0, 13.0)
     """
-    method = BY_NAME[strategy](buffer=buffer)
+    method = CATALOG[strategy].make({"buffer": buffer})
     table = LabelTable.from_counts({f"client {i}": {"label": 1} for i in range(clients)})
     model = np.zeros(_PARAMETERS, np.float32)
     state, _ = method.start(Setup(model, table))

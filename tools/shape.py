@@ -76,6 +76,20 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def code_lines(source: Source) -> int:
+    """Lines that are neither blank nor comments nor docstrings."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    prose: set[int] = set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            prose.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return sum(
+        number not in prose and bool(line.strip()) and not line.lstrip().startswith("#")
+        for number, line in enumerate(source.text.splitlines(), start=1)
+    )
+
+
 def single_importers(library: list[Source]) -> list[str]:
     """Modules that exactly one other module of the library imports."""
     names = {module_name(source.path) for source in library}
@@ -309,6 +323,7 @@ def measure(details: dict[str, list[str]]) -> dict[str, float]:
     return {
         "library files": len(library),
         "library lines": lines["library"],
+        "library lines of code": sum(map(code_lines, library)),
         "studies files": len(studies),
         "library and studies lines": lines["library"] + lines["studies"],
         "test lines": lines["tests"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,19 +11,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedraw.auditing.event_lines import is_event_log, open_event_log
 from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import Chain
+from fedraw.eventlog.records import ArrivalRecord
 from fedraw.storage.tables import (
+    Row,
     TableFile,
     UnreadableCell,
+    head,
+    open_bytes,
     open_table,
     parse_number,
     parse_seconds,
     quoted,
+    read_errors,
     require_file,
+    require_text,
 )
 
 # Seconds since 1970 reach this in the year 5138; milliseconds did in 1973.
@@ -46,7 +52,7 @@ class MeanTimes:
 def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
     """Read a table with the columns client,seconds or client,timestamp, or an events.jsonl."""
     require_file(path)
-    file = open_event_log(path) if is_event_log(path) else open_table(path)
+    file = _open_event_log(path) if _is_event_log(path) else open_table(path)
     if "seconds" in file.header and "timestamp" in file.header:
         raise BadInput(f"{path}: has both columns 'seconds' and 'timestamp'; remove one of them")
     if "timestamp" in file.header:
@@ -98,6 +104,32 @@ class Timestamps:
             return "zone", moment.timestamp()
         # Only differences count, and the computer's own zone must not change them.
         return "local", moment.replace(tzinfo=UTC).timestamp()
+
+
+def _is_event_log(path: Path) -> bool:
+    """Whether the file is an event log, by its name or its first bytes."""
+    return path.suffix == ".jsonl" or head(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+
+
+def _open_event_log(path: Path) -> TableFile:
+    """Open an event log as a table of clients and timestamps."""
+    require_text(path)
+    return TableFile(
+        path,
+        ("client", "timestamp"),
+        "line",
+        rows=lambda: _log_rows(path),
+        batches=lambda: iter(()),
+    )
+
+
+def _log_rows(path: Path) -> Iterator[Row]:
+    chain = Chain()
+    with read_errors(path), open_bytes(path) as file:
+        for number, line in enumerate(file, start=1):
+            record = chain.decode(line, path)
+            if isinstance(record, ArrivalRecord):
+                yield number, (str(record.client), repr(record.time))
 
 
 class _Measurements(NamedTuple):

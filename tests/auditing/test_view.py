@@ -1,0 +1,73 @@
+"""The terminal, the page and the JSON document show the same view."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from fedraw.auditing.audit import audit
+from fedraw.auditing.json_document import json_document
+from fedraw.auditing.methods import METHODS, title
+from fedraw.auditing.page import render_page
+from fedraw.auditing.terminal import terminal_parts
+from fedraw.auditing.view import AuditView
+from fedraw.auditing.words import plain_text, standing_percent, standing_text
+
+COUNTS = {f"site {i}": {"benign": 60 + i, "malign": 30 + i} for i in range(11)}
+COUNTS["clinic"] = {"benign": 40, "odd": 25}
+SECONDS = dict.fromkeys(COUNTS, 1.0) | {"clinic": 6.0}
+
+
+@pytest.fixture(scope="module")
+def view() -> AuditView:
+    return AuditView(audit(COUNTS, SECONDS), "times.csv", ("a note",), "a federation")
+
+
+@pytest.fixture(scope="module")
+def terminal(view: AuditView) -> str:
+    console = Console(file=io.StringIO(), width=1000, color_system=None)
+    for part in terminal_parts(view):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_headline_recommendation_and_notes_are_the_same_everywhere(
+    view: AuditView, terminal: str
+) -> None:
+    page, document = render_page(view), json.loads("".join(json_document(view)))
+    assert view.headline == document["headline"] == "1 of 3 labels is about to be lost"
+    assert document["recommendation"]["reason"] == view.recommendation.reason
+    for words in (view.headline, view.replay, view.staleness, *view.notes):
+        assert words in terminal
+        assert words.replace("'", "&#x27;") in page
+    assert plain_text(view.lead) in terminal
+    assert str(view.recommendation) in terminal
+
+
+def test_verdicts_are_the_same_everywhere(view: AuditView, terminal: str) -> None:
+    page, document = render_page(view), json.loads("".join(json_document(view)))
+    for row, entry in zip(view.labels, document["labels"], strict=True):
+        assert entry["verdict"] == row.verdict
+        assert any(str(row.label) in line and row.verdict in line for line in terminal.splitlines())
+        assert f'<td class="words">{row.verdict}</td>' in page
+        for method in METHODS:
+            found = row.methods[method]
+            assert entry["verdicts"][method] == found.verdict
+            assert f"<b>{standing_percent(found.standing, method)}</b>" in page
+
+
+def test_the_grid_is_the_same_everywhere(view: AuditView, terminal: str) -> None:
+    page, document = render_page(view), json.loads("".join(json_document(view)))
+    lines = {line.split("  ")[0].strip(): line for line in terminal.splitlines() if line}
+    for cell, entry in zip(view.settings, document["what_if"], strict=True):
+        assert (entry["worst_standing"], entry["verdict"]) == (cell.standing, cell.verdict)
+        mark = "*" if cell.recommended else ""
+        words = f"{standing_text(cell.standing, cell.method)}{mark} {cell.verdict}"
+        assert words in terminal
+        assert standing_percent(cell.standing, cell.method) in page
+    assert sum(cell.recommended for cell in view.settings) == 1
+    assert {title(cell.method, cell.cap) for cell in view.settings} <= set(lines)

@@ -107,9 +107,9 @@ def test_a_folder_without_logs_is_named(copy: Path) -> None:
 
 def test_a_run_of_another_version_is_named(copy: Path) -> None:
     log = copy / "fedraw/seed-1/events.jsonl"
-    log.write_text(log.read_text().replace('"format":2', '"format":7', 1))
+    log.write_text(log.read_text().replace('"format":3', '"format":7', 1))
     message = refused("fedraw", "fedfa", cwd=copy)
-    assert "fedraw/seed-1/events.jsonl has format 7, and this fedraw reads format 2" in message
+    assert "fedraw/seed-1/events.jsonl has format 7, and this fedraw reads format 3" in message
 
 
 def test_runs_on_other_data_are_named_with_their_fingerprints(copy: Path) -> None:

@@ -18,7 +18,6 @@ from fedraw_studies.rules import (
     inside,
     ordered,
     rank_correlation,
-    t_quantile,
     together,
     wider,
 )
@@ -30,14 +29,6 @@ some = st.lists(numbers, min_size=1, max_size=6)
 
 
 # From any printed table of Student's t, 95 % two-sided.
-@pytest.mark.parametrize(
-    ("df", "quantile"),
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423)],
-)
-def test_quantiles_are_those_of_the_tables(df: int, quantile: float) -> None:
-    assert t_quantile(df) == pytest.approx(quantile, abs=5e-5)
-
-
 def test_the_interval_of_five_seeds() -> None:
     # Mean 3, sample sd sqrt(2.5), standard error sqrt(0.5): 3 ± 2.7764 · 0.70711.
     assert MeanInterval.of([1, 2, 3, 4, 5]) == pytest.approx((3, 1.03676, 4.96324), abs=1e-4)

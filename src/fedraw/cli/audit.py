@@ -20,6 +20,7 @@ from fedraw.auditing.terminal import terminal_parts
 from fedraw.auditing.times import MeanTimes, read_times
 from fedraw.auditing.view import AuditView
 from fedraw.cli import console
+from fedraw.core.text import several
 from fedraw.errors import BadInput
 
 BUFFER = 10
@@ -150,8 +151,7 @@ def _judge(found: Audit, fail_on: FailOn, methods: Sequence[str]) -> None:
     endangered = found.endangered(REJECTED[fail_on], methods)
     if not endangered:
         return
-    named = [f"{label} under {title(method)}" for method, label in endangered[:10]]
-    more = f" and {len(endangered) - 10:,} more" if len(endangered) > 10 else ""
+    named = several((f"{label} under {title(method)}" for method, label in endangered), most=10)
     words = "lost" if fail_on is FailOn.lost else "at risk or lost"
-    console.say(f"fedraw: {words}: {', '.join(named)}{more}")
+    console.say(f"fedraw: {words}: {named}")
     raise typer.Exit(1)

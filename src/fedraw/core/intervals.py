@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import lgamma
+from functools import cache
+from math import atan, cos, lgamma, pi, sin, sqrt
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from fedraw.core.types import Floats, Ints
 _Z = 1.959963984540054  # 97.5 % of a normal variable lie below
 _EXACT_UP_TO = 60
 
-# 97.5 % quantiles of Student's t with 1 to 9 degrees of freedom.
-_STUDENT = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
+# The expansion of Student's quantile is exact to 2e-6 above so many degrees of freedom.
+_FEW = 30
 
 
 def poisson_interval(events: Ints) -> tuple[Floats, Floats]:
@@ -59,18 +60,48 @@ def _newton(shape: int, x: float, z: float) -> float:
 
 
 def student_quantiles(freedom: Ints) -> Floats:
-    """97.5 % quantiles of Student's t: a table, then an expansion (error below 2e-4).
+    """The 97.5 % quantile of Student's t distribution for each number of degrees of freedom.
 
     >>> student_quantiles(np.array([1, 30])).round(3)
     array([12.706,  2.042])
     """
-    z, v = _Z, np.maximum(freedom, 1).astype(np.float64)
-    expansion = (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
-    table = np.array(_STUDENT)
-    small = np.minimum(v.astype(np.int64), len(table)) - 1
-    return np.where(v <= len(table), table[small], expansion)
+    known, where = np.unique(np.maximum(freedom, 1), return_inverse=True)
+    return np.array([student_quantile(int(own)) for own in known])[where]
+
+
+@cache
+def student_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution: 95 % lie between it and its negative.
+
+    >>> [round(student_quantile(freedom), 3) for freedom in (1, 2, 4, 29)]
+    [12.706, 4.303, 2.776, 2.045]
+    """
+    if freedom > _FEW:
+        z, v = _Z, float(freedom)
+        return (
+            z
+            + (z**3 + z) / (4 * v)
+            + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+            + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        )
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _student_within(middle, freedom) < 0.95:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _student_within(t: float, freedom: int) -> float:
+    """P(|T| < t), in closed form for a whole number of degrees of freedom."""
+    angle = atan(t / sqrt(freedom))
+    term, first = (1.0, 2) if freedom % 2 == 0 else (cos(angle), 3)
+    total = term
+    for n in range(first, freedom - 1, 2):
+        term *= cos(angle) ** 2 * (n - 1) / n
+        total += term
+    if freedom % 2 == 0:
+        return sin(angle) * total
+    return 2 / pi * (angle + (sin(angle) * total if freedom > 1 else 0.0))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
 from fedraw.errors import BadInput
 
@@ -169,10 +170,9 @@ def _refuse_repeats(key: Ints, clients: Sequence[ClientId], labels: Sequence[Lab
 def _refuse_empty_rows(totals: npt.NDArray[np.number], clients: Sequence[ClientId]) -> None:
     empty = np.flatnonzero(totals == 0)
     if empty.size:
-        named = ", ".join(repr(clients[i]) for i in empty[:10])
-        more = f" and {empty.size - 10} more" if empty.size > 10 else ""
+        named = several((repr(clients[i]) for i in empty), most=10)
         raise BadInput(
-            f"client {named}{more} reports no labels, so it has no rarity score; "
+            f"client {named} reports no labels, so it has no rarity score; "
             "leave it out or report its counts"
         )
 

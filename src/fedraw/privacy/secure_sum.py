@@ -18,6 +18,7 @@ from operator import index
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 
@@ -92,5 +93,4 @@ def _expanded(seed: bytes, round_name: str, words: int, other: ClientId) -> npt.
 
 
 def _named(clients: Sequence[ClientId]) -> str:
-    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    return f"client {', '.join(map(repr, clients[:10]))}{more}"
+    return f"client {several(map(repr, clients), most=10)}"

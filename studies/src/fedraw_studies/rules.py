@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import permutations
-from math import atan, cos, inf, pi, sin, sqrt
+from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
+
+from fedraw.core.intervals import student_quantile
 
 # Fewer seeds show a direction, but not whether it is chance.
 FEW = 3
@@ -50,7 +52,7 @@ class MeanInterval(NamedTuple):
         mean = fmean(values)
         if len(values) < 2:
             return cls(mean, -inf, inf)
-        half = t_quantile(len(values) - 1) * stdev(values) / sqrt(len(values))
+        half = student_quantile(len(values) - 1) * stdev(values) / sqrt(len(values))
         return cls(mean, mean - half, mean + half)
 
 
@@ -115,7 +117,7 @@ def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
         return Judged(Verdict.PARTLY, _few(len(a)))
     ratio = ours / theirs if theirs else inf
     df = len(a) - 1
-    chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= t_quantile(df)
+    chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= student_quantile(df)
     return Judged(Verdict.PARTLY, "within chance") if chance else Judged(Verdict.HOLDS)
 
 
@@ -174,22 +176,6 @@ def worse(one: Judged, other: Judged) -> Judged:
     return min(one, other, key=lambda judged: order.index(judged.verdict))
 
 
-def t_quantile(df: int) -> float:
-    """Return the two-sided 5 % quantile of Student's t distribution.
-
-    >>> [round(t_quantile(df), 3) for df in (1, 2, 4, 29)]
-    [12.706, 4.303, 2.776, 2.045]
-    """
-    low, high = 0.0, 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _within(middle, df) < CONFIDENCE:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
 def rank_correlation(values: Sequence[float]) -> float:
     """Spearman's correlation of the values with their order; 0 where all are equal.
 
@@ -202,18 +188,6 @@ def rank_correlation(values: Sequence[float]) -> float:
     own = sum((rank - middle) ** 2 for rank in ranks)
     places = sum((i - middle) ** 2 for i in range(len(values)))
     return joint / sqrt(own * places) if own else 0.0
-
-
-def _within(t: float, df: int) -> float:
-    """P(|T| < t), in closed form for a whole number of degrees of freedom."""
-    angle = atan(t / sqrt(df))
-    term, total, first = (1.0, 1.0, 2) if df % 2 == 0 else (cos(angle), cos(angle), 3)
-    for n in range(first, df - 1, 2):
-        term *= cos(angle) ** 2 * (n - 1) / n
-        total += term
-    if df % 2 == 0:
-        return sin(angle) * total
-    return 2 / pi * (angle + (sin(angle) * total if df > 1 else 0.0))
 
 
 def _rank(value: float, values: Sequence[float]) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.server import engine as engines
 from tests.server.conftest import Found
 from tests.server.engine import failing
 from tests.server.test_recovery import packed
@@ -230,13 +229,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda name: name.replace(" ", "-"))
 def test_another_model_is_refused_though_it_may_have_the_same_size(
-    found: Found, monkeypatch: pytest.MonkeyPatch, other: str
+    found: Found, other: str
 ) -> None:
     engine = found()
     engine.accept(4)
     before = content(engine.settings.folder)
-    layout, words = OTHERS[other]
-    monkeypatch.setattr(engines, "LAYOUT", layout)
+    engine.layout, words = OTHERS[other]
     with pytest.raises(BadInput, match=words) as refusal:
         engine.restart()
     assert "use the app it was begun with, or set another folder" in str(refusal.value)

@@ -43,7 +43,7 @@ TESTS = {
 }
 # Long tests, and the modules that they are about; for others they are left out.
 LONG: dict[str, Sequence[str]] = {
-    "test_evidence.py": ("evidence", "witness", "head"),
+    "test_evidence.py": ("evidence", "scorer", "checked", "inferred", "output_layer"),
     "test_aggregation.py": ("aggregation", "weighting"),
     "test_dynamics_of_the_paper.py": (),
     "test_attack_of_the_paper.py": (),
@@ -97,7 +97,7 @@ def relevant_tests(name: str) -> list[str]:
     tests = ROOT / "tests"
     own = sorted((tests / package).rglob("test_*.py"))
     own.sort(key=lambda path: (module not in path.stem, path.name))
-    others = [p for other in TESTS[package] for p in sorted((tests / other).glob("test_*.py"))]
+    others = [p for other in TESTS[package] for p in sorted((tests / other).rglob("test_*.py"))]
     others.sort(key=lambda path: module not in path.stem)
     found = [path for path in (*own, *others) if module in LONG.get(path.name, (module,))]
     return [path.relative_to(ROOT).as_posix() for path in found]

@@ -22,7 +22,7 @@ from fedraw.eventlog.records import NoteRecord
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.opening import open_federation
 from fedraw.server.orders import Answer, Order, Trained
-from fedraw.storage.numbered import NumberedFolders
+from fedraw.storage.numbered_folders import NumberedFolders
 from fedraw.strategies.fedraw import FedRAW
 
 # An update takes 5 pages, a snapshot 16: with so many left, each step of each fails once.

@@ -23,11 +23,7 @@ import numpy.typing as npt
 
 from fedraw.data.root import Progress
 from fedraw.errors import BadInput
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # not Unix: two processes may then write the same entry
-    fcntl = None  # type: ignore[assignment]
+from fedraw.storage.lock import acquire
 
 # Increased whenever the format of an entry changes, so that older entries are written again.
 _FORMAT = 1
@@ -198,13 +194,10 @@ def _remove(folder: Path) -> None:
 def _locked(final: Path, name: str, progress: Progress | None) -> Iterator[None]:
     """Allow one writer at a time; the system releases the lock when its process ends."""
     with final.with_name(f"{final.name}.lock").open("ab") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if progress is not None:
-                    progress(f"waiting for another process to prepare {name}", 0, 1)
-                fcntl.flock(file, fcntl.LOCK_EX)
+        if not acquire(file):
+            if progress is not None:
+                progress(f"waiting for another process to prepare {name}", 0, 1)
+            acquire(file, wait=True)
         yield
 
 

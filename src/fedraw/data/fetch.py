@@ -25,12 +25,7 @@ from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, discard_pa
 from fedraw.data.releases import Release, Source, damage, find, missing, size_text
 from fedraw.data.root import Progress
 from fedraw.errors import BadInput, FedrawError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
+from fedraw.storage.lock import acquire
 
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -121,17 +116,13 @@ def _fetch(
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder: two processes that append to one partial download would corrupt it."""
-    if fcntl is None:
-        yield
-        return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not acquire(handle):
+            raise BadInput(
+                f"another 'fedraw data fetch' is running in {folder}; wait for it, then try again"
+            )
         yield
-    except BlockingIOError as error:
-        raise BadInput(
-            f"another 'fedraw data fetch' is running in {folder}; wait for it, then try again"
-        ) from error
     finally:
         os.close(handle)
 

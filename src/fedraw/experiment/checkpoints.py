@@ -12,7 +12,7 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.simulation.loop import Saved, Simulation, Timeline
 from fedraw.storage import snapshot
-from fedraw.storage.numbered import NumberedFolders
+from fedraw.storage.numbered_folders import NumberedFolders
 
 # Seconds between two checkpoints, at least, and the largest share of the time that they may take.
 EVERY_SECONDS = 15.0
@@ -34,8 +34,8 @@ class Checkpoints:
         self._remedy = f"remove {folder / 'checkpoint'} to run this seed from its beginning"
         self._folders = NumberedFolders(
             folder / "checkpoint",
-            counted="event",
-            needs=("log",),
+            number_key="event",
+            required=("log",),
             remedy=self._remedy,
         )
         self._clock = clock
@@ -64,7 +64,7 @@ class Checkpoints:
         if kept is None:
             return None
         try:
-            length, lines, digest = kept.facts["log"]
+            length, lines, digest = kept.metadata["log"]
             return Checkpoint(_load(kept.path, state), Position(int(length), int(lines), digest))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(

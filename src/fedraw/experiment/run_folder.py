@@ -34,9 +34,9 @@ from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
 from fedraw.eventlog.records import Record, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
 from fedraw.experiment.spec import to_toml
+from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
 from fedraw.storage.model_file import write_model
-from fedraw.storage.sync import to_disk, write_whole
 
 SPEC, MODEL = "spec.toml", "model.safetensors"
 
@@ -131,14 +131,14 @@ class RunFolder:
         """
         for stale in (self._summary, self._model, self.path / "timing.json"):
             stale.unlink(missing_ok=True)
-        write_whole(self._spec, to_toml(tables).encode())
+        atomic_write(self._spec, to_toml(tables).encode())
         with self.log.open("wb") as file:
             yield LogWriter(file)
 
     @contextmanager
     def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[LogWriter]:
         """Continue the log at a verified position; what came after it is simulated again."""
-        write_whole(self._spec, to_toml(tables).encode())  # it may differ in a comment
+        atomic_write(self._spec, to_toml(tables).encode())  # it may differ in a comment
         with self.log.open("ab") as file:
             file.truncate(position.length)
             file.seek(0, os.SEEK_END)
@@ -155,7 +155,6 @@ class RunFolder:
         """Write all results to the disk; `log` is where the log ends."""
         if layout is not None:
             write_model(model, layout, self._model)
-            to_disk(self._model)
         timing = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -164,11 +163,11 @@ class RunFolder:
             "machine": platform.machine(),
             "python": platform.python_version(),
         }
-        write_whole(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
+        atomic_write(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
         sealed = [self._spec] if layout is None else [self._spec, self._model]
         checksums = {path.name: _sha256(path.read_bytes()) for path in sealed}
         # Written last and atomically: a folder with a summary is complete.
-        write_whole(self._summary, seal(summary, log, checksums))
+        atomic_write(self._summary, seal(summary, log, checksums))
 
     def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
         """Verify all files of a finished run, and return its summary and model."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from csv import writer
 from html import escape
 from importlib.resources import files
@@ -16,6 +15,7 @@ from pathlib import Path
 from string import Template
 
 from fedraw.errors import BadInput
+from fedraw.storage.files import atomic_write
 
 
 def fill(package: str, template: str, **parts: str) -> str:
@@ -37,15 +37,11 @@ def contents(sections: Mapping[str, str]) -> str:
 
 def write_page(out: Path, content: str) -> None:
     """Write the page completely or not at all; missing folders are created."""
-    draft = out.with_name(f"{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # Bytes of a file name that are not UTF-8 are shown as escapes.
-        draft.write_text(content, encoding="utf-8", errors="backslashreplace")
-        draft.replace(out)
+        atomic_write(out, content.encode("utf-8", errors="backslashreplace"))
     except OSError as problem:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
         raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
 
 

@@ -35,7 +35,6 @@ from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summar
 from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
 from fedraw.storage.model_file import write_model
-from fedraw.storage.private import FILE
 from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
 
 LOGGER = logging.getLogger("fedraw.server")
@@ -400,8 +399,7 @@ class Coordinator:
         if ledger.begun:
             if self._finished and ledger.book.ended is None:
                 path = ledger.folder / "model.safetensors"
-                write_model(ledger.state.model, self._layout, path)
-                path.chmod(FILE)
+                write_model(ledger.state.model, self._layout, path, private=True)
                 ledger.end(self._finished, now)
             self._snapshot(now)
             ledger.log.to_disk()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import ref
@@ -17,8 +15,7 @@ import numpy as np
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
-from fedraw.storage.private import make_folder, opener
-from fedraw.storage.sync import to_disk
+from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, make_private_folder
 
 
 @dataclass(frozen=True)
@@ -41,29 +38,17 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        make_folder(folder)
-        for draft in folder.glob("*.part"):
+        make_private_folder(folder)
+        for draft in folder.glob(f"*{PARTIAL}"):
             draft.unlink()
         self._vectors: dict[int, ref[Vector]] = {}
 
     def write(self, event: int, update: Update, flight: Flight) -> None:
         """On disk for certain when this returns; after an OSError there is nothing."""
         path = self._path(event)
-        draft = path.with_suffix(".part")
         data = update.vector.data.cast("B")
-        try:
-            with open(draft, "wb", buffering=0, opener=opener) as file:
-                for part in (_header(event, update, flight, data), data):
-                    rest = memoryview(part)
-                    while rest:
-                        rest = rest[file.write(rest) or 0 :]
-                os.fsync(file.fileno())
-                _forget(file.fileno())
-            draft.rename(path)
-            to_disk(self._folder)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
+        atomic_write(path, _header(event, update, flight, data), data, private=True)
+        drop_from_page_cache(path)  # it is read only if the server dies
         self._vectors[event] = ref(update.vector)
 
     def read(self, event: int) -> tuple[Update, Flight]:
@@ -100,13 +85,6 @@ class Journal:
 
     def _path(self, event: int) -> Path:
         return self._folder / f"{event:010d}.safetensors"
-
-
-def _forget(file: int) -> None:
-    """Nobody reads it unless the server dies: its pages are better used by the next model."""
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # some file systems have no such advice
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _parse(event: int, content: bytes) -> tuple[Update, Flight]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from fedraw.errors import BadInput, FolderChanged
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
 from fedraw.eventlog.records import Record
+from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
 from fedraw.storage.lock import FolderLock
-from fedraw.storage.private import FILE, make_folder, opener
 
 # What to do about a log that is no longer where, or what, it was.
 PUT_BACK = (
@@ -31,11 +31,11 @@ class ServerLog:
     def __init__(self, folder: Path) -> None:
         self.path = path = folder / LOG
         try:
-            make_folder(path.parent)
+            make_private_folder(path.parent)
             self._lock = FolderLock(path.parent)
             try:
-                self._lock.path.chmod(FILE)
-                self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115
+                self._lock.path.chmod(PRIVATE_FILE)
+                self._file = open(path, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
             except OSError:
                 self._lock.close()
                 raise

@@ -13,7 +13,7 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.server.journal import Journal
 from fedraw.storage import snapshot
-from fedraw.storage.numbered import Kept, NumberedFolders
+from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
 from fedraw.strategies.protocol import State
 
 # The newest, and the one before in case the newest cannot be read.
@@ -97,9 +97,9 @@ class Snapshots:
         tensors: Sequence[Tensor],
     ) -> None:
         remedy = "restore the folder from a backup"
-        needs = ("log", "strategy", "tensors", "updates")
+        required = ("log", "strategy", "tensors", "updates")
         self._folders = NumberedFolders(
-            folder, KEPT, counted="event", needs=needs, remedy=remedy, private=True
+            folder, KEPT, number_key="event", required=required, remedy=remedy, private=True
         )
         self._journal = journal
         self._strategy = dict(strategy)
@@ -132,17 +132,17 @@ class Snapshots:
             if isinstance(found, BadInput):
                 damaged.append(str(found))
                 continue
-            self._refuse_other_strategy(found.facts["strategy"])
-            self._refuse_other_model(found.facts["tensors"])
+            self._refuse_other_strategy(found.metadata["strategy"])
+            self._refuse_other_model(found.metadata["tensors"])
             content = self._load(found, state)
-            self._made = [(content.book.event, set(found.facts["updates"]))]
-            return Found(content.state, content.book, Position(*found.facts["log"]), damaged)
+            self._made = [(content.book.event, set(found.metadata["updates"]))]
+            return Found(content.state, content.book, Position(*found.metadata["log"]), damaged)
         if damaged:
             raise BadInput(damaged[0])
         return None
 
-    def _load(self, found: Kept, state: type[State]) -> Content:
-        updates = found.facts["updates"]
+    def _load(self, found: VerifiedFolder, state: type[State]) -> Content:
+        updates = found.metadata["updates"]
         beside = {_name(event): self._journal.read(event)[0].vector for event in updates}
         tree, arrays = snapshot.read(found.path)
         arrays = {**arrays, **beside}

@@ -1,4 +1,8 @@
-"""One process per folder."""
+"""Locks between processes of one machine.
+
+The locks are advisory (flock). They end with the process that holds them, however it ends. They do
+not reliably work between machines that share a network disk, and not at all on Windows.
+"""
 
 from __future__ import annotations
 
@@ -10,56 +14,58 @@ from fedraw.errors import BadInput
 
 try:
     import fcntl
-except ModuleNotFoundError:  # not a Unix: there two processes may write to one folder
+except ModuleNotFoundError:  # Windows, where two processes may write to one folder
     fcntl = None  # type: ignore[assignment]
 
 # The file that is locked. It is empty and serves no other purpose, so nobody has a reason to rename
 # or replace it while it is held; a lock on any other file would be lost with that file's name.
 LOCK = "lock"
-REMEDY = "wait for it, or choose another folder"
 
 
 class FolderLock:
-    """Keeps other processes out of a folder until it is closed.
+    """Keeps other processes out of a folder until the lock is closed.
 
-    The lock goes with the process, however that ends; its file stays, and means nothing by itself.
+    Its file stays in the folder and means nothing by itself.
     """
 
-    def __init__(self, folder: Path, remedy: str = REMEDY) -> None:
+    def __init__(self, folder: Path, remedy: str = "wait for it, or choose another folder") -> None:
         self.path = folder / LOCK
         self._file = self.path.open("ab", buffering=0)
-        try:
-            lock(self._file, folder, remedy)
-        except BadInput:
+        if not acquire(self._file):
             self._file.close()
-            raise
+            raise BadInput(f"another process is running {folder}; {remedy}")
 
     @property
     def is_intact(self) -> bool:
-        """Whether another process would still meet this lock: its file was not removed."""
+        """Whether other processes still see this lock, because its file was not removed."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
+        """Release the folder."""
         self._file.close()
 
 
-def lock(file: IO[bytes], path: Path, remedy: str = REMEDY) -> None:
-    """Hold `file` for this process until it is closed; `path` is what a refusal names."""
+def acquire(file: IO[bytes] | int, *, wait: bool = False) -> bool:
+    """Lock an open file for this process until it is closed.
+
+    Return False if another process holds it; with `wait`, wait for that process instead.
+    """
     if fcntl is None:
-        return
+        return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise BadInput(f"another process is running {path}; {remedy}") from None
+        return False
+    return True
 
 
 def is_locked(path: Path, table: Path = Path("/proc/locks")) -> bool:
-    """Whether a process of this machine holds the file; False where that cannot be seen.
+    """Whether a process of this machine holds the file; False where the system does not tell.
 
-    The kernel's table is read, because to try the lock would take it from one that starts now.
+    This reads the kernel's table. Trying the lock could keep out a process that is starting.
     """
     try:
         status = path.stat()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.storage.numbered import FORMAT, Kept, NumberedFolders
+from fedraw.storage.numbered_folders import FORMAT, NumberedFolders, VerifiedFolder
 
 
 def filling(text: str) -> Callable[[Path], None]:
@@ -32,8 +32,8 @@ def sealed(**changes: object) -> bytes:
     return json.dumps({**facts, "manifest": digest}).encode()
 
 
-def content(kept: Kept | BadInput | None) -> str:
-    assert isinstance(kept, Kept)
+def content(kept: VerifiedFolder | BadInput | None) -> str:
+    assert isinstance(kept, VerifiedFolder)
     return (kept.path / "a.txt").read_text()
 
 
@@ -105,7 +105,7 @@ def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> Non
 def test_damage_is_named_with_its_remedy(
     file: str, damage: bytes | None, message: str, tmp_path: Path
 ) -> None:
-    folders = NumberedFolders(tmp_path, 2, needs=["at"], remedy="mend it")
+    folders = NumberedFolders(tmp_path, 2, required=["at"], remedy="mend it")
     folders.write(6, filling("six"), {"at": 1})
     path = folders.write(7, filling("seven"), {"at": 2}) / file
     if damage is None:
@@ -121,10 +121,10 @@ def test_damage_is_named_with_its_remedy(
 
 def test_a_manifest_that_fits_is_believed(tmp_path: Path) -> None:
     """So that those above are refused for what was changed in them, and for nothing else."""
-    folders = NumberedFolders(tmp_path, needs=["at"])
+    folders = NumberedFolders(tmp_path, required=["at"])
     path = folders.write(7, filling("seven"), {"at": 2})
     (path / "manifest.json").write_bytes(sealed())
-    assert folders.read() == Kept(path, {"at": 1})
+    assert folders.read() == VerifiedFolder(path, {"at": 1})
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -154,7 +154,7 @@ def test_what_the_manifest_says_itself_can_be_no_fact(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from fedraw.storage.numbered import NumberedFolders
+from fedraw.storage.numbered_folders import NumberedFolders
 folders = NumberedFolders(Path(sys.argv[1]), keep=2)
 for number in range(1, 10**9):
     folders.write(number, lambda draft: (draft / "a.txt").write_text(str(number) * 20_000))

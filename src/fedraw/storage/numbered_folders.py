@@ -1,0 +1,199 @@
+"""Numbered folders that are complete or absent, and are verified when they are read.
+
+0000000120/manifest.json   format, number, metadata, the checksum of every other file, and its own
+0000000120/…               the caller's files
+draft/                     a folder that is being written; a crash may leave it behind
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedraw.errors import BadInput
+from fedraw.storage.files import PRIVATE_FILE, make_private_folder, sync
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+# The suffix of a folder while its replacement of the same number takes its place.
+REPLACED = ".old"
+
+
+class VerifiedFolder(NamedTuple):
+    """A folder whose files all have their checksums, and the metadata of its manifest."""
+
+    path: Path
+    metadata: dict[str, Any]
+
+
+class NumberedFolders:
+    """Writes and reads numbered folders, and removes old ones.
+
+    Args:
+        folder: The parent of all of them.
+        keep: How many of the newest folders stay.
+        number_key: What the manifest calls the number.
+        required: Metadata that every manifest must have.
+        remedy: What a message about a damaged folder advises.
+        private: Whether only the owner can read the folders.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = 1,
+        *,
+        number_key: str = "number",
+        required: Collection[str] = (),
+        remedy: str = "",
+        private: bool = False,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep = {keep} would remove the folder that was just written")
+        self.folder = folder
+        self._keep = keep
+        self._number_key = number_key
+        self._required = frozenset(required)
+        self._private = private
+        self._remedy = remedy or f"remove {folder} to begin anew"
+
+    def write(
+        self, number: int, fill: Callable[[Path], None], metadata: Mapping[str, Any] | None = None
+    ) -> Path:
+        """Let `fill` write into a draft, rename the draft, then remove older folders.
+
+        When this returns, everything is on the disk. A failure leaves the earlier folders.
+        """
+        metadata = dict(metadata or {})
+        taken = metadata.keys() & {"format", "sha256", "manifest", self._number_key}
+        if taken or number < 0:
+            raise ValueError(f"{taken or number} cannot be metadata or the number of a manifest")
+        draft = self.folder / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        self._make_draft(draft)
+        try:
+            fill(draft)
+            self._write_manifest(draft, {"format": FORMAT, self._number_key: number, **metadata})
+        except BaseException:
+            # On a full disk, others need the space.
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        path = self.folder / f"{number:010d}"
+        if path.exists():
+            replaced = path.with_suffix(REPLACED)
+            shutil.rmtree(replaced, ignore_errors=True)
+            path.rename(replaced)
+        draft.rename(path)
+        sync(self.folder)
+        self._remove_old(number)
+        return path
+
+    def read(self) -> VerifiedFolder | None:
+        """Return the newest folder, or None; raise BadInput if it is damaged."""
+        newest = next(self.read_all(), None)
+        if isinstance(newest, BadInput):
+            raise newest
+        return newest
+
+    def read_all(self) -> Iterator[VerifiedFolder | BadInput]:
+        """Yield all folders, newest first; a damaged one yields what is wrong with it.
+
+        For callers that can fall back on an older folder, and say so. Each folder is verified when
+        it is asked for, so reading the newest does not read the others.
+        """
+        for path in reversed(self._complete()):
+            try:
+                yield self._verify(path)
+            except BadInput as damage:
+                yield damage
+
+    def remove(self) -> None:
+        """Remove all folders; a kill meanwhile leaves none that looks damaged."""
+        draft = self.folder / "draft"
+        for path in self._complete():
+            shutil.rmtree(draft, ignore_errors=True)
+            path.rename(draft)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make_draft(self, draft: Path) -> None:
+        new = not self.folder.is_dir()
+        if self._private:
+            make_private_folder(self.folder)
+            make_private_folder(draft)
+        else:
+            draft.mkdir(parents=True)
+        if new:
+            sync(self.folder.parent)
+
+    def _write_manifest(self, draft: Path, metadata: Mapping[str, Any]) -> None:
+        files = sorted(path for path in draft.rglob("*") if path.is_file())
+        sums = {path.relative_to(draft).as_posix(): _sha256(path) for path in files}
+        content = {**metadata, "sha256": sums}
+        manifest = json.dumps({**content, "manifest": _digest(content)}, indent=2)
+        (draft / MANIFEST).write_text(manifest, encoding="utf-8")
+        for path in draft.rglob("*"):
+            if self._private and path.is_file():
+                path.chmod(PRIVATE_FILE)
+            sync(path)
+        sync(draft)
+
+    def _remove_old(self, number: int) -> None:
+        """Remove all but the newest; a higher number belongs to a history that was abandoned."""
+        complete = self._complete()
+        own = [path for path in complete if int(path.stem) <= number]
+        kept = {*own[-self._keep :]}
+        stale = self.folder.glob(f"*[0-9]{REPLACED}")
+        for path in {*complete, *stale} - kept:
+            shutil.rmtree(path)
+
+    def _complete(self) -> list[Path]:
+        """Complete folders, lowest number first; a draft is not complete."""
+        if not self.folder.is_dir():
+            return []
+        found = {path.name: path for path in self.folder.iterdir()}
+        names = {
+            name.removesuffix(REPLACED): path
+            for name, path in found.items()
+            if name.isdecimal() or name.removesuffix(REPLACED) not in found
+        }
+        return [names[name] for name in sorted(filter(str.isdecimal, names), key=int)]
+
+    def _verify(self, folder: Path) -> VerifiedFolder:
+        manifest = self._manifest(folder)
+        for name, expected in manifest.pop("sha256").items():
+            path = folder / name
+            if not path.is_file() or _sha256(path) != expected:
+                raise BadInput(
+                    f"{path} is damaged: its checksum is not the one in {MANIFEST}; {self._remedy}"
+                )
+        return VerifiedFolder(folder, {k: v for k, v in manifest.items() if k != "format"})
+
+    def _manifest(self, folder: Path) -> dict[str, Any]:
+        path = folder / MANIFEST
+        try:
+            manifest = dict(json.loads(path.read_text(encoding="utf-8")))
+            known = manifest.pop("manifest") == _digest(manifest) and manifest["format"] == FORMAT
+            known = known and manifest.pop(self._number_key) == int(folder.stem)
+            known = (
+                known and isinstance(manifest["sha256"], dict) and self._required <= set(manifest)
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            known = False
+        if not known:
+            raise BadInput(f"{path} is damaged or of another version; {self._remedy}")
+        return manifest
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """The checksum of a manifest that has none yet."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -170,7 +170,7 @@ def test_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
         names = {p.name for p in checkpoint.iterdir()}
         assert "draft" not in names and newest in names
         failed += max(names) == newest
-        assert NumberedFolders(checkpoint, 2, counted="event").read() is not None
+        assert NumberedFolders(checkpoint, 2, number_key="event").read() is not None
         before = packed(engine)
         engine.restart()
         assert packed(engine) == before

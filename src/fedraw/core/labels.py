@@ -170,7 +170,7 @@ def _refuse_repeats(key: Ints, clients: Sequence[ClientId], labels: Sequence[Lab
 def _refuse_empty_rows(totals: npt.NDArray[np.number], clients: Sequence[ClientId]) -> None:
     empty = np.flatnonzero(totals == 0)
     if empty.size:
-        named = several((repr(clients[i]) for i in empty), most=10)
+        named = several((repr(clients[i]) for i in empty.tolist()), most=10)
         raise BadInput(
             f"client {named} reports no labels, so it has no rarity score; "
             "leave it out or report its counts"

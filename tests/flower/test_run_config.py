@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.flower.run_config import read_settings, read_strategy
+from fedraw.flower.run_config import read_server_settings, read_strategy
 from fedraw.server.settings import Settings
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedbuff import FedBuff
@@ -15,7 +15,7 @@ from fedraw.strategies.qfedavg import QFedAvg
 
 
 def test_every_kind_of_setting_is_read() -> None:
-    settings = read_settings(
+    settings = read_server_settings(
         {
             "lr": 0.1,
             "fedraw.folder": "run",
@@ -46,28 +46,40 @@ def test_every_kind_of_setting_is_read() -> None:
     "given", [{"arrivals": 5, "min-clients": 3}, Settings(arrivals=5, min_clients=3)]
 )
 def test_the_run_goes_before_the_app(given: Any) -> None:
-    settings = read_settings({"fedraw.arrivals": 9}, given)
+    settings = read_server_settings({"fedraw.arrivals": 9}, given)
     assert (settings.arrivals, settings.min_clients) == (9, 3)
 
 
 def test_an_empty_text_is_not_set() -> None:
     run = {"fedraw.arrivals": "", "fedraw.rare_labels": "", "fedraw.folder": ""}
-    assert read_settings(run, {"arrivals": 5}) == Settings(arrivals=5)
+    assert read_server_settings(run, {"arrivals": 5}) == Settings(arrivals=5)
 
 
 def test_a_single_number_is_a_list_of_one_label() -> None:
-    assert read_settings({"fedraw.rare_labels": 8}, {"arrivals": 5}).rare_labels == ("8",)
-    assert read_settings({}, {"arrivals": 5, "rare_labels": [8, 9]}).rare_labels == ("8", "9")
+    assert read_server_settings({"fedraw.rare_labels": 8}, {"arrivals": 5}).rare_labels == ("8",)
+    assert read_server_settings({}, {"arrivals": 5, "rare_labels": [8, 9]}).rare_labels == (
+        "8",
+        "9",
+    )
 
 
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ({"fedraw.min_client": 2}, "fedraw.min_client is no setting; did you mean 'min_clients'?"),
+        (
+            {"fedraw.min_client": 2},
+            "[fedraw] has the unknown key 'min_client'; did you mean 'min_clients'?",
+        ),
         ({"fedraw.arrivals": "many"}, "fedraw.arrivals = 'many' must be a whole number"),
         ({"fedraw.arrivals": 2.5}, "fedraw.arrivals = 2.5 must be a whole number"),
         ({"fedraw.arrivals": True}, "fedraw.arrivals = True must be a whole number"),
-        ({"fedraw.poll": True}, "fedraw.poll = True must be a number"),
+        ({"fedraw.poll": True}, "fedraw.poll = True must be a finite number"),
+        ({"fedraw.poll": float("inf")}, "fedraw.poll = inf must be a finite number"),
+        ({"fedraw.seconds": float("nan")}, "fedraw.seconds = nan must be a finite number"),
+        (
+            {"fedraw.arrivals": 2**63},
+            "fedraw.arrivals = 9223372036854775808 must be a whole number",
+        ),
         ({"fedraw.pinned": 1}, "fedraw.pinned = 1 must be true or false"),
         ({"fedraw.folder": 3}, "fedraw.folder = 3 must be a text"),
         ({"fedraw.min_clients": 0}, "min_clients = 0 must be a whole number, at least 1"),
@@ -76,13 +88,13 @@ def test_a_single_number_is_a_list_of_one_label() -> None:
 )
 def test_a_wrong_setting_is_named(run: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as error:
-        read_settings(run)
+        read_server_settings(run)
     assert str(error.value).startswith(words)
 
 
 def test_a_wrong_setting_of_the_app_is_named() -> None:
-    with pytest.raises(BadInput, match="settings: arrival is no setting; did you mean 'arrivals'"):
-        read_settings({}, {"arrival": 5})
+    with pytest.raises(BadInput, match=r"\[settings\] has the unknown key 'arrival'; did"):
+        read_server_settings({}, {"arrival": 5})
 
 
 def test_a_strategy_is_named_and_set() -> None:
@@ -105,10 +117,10 @@ def test_every_strategy_can_be_named(name: str) -> None:
     ("run", "words"),
     [
         ({"name": "fedrow"}, "fedraw.strategy.name = 'fedrow' is unknown; did you mean 'fedraw'?"),
-        ({"bufer": 3}, "fedraw.strategy.bufer is no setting; did you mean 'buffer'?"),
+        ({"bufer": 3}, "[fedraw.strategy] has the unknown key 'bufer'; did you mean 'buffer'?"),
         ({"buffer": "3"}, "fedraw.strategy.buffer = '3' must be a whole number"),
         ({"weighting": "rare"}, "fedraw.strategy.weighting = 'rare' must be 'rarity' or 'uniform'"),
-        ({"name": "fedbuff", "layout": "x"}, "fedraw.strategy.layout is no setting"),
+        ({"name": "fedbuff", "layout": "x"}, "[fedraw.strategy] has the unknown key 'layout'"),
         ({"name": 3}, "fedraw.strategy.name = 3 is unknown"),
     ],
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedraw.core.settings import checked_settings
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput
-from fedraw.experiment.settings import checked_settings
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
 from fedraw.strategies.catalog import NOT_IN_SPECS, find_method

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
+from fedraw.core.settings import read_settings, shown, type_hints
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.experiment.sections import (
     IMAGENET,
@@ -27,7 +28,6 @@ from fedraw.experiment.sections import (
     SummariesSpec,
     TrainingSpec,
 )
-from fedraw.experiment.settings import read_settings, shown, type_hints
 from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, settings_of
 from fedraw.strategies.protocol import Strategy
 

@@ -1,110 +1,81 @@
-"""Settings and strategy from Flower's run config: `fedraw.<key>` and `fedraw.strategy.<key>`.
+"""Settings and strategy from a Flower run config: `fedraw.<key>` and `fedraw.strategy.<key>`.
 
-Flower's config has texts, numbers and truth values only, and a run can override only what the app's
-pyproject.toml lists. So a list is a text with commas, and an empty text stands for "not set".
+A run config holds only texts, numbers and truth values, and a run can override only keys that the
+app's pyproject.toml lists. So a list is a text with commas, and an empty text means "not set". Keys
+may be written with hyphens.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_origin
 
-from fedraw.errors import BadInput, nearest
+from fedraw.core.settings import alternatives, checked_settings, type_hints
 from fedraw.server.settings import Settings
 from fedraw.strategies.catalog import find_method
 
-PREFIX = "fedraw."
+SECTION = "fedraw"
 STRATEGY = "strategy."
 DEFAULT_STRATEGY = "fedraw"
 
 
-def read_settings(
+def read_server_settings(
     run_config: Mapping[str, Any], given: Settings | Mapping[str, Any] | None = None
 ) -> Settings:
-    """The app's own settings, overridden by those of the run.
+    """Return the app's settings, overridden by those of the run config.
 
-    >>> read_settings({"fedraw.min-clients": 4, "lr": 0.1}, {"arrivals": 100}).min_clients
+    >>> read_server_settings({"fedraw.min-clients": 4, "lr": 0.1}, {"arrivals": 100}).min_clients
     4
     """
     if isinstance(given, Settings):
         base = {field.name: getattr(given, field.name) for field in fields(given)}
     else:
-        base = _checked(Settings, _plain(given or {}), "settings: ")
-    ours = {k: v for k, v in _ours(run_config).items() if not k.startswith(STRATEGY)}
-    return Settings.of({**base, **_checked(Settings, ours, PREFIX)})
+        base = _read(Settings, _underscored(given or {}), "settings")
+    own = {k: v for k, v in _section(run_config).items() if not k.startswith(STRATEGY)}
+    return Settings(**{**base, **_read(Settings, own, SECTION)})
 
 
 def read_strategy(run_config: Mapping[str, Any]) -> Any:
-    """The strategy a run names, with its settings.
+    """Return the strategy that the run config names, with its settings.
 
     >>> read_strategy({"fedraw.strategy.name": "fedfa", "fedraw.strategy.buffer": 4})
     FedFa(buffer=4)
     """
     table = strategy_table(run_config)
     name = table.pop("name", DEFAULT_STRATEGY)
-    method = find_method(name, f"{PREFIX}{STRATEGY}name")
-    return method.make(_checked(method.factory, table, PREFIX + STRATEGY))
+    method = find_method(name, f"{SECTION}.{STRATEGY}name")
+    return method.make(_read(method.factory, table, f"{SECTION}.strategy"))
 
 
 def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says about its strategy."""
-    ours = _ours(run_config)
-    return {k.removeprefix(STRATEGY): v for k, v in ours.items() if k.startswith(STRATEGY)}
+    """Return the keys below `fedraw.strategy`, without that prefix."""
+    own = _section(run_config)
+    return {k.removeprefix(STRATEGY): v for k, v in own.items() if k.startswith(STRATEGY)}
 
 
-def _ours(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    ours = {k.removeprefix(PREFIX): v for k, v in run_config.items() if k.startswith(PREFIX)}
-    return {key: value for key, value in _plain(ours).items() if value != ""}
+def _section(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    prefix = f"{SECTION}."
+    own = {k.removeprefix(prefix): v for k, v in run_config.items() if k.startswith(prefix)}
+    return {key: value for key, value in _underscored(own).items() if value != ""}
 
 
-def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 
-def _checked(kind: type[Any], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The values in the types of the dataclass's fields."""
-    hints = get_type_hints(kind)
-    known = [field.name for field in fields(kind)]
-    for key in table:
-        if key not in known:
-            raise BadInput(f"{prefix}{key} is no setting; {nearest(key, known)}")
-    return {key: _convert(hints[key], value, prefix + key) for key, value in table.items()}
+def _read(kind: Any, table: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Check the values, after splitting texts where the dataclass has a list."""
+    hints = type_hints(kind)
 
+    def is_list(key: str) -> bool:
+        return any(get_origin(kind) is tuple for kind in alternatives(hints.get(key)))
 
-def _convert(kind: Any, value: Any, key: str) -> Any:
-    for alternative in _alternatives(kind):
-        if get_origin(alternative) is tuple:
-            return _names(value)
-        if alternative is Path and isinstance(value, str | Path):
-            return Path(value)
-        if get_origin(alternative) is Literal and value in get_args(alternative):
-            return value
-        if alternative is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(alternative, type) and type(value) is alternative:
-            return value
-    raise BadInput(f"{key} = {value!r} must be {_words(kind)}")
+    split = {key: _names(value) if is_list(key) else value for key, value in table.items()}
+    return checked_settings(kind, split, section)
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Names from "north, south", from a list, or a single number."""
+    """Names from "north, south", from a list, or from a single number."""
     parts = value if isinstance(value, list | tuple | set | frozenset) else str(value).split(",")
     return tuple(str(part).strip() for part in parts if str(part).strip())
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
-def _words(kind: Any) -> str:
-    named = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    words = []
-    for alternative in _alternatives(kind):
-        if get_origin(alternative) is Literal:
-            words += [repr(choice) for choice in get_args(alternative)]
-        elif alternative is not type(None):
-            words.append(named.get(alternative, "a text"))
-    return " or ".join(words)

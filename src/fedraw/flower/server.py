@@ -14,7 +14,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.flower.drive import drive
 from fedraw.flower.messages import Post
-from fedraw.flower.run_config import read_settings, read_strategy, strategy_table
+from fedraw.flower.run_config import read_server_settings, read_strategy, strategy_table
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.opening import open_federation
 from fedraw.server.recall import Recall
@@ -39,7 +39,7 @@ def server_app(
 
     def main(grid: Grid, context: Context) -> None:
         _show_log()
-        chosen = read_settings(context.run_config, settings)
+        chosen = read_server_settings(context.run_config, settings)
         record = record_of(initial_model())
         template = Template.of(record, statistics)
         method = _choose(strategy, context.run_config)

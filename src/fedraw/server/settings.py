@@ -1,48 +1,47 @@
-"""How a federation is led: when it begins and ends, how long a site has, what is too much."""
+"""The settings of a server: when training begins and ends, deadlines, limits, evaluation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedraw.core.checks import at_least, one_of, positive, whole
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput
 
-# What a target can be set for.
+# Metrics that can have a target.
 TARGETS = ("GlobalAcc", "AvgRare")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Times are in seconds; a limit that is None does not exist."""
+    """The settings of a server. Times are in seconds; None means that there is no limit."""
 
     folder: Path = Path("federation")
 
-    # Training begins with so many sites, and ends with the first of these that is reached.
+    # Training begins with this many sites, and ends when the first of these limits is reached.
     min_clients: int = 2
     arrivals: int | None = None
     seconds: float | None = None
     target: float | None = None
     target_metric: str = "GlobalAcc"
 
-    # Default: those that the label counts of the founding sites make rare.
+    # By default, the labels that few of the first sites hold.
     rare_labels: tuple[str, ...] = ()
 
-    # Who may take part; default anyone whom the engine lets in.
+    # Names of the sites that may take part; by default every site that the engine lets in.
     sites: tuple[str, ...] = ()
-    pinned: bool = False  # with node authentication: one key is one site, for ever
+    pinned: bool = False  # with node authentication: a key always belongs to the same site
 
     deadline: float = 3600.0  # for one training
-    back_off: float = 30.0  # the first pause after a failure; each further one is twice as long
-    patience: int = 5  # failures in a row before quarantine
+    back_off: float = 30.0  # the pause after a failure, doubled by each further one
+    patience: int = 5  # failures in a row that lead to quarantine
     quarantine: float = 3600.0
-    absence: float = 60.0  # how long a node may be out of reach before its site counts as gone
+    absence: float = 60.0  # how long a node may be offline before its site leaves
 
     max_staleness: int | None = None  # in versions
-    norm_bound: float = 10.0  # times the median of the sites' last norms: see admission.check_norm
+    norm_bound: float = 10.0  # a multiple of the usual norm: see admission.check_norm
 
-    evaluate_every: int = 20  # accepted updates; 0: only at the end
+    evaluate_every: int = 20  # accepted updates between two evaluations; 0: only at the end
     federated_evaluation: bool = False
     snapshot_every: float = 60.0
     poll: float = 0.5
@@ -75,15 +74,6 @@ class Settings:
             )
         if (self.arrivals, self.seconds, self.target) == (None, None, None):
             raise BadInput(
-                "nothing would end this federation; set arrivals, seconds or target (several are "
-                "fine: the first that is reached counts)"
+                "nothing would end this federation; set arrivals, seconds or target (with several, "
+                "the first that is reached counts)"
             )
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Settings:
-        """From names and values; a name that is none is refused with the nearest known one."""
-        known = {field.name for field in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise BadInput(f"{name!r} is no setting of a server; {nearest(name, known)}")
-        return cls(**values)

@@ -1,4 +1,8 @@
-"""Reads a table of settings into a frozen dataclass, with errors that name the key."""
+"""Reads a table of settings into a frozen dataclass, with messages that name the key.
+
+Specs, Flower run configs and keyword arguments all go through this module, so the same mistake gets
+the same message everywhere.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedraw.errors import BadInput, nearest
@@ -21,7 +26,25 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def read_settings(kind: type[T], table: object, section: str) -> T:
-    """The dataclass `kind` filled from a section of a spec."""
+    """Return the dataclass `kind` filled from the table.
+
+    Args:
+        kind: A dataclass, whose type hints say what each key may hold.
+        table: The settings by name; keys that are absent keep their defaults.
+        section: What messages call the table.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Training:
+    ...     lr: float = 0.1
+    >>> read_settings(Training, {"lr": 1}, "training")
+    Training(lr=1.0)
+    >>> read_settings(Training, {"lrr": 1}, "training")
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.BadInput: [training] has the unknown key 'lrr'; did you mean 'lr'?
+
+    """
     checked: dict[str, Any] = checked_settings(kind, table, section)
     return kind(**checked)
 
@@ -29,7 +52,10 @@ def read_settings(kind: type[T], table: object, section: str) -> T:
 def checked_settings(
     kind: Any, table: object, section: str, hidden: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The section's values in the types of the dataclass's fields; `hidden` ones are no keys."""
+    """Return the table's values in the types of the dataclass's fields.
+
+    A key of a field named in `hidden` counts as unknown.
+    """
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
     hints = type_hints(kind)
@@ -45,16 +71,18 @@ def checked_settings(
 
 
 def _convert(kind: Any, value: object, key: str) -> Any:
-    for alternative in _alternatives(kind):
+    for alternative in alternatives(kind):
         if _fits(alternative, value):
             if get_origin(alternative) is tuple:
                 return tuple(value)  # type: ignore[arg-type]
-            return float(value) if alternative is float else value  # type: ignore[arg-type]
+            if alternative in (float, Path):
+                return alternative(value)
+            return value
     raise BadInput(f"{key} = {shown(value)} must be {_describe(kind)}{_too_large(value)}")
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as a message quotes it; of a very long one, its beginning.
+    """A value as a message quotes it: its beginning if it is very long.
 
     >>> shown("abc"), shown(10**99, longest=8)
     ("'abc'", '10000000…')
@@ -69,7 +97,8 @@ def _too_large(value: object) -> str:
     return ", and a whole number has at most 64 bits" if large else ""
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union type, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -80,7 +109,7 @@ def _fits(kind: Any, value: object) -> bool:
     if origin is tuple:
         element = get_args(kind)[0]
         return isinstance(value, list | tuple) and all(
-            any(_fits(k, v) for k in _alternatives(element)) for v in value
+            any(_fits(k, v) for k in alternatives(element)) for v in value
         )
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
@@ -88,7 +117,7 @@ def _fits(kind: Any, value: object) -> bool:
         return False
     if kind is float:
         return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(kind, type) and isinstance(value, kind)
+    return isinstance(kind, type) and isinstance(value, str | Path if kind is Path else kind)
 
 
 def _describe(kind: Any) -> str:
@@ -96,10 +125,11 @@ def _describe(kind: Any) -> str:
         int: "a whole number",
         float: "a finite number",
         str: "a text",
+        Path: "a text",
         bool: "true or false",
     }
     words = []
-    for alternative in _alternatives(kind):
+    for alternative in alternatives(kind):
         if get_origin(alternative) is Literal:
             words += [repr(choice) for choice in get_args(alternative)]
         elif get_origin(alternative) is tuple:

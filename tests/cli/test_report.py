@@ -12,8 +12,8 @@ import pytest
 from tests.cli.command import SMALL, fedraw
 from tests.eventlog.logs import rewrite
 
-from fedraw.report.all_figures import write_figures
-from fedraw.report.material import read_material
+from fedraw.report.figures import write_figures
+from fedraw.report.report_data import read_report_data
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_figures_for_papers(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     done = fedraw("report", ".", "-o", page, "--figures", first, cwd=runs)
     assert done.returncode == 0, done.stderr
-    write_figures(read_material([runs]), again)
+    write_figures(read_report_data([runs]), again)
     names = {f"{name}.{form}" for name in FIGURES for form in ("svg", "pdf")}
     assert {file.name for file in first.iterdir()} == names
     for name in names:

@@ -164,7 +164,7 @@ def test_a_run_is_watched_killed_and_resumed(tmp_path: Path) -> None:
     os.utime(log, (time.time() - 100,) * 2)
     interrupted = watch("runs/spec/seed-1", cwd=tmp_path).stdout
     assert "; checkpoint at event" in interrupted
-    assert "fedraw run SPEC.toml --out runs/spec --resume goes on from there" in interrupted
+    assert "fedraw run SPEC.toml --out runs/spec --resume continues from there" in interrupted
 
 
 def assert_left_cleanly(terminal: Terminal) -> None:

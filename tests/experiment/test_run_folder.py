@@ -19,7 +19,7 @@ from fedraw.eventlog.follow import RunsFollower
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
-from fedraw.report.material import read_material
+from fedraw.report.report_data import read_report_data
 from fedraw.storage.lock import LOCK
 
 FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
@@ -98,7 +98,7 @@ from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.eventlog.follow import RunsFollower
-from fedraw.report.material import read_material
+from fedraw.report.report_data import read_report_data
 
 CALLS = "mkdir open write close flock fsync truncate rename replace unlink rmdir".split()
 WANTED, PLACE, BEGIN = Spec.read(eval(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
@@ -283,7 +283,7 @@ def compared(folder: Path) -> None:
 
 
 def reported(folder: Path) -> None:
-    read_material([folder])
+    read_report_data([folder])
 
 
 def watched(folder: Path) -> None:
@@ -334,3 +334,26 @@ def test_every_reader_holds_the_log_against_the_summary(
     change(tmp_path)
     with pytest.raises(BadInput, match=message):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_altered_spec_of_a_run_is_not_blamed_on_the_user(finished: bool, tmp_path: Path) -> None:
+    if finished:
+        run_seed(spec(), 1, tmp_path)
+    else:
+        stopped_at(20, spec(), tmp_path)
+    written = tmp_path / "spec.toml"
+    written.write_text(written.read_text().replace("buffer = 4", "buffer = 5"))
+    with pytest.raises(BadInput, match=r"spec\.toml was altered since the run began; restore it"):
+        run_seed(spec(), 1, tmp_path, options=RESUME)
+
+
+def test_a_finished_run_without_its_log_is_not_left_out_of_a_comparison(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run_seed(spec(), seed, tmp_path / f"seed-{seed}")
+    (tmp_path / "seed-2/events.jsonl").unlink()
+    missing = r"seed-2 is a finished run, but its events\.jsonl is missing; restore the file"
+    with pytest.raises(BadInput, match=missing):
+        compare([tmp_path])
+    with pytest.raises(BadInput, match=missing):
+        read_report_data([tmp_path / "seed-2"])

@@ -9,8 +9,8 @@ import pytest
 
 from fedraw.errors import MissingExtra
 from fedraw.eventlog.status import EvaluationPoint
-from fedraw.report.figures import MOST_POINTS, PANELS, curve_of, learning_curves
-from fedraw.report.looks import COLOURS, OWN_COLOUR, looks
+from fedraw.report.curves import MOST_POINTS, PANELS, accuracy, curve_of
+from fedraw.report.drawing import COLOURS, METHOD_COLOURS, line_styles, svg_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,6 +26,12 @@ TWO = {
     "fedfa": [evaluations((70, 0), (80, 0)), evaluations((72, 0), (100, 10))],
     "fedraw": [evaluations((60, 40), (90, 55)), evaluations((64, 50), (92, 75))],
 }
+
+
+def learning_curves(groups: dict[str, Any]) -> str:
+    drawing = accuracy(groups)
+    assert drawing is not None
+    return svg_of(drawing)
 
 
 def texts(svg: str) -> list[str]:
@@ -61,13 +67,13 @@ def test_it_names_itself_and_takes_the_colour_of_the_page() -> None:
 
 def test_lines_differ_by_more_than_colour() -> None:
     names = ["fedraw", "fedfa", *(f"method{n}" for n in range(7))]
-    styles = list(looks(names))
+    styles = list(line_styles(names))
     assert len({style.colour for style in styles}) == len(names)
     assert len({(str(style.dash), style.marker) for style in styles[1:]}) == len(names) - 1
     assert [style.strong for style in styles] == [True, True] + [False] * 7
 
 
-@pytest.mark.parametrize("colour", [*COLOURS, *OWN_COLOUR.values()])
+@pytest.mark.parametrize("colour", [*COLOURS, *METHOD_COLOURS.values()])
 @pytest.mark.parametrize("page", ["#ffffff", "#1b1e22"])
 def test_every_colour_stands_out_on_light_and_on_dark(colour: str, page: str) -> None:
     lighter, darker = sorted((luminance(colour), luminance(page)), reverse=True)
@@ -104,7 +110,7 @@ def test_without_rare_labels_there_is_one_panel() -> None:
 
 @pytest.mark.parametrize("groups", [{}, {"fedfa": [[]]}, {"fedfa": [evaluations((None, None))]}])
 def test_where_nothing_was_evaluated_there_is_no_figure(groups: dict[str, Any]) -> None:
-    assert learning_curves(groups) == ""
+    assert accuracy(groups) is None
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

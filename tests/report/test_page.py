@@ -141,7 +141,7 @@ def test_what_clients_weigh_against_what_they_hold(two_methods: str) -> None:
 
 
 def test_the_course_of_each_seed(two_methods: str) -> None:
-    rows = numbers(two_methods, "course")
+    rows = numbers(two_methods, "history")
     assert rows[1] == ["fedfa", "7", "0.5", "1.0", "100.0", "1.0", "75.0", "25.0"]
     assert len(rows) == 1 + 4 * 2
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedraw.eventlog.compare import ComparisonRow, Stat
 from fedraw.eventlog.summary import METRICS
 from fedraw.report import tables
-from fedraw.report.cells import grid
+from fedraw.report.tables import grid
 
 TWO_SEEDS = [
     ComparisonRow("fedraw", (42, 7), {"GlobalAcc": Stat.of([89, 91]), "Jain": Stat.of([0.9, 0.9])}),

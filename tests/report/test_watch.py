@@ -19,8 +19,8 @@ from fedraw.eventlog.status import (
     RunStatus,
     ServerHistory,
 )
+from fedraw.report.formatting import spark
 from fedraw.report.watch import Frame
-from fedraw.report.words import spark
 
 NASTY = "[red]\x1b[31mé\nnevus 12345678901234567890 and more of it"
 
@@ -152,9 +152,9 @@ def test_a_stopped_run_says_since_when_and_how_to_go_on() -> None:
     assert re.fullmatch(
         r"nothing written since \d\d:\d\d:\d\d, 3 min 20 s ago; checkpoint at event 1480", lines[2]
     )
-    assert lines[3] == "fedraw run SPEC.toml --out runs/mine --resume goes on from there"
+    assert lines[3] == "fedraw run SPEC.toml --out runs/mine --resume continues from there"
     far = replace(stopped, folder=Path("/a very/long path" * 5) / "seed-1")
-    assert drawn(one(far))[3] == "fedraw run … --resume goes on from there"
+    assert drawn(one(far))[3] == "fedraw run … --resume continues from there"
     bare = drawn(one(replace(stopped, checkpoint=None)))
     assert bare[2].endswith("3 min 20 s ago; no checkpoint")
     assert "resume" not in " ".join(bare)
@@ -277,7 +277,7 @@ def test_a_stopped_server_is_started_again_not_resumed() -> None:
     stopped = replace(SERVER, state="stopped", quiet=9000.0, checkpoint=118)
     lines = drawn(one(stopped))
     assert lines[2].endswith("; checkpoint at event 118")
-    assert lines[3] == "the server app, started again with this folder, loses nothing and goes on"
+    assert lines[3] == "to continue, start the server app again with this folder; nothing is lost"
     assert "--resume" not in " ".join(lines)
 
 

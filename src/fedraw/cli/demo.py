@@ -14,7 +14,9 @@ from fedraw.experiment.cells import Cell, cores, run_cells
 from fedraw.experiment.demo import conclusion, demo_specs
 from fedraw.experiment.log_records import row_name
 from fedraw.experiment.options import Options
-from fedraw.report.page import write_figure, write_report
+from fedraw.pages.html import write_page
+from fedraw.report.page import render, write_curves
+from fedraw.report.report_data import read_report_data
 from fedraw.report.tables import text_table
 
 
@@ -39,8 +41,9 @@ def demo(
     page = out / "report.html"
     folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)
-    write_report(folders, page, title="Silent rarity failure, and its cure", lead=lead)
-    write_figure(folders, out / "curves.svg")
+    data = read_report_data(folders)
+    write_page(page, render(data, title="Silent rarity failure, and its cure", lead=lead))
+    write_curves(data, out / "curves.svg")
     if json_:
         console.print_json(as_json(rows))
         return

@@ -9,9 +9,9 @@ import typer
 
 from fedraw.cli import console
 from fedraw.pages.html import write_page
-from fedraw.report.all_figures import write_figures
-from fedraw.report.material import read_material
+from fedraw.report.figures import write_figures
 from fedraw.report.page import render
+from fedraw.report.report_data import read_report_data
 
 
 def report(
@@ -24,9 +24,9 @@ def report(
     title: Annotated[str, typer.Option(help="What the page is called.")] = "fedraw report",
 ) -> None:
     """Show runs on one page: a self-contained HTML file that opens offline."""
-    material = read_material(runs)
-    write_page(out, render(material, title=title))
+    data = read_report_data(runs)
+    write_page(out, render(data, title=title))
     console.say(f"written to {out}")
     if figures is not None:
-        written = write_figures(material, figures)
+        written = write_figures(data, figures)
         console.say(f"{len(written)} figures written to {figures}")

@@ -186,18 +186,30 @@ def is_cut_off(line: bytes) -> bool:
 
 
 def find_logs(folder: Path) -> list[Path]:
-    """The event logs at or below a folder, seeds in the order of their numbers."""
+    """The event logs at or below a folder, seeds in the order of their numbers.
+
+    A finished run whose log is missing is a BadInput, so that no seed is left out unnoticed.
+    """
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
         raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")
     logs = sorted(folder.rglob(LOG), key=lambda log: (log.parent.parent, _seed(log)))
+    rotated = None if logs else min(folder.rglob(f"{LOG}.*"), default=None)
+    if rotated:
+        raise BadInput(
+            f"{folder} holds no run: there is no {LOG} in it or below it; is it {rotated}? "
+            "Then rename it, and exempt it from log rotation"
+        )
+    for spec in folder.rglob("spec.toml"):
+        run = spec.parent
+        if (run / "summary.json").exists() and not (run / LOG).exists():
+            raise BadInput(f"{run} is a finished run, but its {LOG} is missing; {REMEDY}")
     if not logs:
-        rotated = min(folder.rglob(f"{LOG}.*"), default=None)
-        remedy = "name a folder that 'fedraw run' or a server has written"
-        if rotated:
-            remedy = f"is it {rotated}? Then rename it, and exempt it from log rotation"
-        raise BadInput(f"{folder} holds no run: there is no {LOG} in it or below it; {remedy}")
+        raise BadInput(
+            f"{folder} holds no run: there is no {LOG} in it or below it; name a folder that "
+            "'fedraw run' or a server has written"
+        )
     return logs
 
 

@@ -31,7 +31,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import flat
 from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
-from fedraw.eventlog.records import Record, to_fields
+from fedraw.eventlog.records import Record, StartRecord, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
 from fedraw.experiment.spec import to_toml
 from fedraw.storage.files import atomic_write
@@ -86,11 +86,21 @@ class RunFolder:
         then, now = flat(before), flat(json.loads(json.dumps(tables)))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if changed and (before or self._can_continue):
+            if self._spec_in_log() not in (None, then):
+                raise _damaged(self._spec, "was altered since the run began")
             key = changed[0]
             raise BadInput(
                 f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
                 f"{now.get(key)!r}; use the same spec, another --out, or --force to start anew"
             )
+
+    def _spec_in_log(self) -> dict[str, Any] | None:
+        """The settings with which the log starts; None if there is no such log."""
+        try:
+            start = next(read_log(self.log), None)
+        except BadInput:
+            return None
+        return flat(start.spec) if isinstance(start, StartRecord) and start.spec else None
 
     def refuse_other_inputs(self, opening: Iterable[Record]) -> None:
         """Refuse to resume a run whose input files have changed.

@@ -1,83 +1,153 @@
-"""Figures as SVG for the page, as SVG and PDF for papers: drawn once, without a display."""
+"""The style of figures, and how they become SVG and PDF, without a display.
+
+Lines differ in colour, dash and marker, so that they can be told apart in print and by colour-blind
+readers. Each colour has enough contrast on a light and on a dark page.
+"""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.report.looks import INK, SETTINGS, Look
+from fedraw.strategies.catalog import CATALOG
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# After Okabe and Ito, darkened until each has contrast 3 on white and on near-black.
+METHOD_COLOURS = {m.name: m.colour for m in CATALOG.values() if m.colour is not None}
+COLOURS = ("#009068", "#b8629a", "#a87c00", "#3c94c4", "#808080", "#a2653c", "#7a70cc", "#c83c64")
+DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = "sD^vPX<>p"
+# No line has this colour. In an SVG it is replaced with the text colour of the surrounding page.
+INK = "#010203"
 LONGEST_NAME = 36
-FORMATS = ("svg", "pdf")
+
+SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedraw",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.8,
+}
+
+
+class LineStyle(NamedTuple):
+    """How the line of one method looks."""
+
+    colour: str
+    dash: Any
+    marker: str
+    strong: bool
+
+    def options(self) -> dict[str, Any]:
+        """Return the style as options of matplotlib's `plot`."""
+        width, size, order = (2.6, 5, 4) if self.strong else (1.3, 4, 3)
+        return {
+            "color": self.colour,
+            "linestyle": self.dash,
+            "marker": self.marker,
+            "linewidth": width,
+            "markersize": size,
+            "zorder": order,
+        }
 
 
 class Drawing(NamedTuple):
-    """A figure that is drawn when it is asked for."""
+    """A figure that is drawn on demand."""
 
     name: str  # of its file
-    title: str  # for who cannot see it
+    title: str  # read aloud by screen readers
     draw: Callable[[], Figure]
-    wide: bool = True  # two panels, side by side
+    wide: bool = True  # whether the figure has two panels side by side
+
+
+def line_styles(names: Sequence[str]) -> Iterator[LineStyle]:
+    """Yield a different style for each name; FedRAW and FedFa, the main contrast, are strong.
+
+    >>> [(s.marker, s.strong) for s in line_styles(["fedbuff", "fedraw", "fedraw buffer=5"])]
+    [('s', False), ('o', True), ('D', True)]
+    """
+    others = 0
+    for name in names:
+        strong = name.split(" ")[0] in METHOD_COLOURS
+        if name in METHOD_COLOURS:
+            yield LineStyle(METHOD_COLOURS[name], "-", "o", strong)
+            continue
+        n, others = others, others + 1
+        marker = MARKERS[n % len(MARKERS)]
+        yield LineStyle(COLOURS[n % len(COLOURS)], DASHES[n % len(DASHES)], marker, strong)
 
 
 def svg_of(drawing: Drawing) -> str:
-    """Sized by what surrounds it, in its text colour."""
+    """Return the figure as SVG that takes its size and text colour from the surrounding page."""
     with _style(drawing):
         text = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        _save(drawing.draw(), text, "svg", nothing)
+        _save(drawing.draw(), text, "svg", ("Creator", "Date", "Format", "Type"))
         return _accessible(text.getvalue(), drawing.title)
 
 
 def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
-    """The figure on a light ground, in every format; the same bytes from the same runs."""
-    svg, pdf = (folder / f"{drawing.name}.{form}" for form in FORMATS)
+    """Write the figure as SVG and PDF on a light background; the same runs give the same bytes."""
+    svg, pdf = folder / f"{drawing.name}.svg", folder / f"{drawing.name}.pdf"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         svg.write_text(on_white(svg_of(drawing)), encoding="utf-8")
         with _style(drawing):
-            _save(
-                drawing.draw(), pdf, "pdf", dict.fromkeys(("Creator", "Producer", "CreationDate"))
-            )
+            _save(drawing.draw(), pdf, "pdf", ("Creator", "Producer", "CreationDate"))
     except OSError as problem:
-        raise BadInput(f"cannot write to {folder}: {problem.strerror}; choose another") from None
+        raise BadInput(
+            f"cannot write to {folder}: {problem.strerror}; choose another folder"
+        ) from None
     return [svg, pdf]
 
 
 def on_white(svg: str) -> str:
+    """Give an SVG a white background and dark text, for use outside a page."""
     return svg.replace(' style="', ' style="background: #fff; color: #222; ', 1)
 
 
 def short(name: str) -> str:
-    """As much of a name as a figure has room for."""
+    """Cut a name to what fits into a figure."""
     printable = "".join(c if c.isprintable() else " " for c in name)
     return printable if len(printable) <= LONGEST_NAME else printable[: LONGEST_NAME - 1] + "…"
 
 
-def stroke(look: Look) -> dict[str, Any]:
-    weight = (2.6, 5, 4) if look.strong else (1.3, 4, 3)
-    style = {"color": look.colour, "linestyle": look.dash, "marker": look.marker}
-    return style | dict(zip(("linewidth", "markersize", "zorder"), weight, strict=True))
-
-
-def legend(figure: Figure, styles: Mapping[str, Look], across: int) -> None:
-    """One line for each name, below all panels."""
+def legend(figure: Figure, styles: Mapping[str, LineStyle], across: int) -> None:
+    """Add a legend below all panels, with one entry for each name."""
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], **stroke(look)) for look in styles.values()]
-    plain = ["-"] * len(lines)  # a label that starts with "_" would be left out
-    look = {"ncols": across, "handlelength": 3.6, "frameon": False}
-    box = figure.legend(lines, plain, loc="outside lower center", **look)
+    lines = [Line2D([], [], **style.options()) for style in styles.values()]
+    plain = ["-"] * len(lines)  # matplotlib drops a label that starts with "_"
+    box = figure.legend(
+        lines,
+        plain,
+        loc="outside lower center",
+        ncols=across,
+        handlelength=3.6,
+        frameon=False,
+    )
     for text, name in zip(box.get_texts(), styles, strict=True):
         text.set_parse_math(False)
         text.set_text(short(name))
@@ -90,21 +160,23 @@ def _style(drawing: Drawing) -> Iterator[None]:
         import matplotlib.style
     except ImportError:
         raise MissingExtra("matplotlib", "report") from None
-    # Figures of one page must not share the names of their markers.
+    # Markers are named by a hash. Figures on one page must not share these names.
     salt = {"svg.hashsalt": f"fedraw {drawing.name}"}
-    # "default" first: what a user set for other figures must not change this one.
+    # "default" comes first, so that a user's own settings do not change these figures.
     with matplotlib.style.context(["default", SETTINGS | salt]), warnings.catch_warnings():
-        # In SVG the reader's font draws the text; that ours lacks a glyph is of no matter.
+        # The reader's font draws the text of an SVG, so a glyph missing from ours does not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
-def _save(figure: Figure, out: Any, form: str, metadata: dict[str, None]) -> None:
+def _save(figure: Figure, out: Any, form: str, left_out: Sequence[str]) -> None:
     figure.patch.set_visible(False)
+    metadata = dict.fromkeys(left_out)
     figure.savefig(out, format=form, metadata=metadata, bbox_inches="tight", pad_inches=0.05)
 
 
 def _accessible(svg: str, title: str) -> str:
+    """Add a title for screen readers, and take the colours and the font of the page."""
     size = re.search(r'viewBox="[^"]+"', svg)
     body = svg[svg.index("</defs>") + len("</defs>") :]
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # nothing refers to a group

@@ -1,217 +1,209 @@
-"""Lines over the events of a run: what the model can do, who is in the buffer, what they weigh."""
+"""The figures of a report: all of them as files, and those with one row per method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from math import log10
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedraw.eventlog.records import EvaluationRecord
-from fedraw.eventlog.status import EvaluationPoint
-from fedraw.report.course import Course, Point, share_of
-from fedraw.report.drawing import Drawing, legend, stroke, svg_of
-from fedraw.report.looks import INK, Look, looks
-from fedraw.report.material import Material
+from fedraw.eventlog.compare import Stat
+from fedraw.report.curves import accuracy, occupancy, weights
+from fedraw.report.drawing import INK, METHOD_COLOURS, Drawing, short, write_drawing
+from fedraw.report.formatting import number
+from fedraw.report.report_data import ReportData, Spread, rare_labels, recall_means, spreads
+from fedraw.report.tables import stat_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = {"GlobalAcc": "All labels (GlobalAcc, %)", "AvgRare": "Rare labels (AvgRare, %)"}
-TITLE = "Accuracy on all labels and on the rare labels, over the events of the run"
-
-AnyEvaluation = EvaluationRecord | EvaluationPoint
-Evaluations = Sequence[Sequence[AnyEvaluation]]  # those of each seed
-MOST_POINTS = 120  # of a line
-
-
-class Curve(NamedTuple):
-    """The mean over the seeds, and the lowest and highest of them."""
-
-    event: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-
-    def add(self, event: float, values: Sequence[float]) -> None:
-        self.event.append(event)
-        self.mean.append(fmean(values))
-        self.low.append(min(values))
-        self.high.append(max(values))
+COMMON: dict[str, Any] = {"color": METHOD_COLOURS["fedfa"], "marker": "o"}
+RARE: dict[str, Any] = {"color": METHOD_COLOURS["fedraw"], "marker": "D"}
+DECADES = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+# Inches: the width of a figure with a row per method, the height of a row, and the margins.
+WIDTH, ROW, AROUND = 5.0, 0.32, 0.9
+# Inches: the width and height of a cell of the recall map, and the margins.
+MAP_COLUMN, MAP_ROW, MAP_AROUND = 0.62, 0.22, 1.6
+# A recall map with at most so many rows has numbers in its cells.
+READABLE = 26
+MAP_COLOURS = "cividis"  # even in lightness, and the same for colour-blind readers
 
 
-@dataclass(frozen=True)
-class Panel:
-    title: str
-    curves: Mapping[str, Curve]
-    top: float | None = 100.0  # of the axis; None leaves it to the values
-    mark: float | None = None  # a level worth comparing with
-    end: float = 1.0  # of the run, in events
+def drawings(data: ReportData) -> dict[str, Drawing]:
+    """Return the figures of the page by name, without those that the logs have no data for."""
+    every = (
+        gap(data),
+        accuracy(data.evaluations),
+        occupancy(data),
+        weights(data),
+        staleness(data),
+    )
+    return {drawing.name: drawing for drawing in every if drawing is not None}
 
 
-def learning_curves(groups: Mapping[str, Evaluations]) -> str:
-    """An SVG of two panels, one line per group; empty where nothing was evaluated.
-
-    `groups` gives, for each name, the "evaluation" records of each of its seeds.
-    """
-    drawing = accuracy(groups)
-    return "" if drawing is None else svg_of(drawing)
+def write_figures(data: ReportData, folder: Path) -> list[Path]:
+    """Write each figure of the page, and a heat map of recall, as SVG and as PDF."""
+    every = [*drawings(data).values(), recall_map(data)]
+    return [file for one in every if one is not None for file in write_drawing(one, folder)]
 
 
-def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
-    curves = accuracy_curves(groups)
-    end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
-    panels = [Panel(PANELS[metric], curves[metric], end=end) for metric in PANELS]
-    return _drawing("curves", TITLE, panels, list(groups))
+class SeedRange(NamedTuple):
+    """The mean of a metric, and its lowest and highest seed."""
+
+    mean: float
+    low: float
+    high: float
 
 
-def accuracy_curves(groups: Mapping[str, Evaluations]) -> dict[str, dict[str, Curve]]:
-    """For each metric, the lines of those groups in which it was measured."""
-    return {
-        metric: {
-            name: curve
-            for name, seeds in groups.items()
-            if (curve := curve_of(seeds, metric)).event
-        }
-        for metric in PANELS
-    }
-
-
-def occupancy(material: Material) -> Drawing | None:
-    """Who is in the buffer when it is aggregated."""
-    panels = [
-        _course_panel(material, "Aggregations with a rare client in the buffer (%)", _presence),
-        _course_panel(material, "Rare clients in the buffer", _rare_clients, top=None),
-    ]
-    title = "Rare clients in the buffer, over the events of the run"
-    return _drawing("buffer", title, panels, material.names)
-
-
-def weights(material: Material) -> Drawing | None:
-    fair = [
-        share
-        for courses in material.courses.values()
-        for course in courses
-        if course.rare and (share := share_of(course.rare, course.samples)) is not None
-    ]
-    mark = fmean(fair) if fair else None
-    dotted = " · dotted: their samples" if fair else ""
-    panels = [
-        _course_panel(material, f"Rare clients together (%){dotted}", _rare_weight, mark=mark),
-        _course_panel(material, "The client that weighs most (%)", _largest),
-    ]
-    title = "Weight in the aggregations, over the events of the run"
-    return _drawing("weights", title, panels, material.names)
-
-
-def curve_of(seeds: Evaluations, metric: str) -> Curve:
-    """The evaluations that all seeds have, one after the other.
-
-    >>> def at(event, value): return EvaluationPoint(event, {"AvgRare": value}, {})
-    >>> curve_of([[at(10, 0.0), at(20, 50.0)], [at(10, 20.0), at(22, 70.0)]], "AvgRare")
-    Curve(event=[10.0, 21.0], mean=[10.0, 60.0], low=[0.0, 50.0], high=[20.0, 70.0])
-    """
-    curve = Curve([], [], [], [])
-    for together in _thinned(list(zip(*seeds, strict=False))):
-        found = [evaluation.metrics.get(metric) for evaluation in together]
-        values = [value for value in found if value is not None]
-        if len(values) == len(found):
-            # Synchronous methods end a round that is under way: the last events may differ.
-            curve.add(fmean(evaluation.event for evaluation in together), values)
-    return curve
-
-
-def _thinned(steps: list[tuple[AnyEvaluation, ...]]) -> list[tuple[AnyEvaluation, ...]]:
-    """Every n-th, counted from the last one, which always stays."""
-    every = -(-len(steps) // MOST_POINTS) or 1
-    return steps[::-1][::every][::-1]
-
-
-def course_curve(courses: Sequence[Course], value: Callable[[Point], float | None]) -> Curve:
-    """Bin by bin, over the seeds that aggregated in it."""
-    curve = Curve([], [], [], [])
-    for together in zip(*(course.points() for course in courses), strict=False):
-        values = [known for point in together if (known := value(point)) is not None]
-        if values:
-            curve.add(together[0].event, values)
-    return curve
-
-
-def _presence(point: Point) -> float | None:
-    return point.presence
-
-
-def _rare_clients(point: Point) -> float | None:
-    return point.rare_clients
-
-
-def _largest(point: Point) -> float | None:
-    return point.largest
-
-
-def _rare_weight(point: Point) -> float | None:
-    return point.rare_weight
-
-
-def _course_panel(
-    material: Material,
-    title: str,
-    value: Callable[[Point], float | None],
-    *,
-    top: float | None = 100.0,
-    mark: float | None = None,
-) -> Panel:
-    curves = {name: course_curve(courses, value) for name, courses in material.courses.items()}
-    every = [course for courses in material.courses.values() for course in courses]
-    end = max((points[-1].end for course in every if (points := course.points())), default=1.0)
-    return Panel(title, {n: c for n, c in curves.items() if c.event}, top, mark, end)
-
-
-def _drawing(
-    name: str, title: str, panels: Sequence[Panel], names: Sequence[str]
-) -> Drawing | None:
-    shown = [panel for panel in panels if panel.curves]
-    if not shown:
+def gap(data: ReportData) -> Drawing | None:
+    """Draw GlobalAcc and AvgRare of the last model, with the best AvgRare first."""
+    rows: dict[str, tuple[SeedRange, SeedRange]] = {}
+    for group in data.groups:
+        everywhere, rare = (_seed_range(group.row.metrics, m) for m in ("GlobalAcc", "AvgRare"))
+        if everywhere is not None and rare is not None:
+            rows[group.name] = everywhere, rare
+    if not rows:
         return None
-    styles = dict(zip(names, looks(names), strict=True))
-    return Drawing(name, title, lambda: _drawn(shown, styles))
+    order = sorted(rows, key=lambda name: -rows[name][1].mean)
+    title = "Accuracy on all labels and recall of the rare labels, method by method"
+    ordered = {name: rows[name] for name in order}
+    return Drawing("gap", title, lambda: _draw_gap(ordered), wide=False)
 
 
-def _drawn(panels: Sequence[Panel], styles: Mapping[str, Look]) -> Figure:
-    from matplotlib.figure import Figure
+def staleness(data: ReportData) -> Drawing | None:
+    """Draw how many events pass between a client's start and its arrival."""
+    rows = spreads(data)
+    if not any(common or rare for common, rare in rows.values()):
+        return None
+    title = "Staleness of the updates of rare and of other clients, method by method"
+    return Drawing("staleness", title, lambda: _draw_staleness(rows), wide=False)
 
-    across = 5 if max(map(len, styles)) <= 20 else 2
-    figure = Figure(figsize=(9.6, 3.6 + 0.22 * -(-len(styles) // across)), layout="constrained")
-    alike = len({panel.top for panel in panels}) == 1
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=alike, squeeze=False)[0]
-    for ax, panel in zip(axes, panels, strict=True):
-        ax.set_title(panel.title)
-        for name, curve in panel.curves.items():
-            _draw(ax, curve, styles[name])
-        _tidy(ax, panel)
-    legend(figure, styles, across)
+
+def recall_map(data: ReportData) -> Drawing | None:
+    """Draw the recall of each label under each method, the rare labels first and with a star.
+
+    The page has the same numbers as a table. The result is None if nothing was evaluated.
+    """
+    means = recall_means(data.groups)
+    if not means:
+        return None
+    rare = set(rare_labels(data.groups))
+    labels = [f"★ {short(label)}" if label in rare else short(label) for label in means]
+    title = "Recall of each label under each method"
+    rows = list(means.values())
+    return Drawing("recall", title, lambda: _draw_map(labels, data.names, rows))
+
+
+def _seed_range(metrics: Mapping[str, Stat], metric: str) -> SeedRange | None:
+    stat = stat_of(metrics, metric)
+    if stat.mean is None:
+        return None
+    known = [value for value in stat.values if value is not None]
+    return SeedRange(stat.mean, min(known), max(known))
+
+
+def _draw_gap(rows: Mapping[str, tuple[SeedRange, SeedRange]]) -> Figure:
+    figure, ax = _one_row_per_method(list(rows))
+    for place, pair in enumerate(rows.values()):
+        means = [seeds.mean for seeds in pair]
+        ax.plot(means, [place, place], color=INK, alpha=0.35, linewidth=1.5, clip_on=False)
+        for seeds, look, other in zip(pair, (COMMON, RARE), reversed(pair), strict=True):
+            ax.plot([seeds.low, seeds.high], [place, place], color=look["color"], linewidth=6,
+                    alpha=0.25, solid_capstyle="butt", clip_on=False)  # fmt: skip
+            ax.plot(seeds.mean, place, **look, linestyle="", markersize=8, clip_on=False)
+            right = seeds.mean > other.mean or (seeds.mean == other.mean and look is COMMON)
+            ax.annotate(
+                number("", seeds.mean),
+                (max(seeds.high, seeds.mean) if right else seeds.low, place),
+                (8 if right else -8, 0), textcoords="offset points", va="center", fontsize=9,
+                ha="left" if right else "right",
+            )  # fmt: skip
+    ax.set(xlim=(-16, 114), xticks=range(0, 101, 20), xlabel="percent")
+    _marker_legend(figure, {"all labels (GlobalAcc)": COMMON, "rare labels (AvgRare)": RARE})
     return figure
 
 
-def _draw(ax: Axes, curve: Curve, look: Look) -> None:
-    # Unclipped: a marker at 100 stays whole, and the SVG needs no reference to a clipping path.
-    every = max(1, len(curve.event) // 7)
-    ax.plot(curve.event, curve.mean, **stroke(look), markevery=every, clip_on=False)
-    band = ax.fill_between(curve.event, curve.low, curve.high, color=look.colour, linewidth=0)
-    band.set(alpha=0.2 if look.strong else 0.07, clip_on=False, zorder=1)
+def _draw_staleness(rows: Mapping[str, tuple[Spread | None, Spread | None]]) -> Figure:
+    figure, ax = _one_row_per_method(list(rows), tall=1.25)
+    largest = 1
+    for place, pair in enumerate(rows.values()):
+        for spread, look, shift in zip(pair, (COMMON, RARE), (-0.17, 0.17), strict=True):
+            if spread is None:
+                continue
+            largest = max(largest, spread.values[-2])
+            low, lower, middle, upper, high, _ = map(_place, spread.values)
+            line = {"color": look["color"], "clip_on": False, "solid_capstyle": "butt"}
+            at = [place + shift] * 2
+            ax.plot([low, high], at, linewidth=1.2, **line)
+            ax.plot([lower, upper], at, linewidth=5, alpha=0.45, **line)
+            ax.plot(middle, at[0], **look, linestyle="", markersize=6, clip_on=False)
+    ticks = [tick for tick in DECADES if tick <= 1.6 * largest]
+    ax.set_xticks([_place(tick) for tick in ticks], [str(tick) for tick in ticks])
+    ax.set(xlim=(-0.05, _place(1.05 * largest)), xlabel="staleness in events (logarithmic)")
+    rare = {"rare clients": RARE} if any(pair[1] for pair in rows.values()) else {}
+    _marker_legend(figure, {"common clients" if rare else "all clients": COMMON} | rare)
+    return figure
 
 
-def _tidy(ax: Axes, panel: Panel) -> None:
-    ax.set(xlabel="events", xlim=(0, max(panel.end, 1)))
-    if panel.top is None:
-        ax.set_ylim(0, 1.05 * max(1.0, *(max(curve.high) for curve in panel.curves.values())))
-    else:
-        ax.set(ylim=(0, panel.top), yticks=range(0, 101, 20))
-    if panel.mark is not None:
-        dots: dict[str, Any] = {"linewidth": 1.4, "linestyle": (0, (1, 2)), "zorder": 2}
-        ax.plot([0, panel.end], [panel.mark] * 2, color=INK, clip_on=False, **dots)
-    ax.locator_params(axis="x", integer=True)
-    ax.grid(axis="y", clip_on=False)
+def _place(staleness: float) -> float:
+    return log10(1 + staleness)
+
+
+def _one_row_per_method(names: Sequence[str], tall: float = 1.0) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    height = AROUND + ROW * tall * len(names)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    ax = figure.subplots()
+    ax.set(ylim=(len(names) - 0.5, -0.5), yticks=[])
+    for place, name in enumerate(names):
+        ax.annotate(
+            short(name), (0, place), (-6, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", va="center", parse_math=False,
+            fontweight="bold" if name.split(" ")[0] in METHOD_COLOURS else "normal",
+        )  # fmt: skip
+    ax.grid(axis="x", clip_on=False)
+    ax.spines["left"].set_visible(False)
     ax.patch.set_visible(False)
-    ax.tick_params(length=0, labelleft=True)
+    ax.tick_params(length=0)
+    return figure, ax
+
+
+def _marker_legend(figure: Figure, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [Line2D([], [], linestyle="", markersize=7, **look) for look in entries.values()]
+    look = {"ncols": len(entries), "frameon": False}
+    figure.legend(marks, list(entries), loc="outside upper left", **look)
+
+
+def _draw_map(
+    labels: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+) -> Figure:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    values = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float)
+    size = (MAP_AROUND + MAP_COLUMN * len(names), MAP_AROUND + MAP_ROW * len(labels))
+    figure = Figure(figsize=size, layout="constrained")
+    ax = figure.subplots()
+    edges: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5}
+    mesh = ax.pcolormesh(values, vmin=0, vmax=100, cmap=MAP_COLOURS, **edges)
+    ax.invert_yaxis()
+    places = (np.arange(len(names)) + 0.5, np.arange(len(labels)) + 0.5)
+    plain: dict[str, Any] = {"parse_math": False}  # names are not formulas
+    tilted: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor", "ha": "right"}
+    ax.set_xticks(places[0], [short(name) for name in names], **tilted, **plain)
+    ax.set_yticks(places[1], list(labels), **plain)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    if len(labels) <= READABLE:
+        for (row, column), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                dark = value < 55
+                ax.text(column + 0.5, row + 0.5, f"{value:.0f}", ha="center", va="center",
+                        fontsize=8, color="white" if dark else "black")  # fmt: skip
+    bar = figure.colorbar(mesh, ax=ax, label="recall (%)", shrink=min(1.0, 12 / len(labels)))
+    bar.outline.set_visible(False)
+    return figure

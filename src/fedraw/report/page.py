@@ -1,4 +1,4 @@
-"""One page that shows what runs came to: a single HTML file that opens offline."""
+"""The page of a report: one HTML file that shows the results of runs and opens offline."""
 
 from __future__ import annotations
 
@@ -19,47 +19,52 @@ from fedraw.pages.html import (
     text,
     write_page,
 )
-from fedraw.report import page_confusion, page_tables, page_weights
-from fedraw.report.all_figures import drawings
-from fedraw.report.cells import grid, seeds_of
+from fedraw.report import page_confusion, page_influence, page_tables
+from fedraw.report.curves import PANELS, accuracy, accuracy_curves
 from fedraw.report.drawing import Drawing, on_white, svg_of
-from fedraw.report.figures import PANELS, accuracy_curves, learning_curves
-from fedraw.report.glossary import MEANING
-from fedraw.report.material import Material, read_material
-from fedraw.report.page_words import cautions_of, changes_of, facts_of, inferred_of, lead_of
-from fedraw.report.provenance import machines, provenance
+from fedraw.report.figures import drawings
+from fedraw.report.page_text import (
+    MEANING,
+    cautions_of,
+    changes_of,
+    facts_of,
+    inferred_of,
+    lead_of,
+)
+from fedraw.report.report_data import ReportData, read_report_data
+from fedraw.report.tables import grid, seeds_of
 
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
 
 
 def write_report(runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "") -> None:
-    """Write the page of all runs at or below these folders, from their event logs alone."""
-    write_page(out, render(read_material(runs), title=title, lead=lead))
+    """Write the page of all runs at or below these folders, which needs only their event logs."""
+    write_page(out, render(read_report_data(runs), title=title, lead=lead))
 
 
-def write_figure(runs: Sequence[Path], out: Path) -> None:
-    """Write the learning curves as an SVG of their own, on a light ground."""
-    groups = read_material(runs).groups
-    svg = learning_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
-    write_page(out, on_white(svg))
+def write_curves(data: ReportData, out: Path) -> None:
+    """Write the accuracy over the run as an SVG of its own; nothing if nothing was evaluated."""
+    drawing = accuracy(data.evaluations)
+    if drawing is not None:
+        write_page(out, on_white(svg_of(drawing)))
 
 
-def render(material: Material, *, title: str, lead: str = "") -> str:
-    """The page; without a lead of its own it says who keeps the rare labels."""
-    groups = material.groups
-    figures = drawings(material)
+def render(data: ReportData, *, title: str, lead: str = "") -> str:
+    """Return the page; the default lead says which method keeps the rare labels."""
+    groups = data.groups
+    figures = drawings(data)
     parts = {
         "At a glance": _glance(figures),
         "Comparison": _comparison(groups),
-        "Over the run": _curves(groups, figures),
+        "Over the run": _curves(data, figures),
         "Recall": _recall(groups),
         "Mistakes": _mistakes(groups),
-        "Influence": _influence(material),
-        "Buffer": _buffer(material, figures),
-        "Weights": _weights(material, figures),
-        "Staleness": _staleness(material, figures),
+        "Influence": _influence(data),
+        "Buffer": _buffer(data, figures),
+        "Weights": _weights(figures),
+        "Staleness": _staleness(data, figures),
         "Specs": _specs(groups),
-        "Runs": section("provenance", "Where the numbers come from", provenance(material)),
+        "Runs": section("provenance", "Where the numbers come from", page_tables.provenance(data)),
     }
     shown = {name: part for name, part in parts.items() if part}
     words = lead or lead_of(groups)
@@ -69,30 +74,28 @@ def render(material: Material, *, title: str, lead: str = "") -> str:
         title=text(title),
         lead=f'<p class="lead">{text(words)}</p>' if words else "",
         facts=text(facts_of(groups)),
-        sections="\n".join(
-            [_cautions(material), _changes(material), contents(shown), *shown.values()]
-        ),
-        footer=f"<p>{text(machines(material))}</p>",
+        sections="\n".join([_cautions(data), _changes(data), contents(shown), *shown.values()]),
+        footer=f"<p>{text(page_tables.machines(data))}</p>",
     )
 
 
-def _cautions(material: Material) -> str:
-    items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(material))
+def _cautions(data: ReportData) -> str:
+    items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(data))
     return f'<ul class="cautions">{items}</ul>' if items else ""
 
 
-def _changes(material: Material) -> str:
-    return "".join(map(note, [*changes_of(material), *inferred_of(material)]))
+def _changes(data: ReportData) -> str:
+    return "".join(map(note, [*changes_of(data), *inferred_of(data)]))
 
 
 def _glance(figures: Mapping[str, Drawing]) -> str:
     if "gap" not in figures:
         return ""
     words = (
-        "A long line is a silent failure: accuracy on all labels looks fine while the rare ones are"
-        " lost. Marks: mean over the seeds; shades: from the lowest seed to the highest."
+        "A long line is a silent failure: accuracy on all labels looks fine while the rare labels"
+        " are lost. Marks: mean over the seeds. Shades: from the lowest seed to the highest."
     )
-    title = "All labels, and the rare ones"
+    title = "All labels and the rare labels"
     return section("glance", title, _figure(figures["gap"], words))
 
 
@@ -105,10 +108,10 @@ def _comparison(groups: Sequence[Group]) -> str:
     return section("compared", "Comparison", page_tables.comparison(groups), notes, legend)
 
 
-def _curves(groups: Sequence[Group], figures: Mapping[str, Drawing]) -> str:
+def _curves(data: ReportData, figures: Mapping[str, Drawing]) -> str:
     if "curves" not in figures:
         return ""
-    curves = accuracy_curves({g.name: [run.evaluations for run in g.runs] for g in groups})
+    curves = accuracy_curves(data.evaluations)
     rows = [
         [metric, name, *point]
         for metric in PANELS
@@ -134,58 +137,58 @@ def _mistakes(groups: Sequence[Group]) -> str:
     return section("mistakes", title, rare, page_confusion.whole(matrices, groups))
 
 
-def _influence(material: Material) -> str:
-    clients = page_weights.client_influence(material)
+def _influence(data: ReportData) -> str:
+    clients = page_influence.client_influence(data)
     if not clients:
         return ""
-    rare = page_weights.label_influence(material.groups)
-    every = page_weights.every_label_influence(material.groups)
+    rare = page_influence.label_influence(data.groups)
+    every = page_influence.every_label_influence(data.groups)
     folded = details("Every label", "influence over fair share", every) if every else ""
-    title = "What rare clients and labels weigh"
+    title = "Influence of rare clients and labels"
     return section("shares", title, clients, rare, folded)
 
 
-def _buffer(material: Material, figures: Mapping[str, Drawing]) -> str:
+def _buffer(data: ReportData, figures: Mapping[str, Drawing]) -> str:
     if "buffer" not in figures:
         return ""
-    words = f"Who is in the buffer when it is aggregated. {BANDS}"
+    words = f"Rare clients in the buffer when it is aggregated. {BANDS}"
     figure = _figure(figures["buffer"], words)
-    return section("buffer", "Rare clients in the buffer", figure, _course(material))
+    return section("buffer", "Rare clients in the buffer", figure, _history_csv(data))
 
 
-def _weights(material: Material, figures: Mapping[str, Drawing]) -> str:
+def _weights(figures: Mapping[str, Drawing]) -> str:
     if "weights" not in figures:
         return ""
-    words = f"A client with several slots weighs what they weigh together. {BANDS}"
+    words = f"The weight of a client with several slots is their sum. {BANDS}"
     return section("weights", "Weights over the run", _figure(figures["weights"], words))
 
 
-def _staleness(material: Material, figures: Mapping[str, Drawing]) -> str:
+def _staleness(data: ReportData, figures: Mapping[str, Drawing]) -> str:
     if "staleness" not in figures:
         return ""
     words = (
         "Mark: median. Thick: the middle half. Thin: from 5 to 95 %. Methods that hand the model"
-        " back at once meet the same arrivals, so that their rows are alike."
+        " back at once meet the same arrivals, so their rows are alike."
     )
     figure = _figure(figures["staleness"], words)
-    table = details("All numbers", "", page_tables.staleness(material))
+    table = details("All numbers", "", page_tables.staleness(data))
     return section("staleness", "How stale updates are", figure, table)
 
 
-def _course(material: Material) -> str:
-    """The binned series of the buffer and of the weights, each seed for itself."""
+def _history_csv(data: ReportData) -> str:
+    """Return the binned series of the buffer and of the weights of each seed, to copy."""
     rows = [
         [group.name, run.start.seed, *point]
-        for group in material.groups
-        for run, course in zip(group.runs, material.courses[group.name], strict=True)
-        for point in course.points()
+        for group in data.groups
+        for run, history in zip(group.runs, data.histories[group.name], strict=True)
+        for point in history.points()
     ]
     head = ["name", "seed", "middle", "last_event", "presence_percent", "rare_clients"]
-    return copyable("course", csv_text([*head, "largest_percent", "rare_percent"], rows))
+    return copyable("history", csv_text([*head, "largest_percent", "rare_percent"], rows))
 
 
 def _figure(drawing: Drawing, words: str) -> str:
-    # Inside HTML the namespace goes without saying, and the page names no address at all.
+    # HTML needs no namespaces, and the page should contain no address at all.
     inline = svg_of(drawing).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
     inline = inline.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     kind = "wide" if drawing.wide else "single"
@@ -201,14 +204,14 @@ def _specs(groups: Sequence[Group]) -> str:
         details(g.name, _seeds(g), f'<pre tabindex="0"><code>{text(_toml(g))}</code></pre>')
         for g in groups
     ]
-    words = "As the logs record them; 'fedraw run' takes such a file."
-    if any(None in g.row.seeds for g in groups):
-        words = "As the logs record them."
+    words = "The specs as the logs record them."
+    if not any(None in g.row.seeds for g in groups):
+        words += " 'fedraw run' takes such a file."
     return section("specs", "Specs", note(words), *blocks)
 
 
 def _toml(group: Group) -> str:
-    """Of a real federation, only what TOML can say: no None, no layout of a model."""
+    """Return the spec as TOML; for a real federation, only the settings that TOML can express."""
     if None not in group.row.seeds:
         return to_toml(group.spec)
     tables = {name: table for name, table in group.spec.items() if isinstance(table, Mapping)}

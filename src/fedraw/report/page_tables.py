@@ -1,11 +1,15 @@
-"""Tables of the page: all metrics, recall by label, staleness."""
+"""Tables of the page: all metrics, recall by label, staleness, and where the numbers come from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
+from fedraw.eventlog.compare import ComparisonRow, Group
+from fedraw.eventlog.records import FORMAT
 from fedraw.pages.html import (
     cell,
     column_head,
@@ -16,61 +20,57 @@ from fedraw.pages.html import (
     text,
 )
 from fedraw.report import tables
-from fedraw.report.cells import (
+from fedraw.report.formatting import UNDEFINED, number
+from fedraw.report.report_data import (
+    QUANTILES,
+    ReportData,
+    interruption,
+    rare_labels,
+    recall_means,
+    spreads,
+)
+from fedraw.report.tables import (
     HIGHER_IS_BETTER,
-    UNDEFINED,
-    Cell,
-    Column,
+    MetricCell,
+    MetricColumn,
     grid,
     has_spread,
-    number,
     seeds_of,
 )
-from fedraw.report.course import QUANTILES, Spread
-from fedraw.report.interval_figures import spreads
-from fedraw.report.material import Material, interruption
 
 FAMILIES = {
     "Global model": ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "RareF2"),
-    "On the clients' own test data": (
-        "Worst10",
-        "LocalRare",
-        "LocalCommon",
-        "MeanClient",
-        "Jain",
-    ),
+    "On the clients' own test data": ("Worst10", "LocalRare", "LocalCommon", "MeanClient", "Jain"),
     "Rare clients at the server": ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale"),
 }
+STALENESS_HEADS = ("5 %", "25 %", "median", "75 %", "95 %", "most", "mean", "updates")
+RUN_HEADS = ("Method", "Seed", "Events", "State", "Data (sha256)", "Finished on", "Seconds")
+# The columns of the table of runs that are sorted by words.
+RUN_WORDS = ("State", "Data (sha256)", "Finished on")
 
 
 def comparison(groups: Sequence[Group]) -> str:
+    """Return the table of all metrics, with one row per method."""
     rows = [group.row for group in groups]
     columns = grid(rows)
     firsts = _firsts(columns)
     lines = [
         row_head(group.name, ", ".join(_warnings(group)), "warn")
-        + "".join(_compared(c.cells[position], c.metric in firsts) for c in columns)
+        + "".join(_metric_cell(c.cells[position], c.metric in firsts) for c in columns)
         for position, group in enumerate(groups)
     ]
     caption = _comparison_caption(rows, columns)
-    return table("comparison", caption, _head(columns), lines, csv=tables.csv(rows))
-
-
-def _warnings(group: Group) -> Iterator[str]:
-    if any(map(interruption, group.runs)):
-        yield "interrupted"
-    if group.row.collapsed:
-        yield "collapsed"
+    return table("comparison", caption, _comparison_head(columns), lines, csv=tables.csv(rows))
 
 
 def recall(groups: Sequence[Group]) -> str:
-    """Labels down, the rare ones first, methods across; empty if nothing was evaluated."""
+    """Return the recall of each label under each method; empty if nothing was evaluated."""
     rare = rare_labels(groups)
     means = recall_means(groups)
     if not means:
         return ""
     lines = [
-        row_head(label, "rare" if label in rare else "") + "".join(map(_heated, row))
+        row_head(label, "rare" if label in rare else "") + "".join(map(_recall_cell, row))
         for label, row in means.items()
     ]
     caption = (
@@ -84,57 +84,85 @@ def recall(groups: Sequence[Group]) -> str:
     return table("recall", caption, head, lines, csv=csv, kind="tall")
 
 
-def recall_means(groups: Sequence[Group]) -> dict[str, list[float | None]]:
-    """Recall of each label that was measured, the rare ones first; one value for each group."""
-    order = dict.fromkeys([*rare_labels(groups), *labels(groups)])
-    means = {label: [mean_of(_recall(group, label)) for group in groups] for label in order}
-    return {label: row for label, row in means.items() if any(v is not None for v in row)}
-
-
-def staleness(material: Material) -> str:
-    """The figure's numbers."""
-    names = ("5 %", "25 %", "median", "75 %", "95 %", "most")
-    rows = list(_stale_rows(spreads(material)))
-    heads = ["Method", "Clients", *names, "mean", "updates"]
+def staleness(data: ReportData) -> str:
+    """Return the numbers of the figure of staleness."""
+    rows = [
+        (name, kind, [*spread.values, spread.mean, spread.updates])
+        for name, pair in spreads(data).items()
+        for kind, spread in zip(("common", "rare"), pair, strict=True)
+        if spread is not None
+    ]
     head = "".join(
         column_head(name, "corner" if not n else "left" if n == 1 else "", column=n)
-        for n, name in enumerate(heads)
+        for n, name in enumerate(["Method", "Clients", *STALENESS_HEADS])
     )
     lines = [
         row_head(name)
         + cell(kind, kind="left")
-        + "".join(cell(str(value)) for value in spread.values)
-        + cell(f"{spread.mean:.1f}")
-        + cell(str(spread.updates))
-        for name, kind, spread in rows
+        + "".join(cell(f"{v:.1f}" if isinstance(v, float) else str(v)) for v in values)
+        for name, kind, values in rows
     ]
     caption = (
         "Staleness in events: how many updates of others arrived between a client's start and its"
         " own arrival. A quarter of the updates is at or below the 25 % column. All seeds together."
     )
     columns = [f"q{100 * q:.0f}" for q in QUANTILES]
-    numbers = [
-        [name, kind, *spread.values, spread.mean, spread.updates] for name, kind, spread in rows
-    ]
+    numbers = [[name, kind, *values] for name, kind, values in rows]
     csv = csv_text(["name", "clients", *columns, "mean", "updates"], numbers)
     return table("stale", caption, f"<tr>{head}</tr>", lines, csv=csv)
 
 
-def rare_labels(groups: Sequence[Group]) -> list[str]:
-    """The rare labels of all runs, each once."""
-    return _union(run.start.rare_labels for group in groups for run in group.runs)
+def names_head(corner: str, names: Sequence[str], kind: str = "") -> str:
+    """Return a head with one sortable column for each name."""
+    heads = "".join(
+        column_head(name, f"name {kind}", column=n) for n, name in enumerate(names, start=1)
+    )
+    return f"<tr>{column_head(corner, 'corner', column=0)}{heads}</tr>"
 
 
-def labels(groups: Sequence[Group]) -> list[str]:
-    """The labels of all runs, each once."""
-    return _union(run.start.labels for group in groups for run in group.runs)
+def provenance(data: ReportData) -> str:
+    """Return one line for each run, from its log and from its `timing.json`, if there is one."""
+    lines, numbers = [], []
+    for name, run in data.runs:
+        timing = _timing(run.folder)
+        sha = str((run.start.data or {}).get("sha256") or "")
+        seed = run.start.seed
+        seconds = timing.get("seconds")
+        took = f"{seconds:.1f}" if isinstance(seconds, int | float) else UNDEFINED
+        unfinished = "not finished" if run.start.is_server else "interrupted"
+        state = unfinished if interruption(run) else "finished"
+        date = str(timing.get("date") or "")
+        facts = [UNDEFINED if seed is None else str(seed), str(run.content["events"]), state]
+        cells = [*facts, sha[:12] or UNDEFINED, date[:10] or UNDEFINED, took]
+        lines.append(row_head(name) + "".join(map(cell, cells)))
+        numbers.append([name, seed, *facts[1:], sha, date, seconds])
+    head = "".join(
+        column_head(words, "" if n else "corner", column=n, by_words=words in RUN_WORDS)
+        for n, words in enumerate(RUN_HEADS)
+    )
+    csv = csv_text(["name", "seed", "events", "state", "sha256", "date", "seconds"], numbers)
+    caption = "Each run as its event log has it; date and duration from the timing beside it."
+    return table("runs", caption, f"<tr>{head}</tr>", lines, csv=csv, kind="tall")
 
 
-def _union(labels: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(label for some in labels for label in some))
+def machines(data: ReportData) -> str:
+    """Return the dates and machines of all runs in one line."""
+    timings = [timing for _, run in data.runs if (timing := _timing(run.folder))]
+    dates = sorted(str(t["date"])[:10] for t in timings if "date" in t)
+    days = " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
+    known = dict.fromkeys(_machine(timing) for timing in timings)
+    made = f"Run on {days}" if days else "From event logs"
+    return "; ".join([made, *known]) + f". Page by fedraw {_version()}, log format {FORMAT}."
 
 
-def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
+def _warnings(group: Group) -> Iterator[str]:
+    if any(map(interruption, group.runs)):
+        yield "interrupted"
+    if group.row.collapsed:
+        yield "collapsed"
+
+
+def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str:
     present = {column.metric for column in columns}
     alone = seeds_of(rows).replace("1 ", "One ")
     spread = f"Mean ± population sd over {seeds_of(rows)}" if has_spread(rows) else alone
@@ -146,7 +174,7 @@ def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]
     return f"{spread}{model}. {percent}." + " ★ best mean of its column." * marked
 
 
-def _head(columns: Sequence[Column]) -> str:
+def _comparison_head(columns: Sequence[MetricColumn]) -> str:
     present = [column.metric for column in columns]
     firsts = _firsts(columns)
     spans = {name: sum(m in present for m in members) for name, members in FAMILIES.items()}
@@ -163,50 +191,41 @@ def _head(columns: Sequence[Column]) -> str:
     return f"<tr>{corner}{top}</tr>\n<tr>{names}</tr>"
 
 
-def _firsts(columns: Sequence[Column]) -> set[str]:
-    """The metrics with which a family of columns begins."""
+def _firsts(columns: Sequence[MetricColumn]) -> set[str]:
+    """Return the first metric of each family of columns."""
     present = [column.metric for column in columns]
     kept = [[m for m in members if m in present] for members in FAMILIES.values()]
     return {members[0] for members in kept if members}
 
 
-def _compared(value: Cell, first: bool) -> str:
+def _metric_cell(value: MetricCell, first: bool) -> str:
     words = f"★ {value.mean}" if value.best else value.mean
     kind = ("first " if first else "") + ("best" if value.best else "")
     return cell(words, f"± {value.sd}" if value.sd else "", kind=kind)
 
 
-def names_head(corner: str, names: Sequence[str], kind: str = "") -> str:
-    heads = "".join(
-        column_head(name, f"name {kind}", column=n) for n, name in enumerate(names, start=1)
-    )
-    return f"<tr>{column_head(corner, 'corner', column=0)}{heads}</tr>"
-
-
-def _recall(group: Group, label: str) -> Stat | None:
-    return stat_over(group, lambda run: run.content["recall"].get(label))
-
-
-def mean_of(stat: Stat | None) -> float | None:
-    return None if stat is None else stat.mean
-
-
-def _heated(mean: float | None) -> str:
+def _recall_cell(mean: float | None) -> str:
     if mean is None:
         return cell(UNDEFINED)
     return cell(number("", mean), kind="heat", style=f"--recall: {mean:.0f}")
 
 
-def _stale_rows(
-    spread: Mapping[str, tuple[Spread | None, Spread | None]],
-) -> Iterator[tuple[str, str, Spread]]:
-    for name, (common, rare) in spread.items():
-        if common is not None:
-            yield name, "common", common
-        if rare is not None:
-            yield name, "rare", rare
+def _timing(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def stat_over(group: Group, value: Callable[[Run], Any]) -> Stat | None:
-    values = [value(run) for run in group.runs]
-    return None if all(v is None for v in values) else Stat.of(values)
+def _machine(timing: Mapping[str, Any]) -> str:
+    cores = timing.get("cores", "?")
+    words = "1 core" if cores == 1 else f"{cores} cores"
+    return f"{timing.get('machine', '?')}, {words}, Python {timing.get('python', '?')}"
+
+
+def _version() -> str:
+    try:
+        return version("fedraw")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "(not installed)"

@@ -1,11 +1,15 @@
-"""A comparison as a table: for the terminal, for a README, for a spreadsheet, for a paper."""
+"""A comparison as a table: for the terminal, in Markdown, CSV and LaTeX.
+
+All forms, and the page, round numbers and mark the best row alike: see `grid`.
+"""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from csv import writer
+from typing import NamedTuple
 
 from rich import box
 from rich.markup import escape
@@ -13,12 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.core.text import one_line
-from fedraw.eventlog.compare import ComparisonRow, notes_of
-from fedraw.report.cells import UNDEFINED, Cell, Column, grid, has_spread, seeds_of, stat_of
+from fedraw.eventlog.compare import ComparisonRow, Stat, notes_of
+from fedraw.eventlog.summary import METRICS, QUALITY
+from fedraw.report.formatting import UNDEFINED, number, span
 
-# What fits 80 columns.
+# These fit into 80 columns.
 TERMINAL = ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "Worst10", "BufPres")
+# The other metrics say how often and how late rare clients are heard. More is not always better.
+HIGHER_IS_BETTER = frozenset(QUALITY)
 
+_NO_VALUES = Stat(None, None, ())
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -31,8 +39,67 @@ _LATEX = {
 }
 
 
+class MetricCell(NamedTuple):
+    """One value of a comparison, as it is shown."""
+
+    mean: str
+    sd: str  # empty if there is only one seed, or no mean
+    best: bool
+
+
+class MetricColumn(NamedTuple):
+    """A metric, and its value in each row of a comparison."""
+
+    metric: str
+    cells: list[MetricCell]
+
+
+def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] = METRICS) -> list[MetricColumn]:
+    """Return a column for each metric that at least one row has, with a cell for each row.
+
+    The highest mean is best. Means that read the same are marked alike. A row with a collapsed
+    model is never best.
+
+    >>> rows = [ComparisonRow("a", (1, 2), {"GlobalAcc": Stat.of([80, 90])}),
+    ...         ComparisonRow("b", (1, 2), {"GlobalAcc": Stat.of([70, 90])})]
+    >>> for column in grid(rows):
+    ...     print(column.metric, [" ± ".join(cell[:2]) for cell in column.cells])
+    GlobalAcc ['85.0 ± 5.0', '80.0 ± 10.0']
+    """
+    return [
+        MetricColumn(metric, _cells(rows, metric))
+        for metric in metrics
+        if any(stat_of(row.metrics, metric).mean is not None for row in rows)
+    ]
+
+
+def stat_of(metrics: Mapping[str, Stat], metric: str) -> Stat:
+    """Return the statistics of a metric; without values if it was not measured."""
+    return metrics.get(metric, _NO_VALUES)
+
+
+def seeds_of(rows: Sequence[ComparisonRow]) -> str:
+    """Say how many seeds each row has; a real federation has no seeds and counts as a run.
+
+    >>> seeds_of([ComparisonRow("a", (1, 2, 3), {}), ComparisonRow("b", (1,), {})])
+    '1 to 3 seeds'
+    >>> seeds_of([ComparisonRow("a", (None,), {})])
+    '1 run'
+    """
+    counts = {len(row.seeds) for row in rows}
+    noun = "run" if any(None in row.seeds for row in rows) else "seed"
+    if not counts:
+        return f"no {noun}s"
+    return f"{span(list(counts))} {noun}" + "s" * (counts != {1})
+
+
+def has_spread(rows: Sequence[ComparisonRow]) -> bool:
+    """Return whether any row has more than one seed."""
+    return any(len(row.seeds) > 1 for row in rows)
+
+
 def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = None) -> Table:
-    """For the terminal; the best mean of a column is bold and has a star.
+    """Return a table for the terminal; the best mean of a column is bold and has a star.
 
                GlobalAcc   AvgRare
     ──────────────────────────────
@@ -52,13 +119,8 @@ def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = No
 
 
 def markdown(rows: Sequence[ComparisonRow]) -> str:
-    """A pipe table, the best mean in bold."""
-    columns = grid(rows)
-    head = ["", *(column.metric for column in columns)]
-    body = [
-        [_markdown_text(row.title), *(_markdown_cell(column.cells[position]) for column in columns)]
-        for position, row in enumerate(rows)
-    ]
+    """Return a Markdown table with the best means in bold, followed by the notes."""
+    head, body = _head_and_body(rows, _markdown_text, _markdown_cell)
     widths = [max(4, *map(len, column)) for column in zip(head, *body, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     table = "".join(_piped(line, widths) for line in [head, rule, *body])
@@ -66,7 +128,7 @@ def markdown(rows: Sequence[ComparisonRow]) -> str:
 
 
 def csv(rows: Sequence[ComparisonRow]) -> str:
-    """Mean and sd of each metric in columns of their own, in full precision; undefined is empty."""
+    """Return a CSV with mean and sd of each metric in full precision; undefined is empty."""
     metrics = [column.metric for column in grid(rows)]
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
@@ -81,15 +143,10 @@ def csv(rows: Sequence[ComparisonRow]) -> str:
 
 
 def latex(rows: Sequence[ComparisonRow]) -> str:
-    r"""A `tabular` for \usepackage{booktabs}, the best mean in bold."""
-    columns = grid(rows)
-    head = ["", *(column.metric for column in columns)]
-    body = [
-        [_latex_text(row.title), *(_latex_cell(column.cells[position]) for column in columns)]
-        for position, row in enumerate(rows)
-    ]
+    r"""Return a LaTeX `tabular` that needs \usepackage{booktabs}, with the best means in bold."""
+    head, body = _head_and_body(rows, _latex_text, _latex_cell)
     lines = [
-        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
         r"\toprule",
         " & ".join(head).lstrip() + r" \\",
         r"\midrule",
@@ -101,7 +158,38 @@ def latex(rows: Sequence[ComparisonRow]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]) -> str | None:
+def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[MetricCell]:
+    best = _best(metric, rows)
+    cells = []
+    for row in rows:
+        stat = stat_of(row.metrics, metric)
+        mean = number(metric, stat.mean)
+        sd = "" if stat.sd is None or len(stat.values) < 2 else number(metric, stat.sd)
+        cells.append(MetricCell(mean, sd, mean == best and not row.collapsed))
+    return cells
+
+
+def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
+    """Return the highest mean as it is shown, without the rows that have a collapsed model."""
+    stats = [stat_of(row.metrics, metric) for row in rows if not row.collapsed]
+    means = [stat.mean for stat in stats if stat.mean is not None]
+    if metric not in HIGHER_IS_BETTER or len(rows) < 2 or not means:
+        return None
+    return number(metric, max(means))
+
+
+def _head_and_body(
+    rows: Sequence[ComparisonRow], title: Callable[[str], str], cell: Callable[[MetricCell], str]
+) -> tuple[list[str], list[list[str]]]:
+    columns = grid(rows)
+    body = [
+        [title(row.title), *(cell(column.cells[position]) for column in columns)]
+        for position, row in enumerate(rows)
+    ]
+    return ["", *(column.metric for column in columns)], body
+
+
+def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
     words = [part for part in (spread, "* best of its column" if marked else "") if part]
@@ -109,16 +197,16 @@ def _caption(rows: Sequence[ComparisonRow], columns: Sequence[Column]) -> str | 
     return "\n".join(line for line in lines if line) or None
 
 
-def _aligned(cells: Sequence[Cell]) -> list[str]:
-    """Decimal points under one another: means to the right, spreads and stars to the left."""
+def _aligned(cells: Sequence[MetricCell]) -> list[str]:
+    """Align the decimal points: means to the right, spreads and stars to the left."""
     wide = max(len(cell.mean) for cell in cells)
     tails = [(f"±{cell.sd}" if cell.sd else "") + "*" * cell.best for cell in cells]
     tail = max(map(len, tails))
     return [c.mean.rjust(wide) + text.ljust(tail) for c, text in zip(cells, tails, strict=True)]
 
 
-def _text(column: Column, position: int) -> Text:
-    # Padded here, since Rich takes the trailing blanks off what it aligns to the right.
+def _text(column: MetricColumn, position: int) -> Text:
+    # Padded here, because Rich strips trailing blanks from a column that it aligns to the right.
     text = _aligned(column.cells)[position].rjust(len(column.metric))
     return Text(text, style="bold" if column.cells[position].best else "")
 
@@ -128,7 +216,7 @@ def _markdown_text(text: str) -> str:
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: MetricCell) -> str:
     text = f"{cell.mean} ± {cell.sd}" if cell.sd else cell.mean
     return f"**{text}**" if cell.best else text
 
@@ -144,7 +232,7 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in one_line(text))
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: MetricCell) -> str:
     if cell.mean == UNDEFINED:
         return "--"
     mean = rf"\mathbf{{{cell.mean}}}" if cell.best else cell.mean

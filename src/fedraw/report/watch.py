@@ -1,6 +1,6 @@
 """Draws one frame of `fedraw watch`: the list of runs, and one run in detail.
 
-Every line is made to fit the width, so that no number is wrapped or cut. If rows are scarce, the
+Every line fits the width of the screen, so no number is wrapped or cut. If the screen has few rows,
 less important parts are left out.
 """
 
@@ -15,41 +15,37 @@ from rich.text import Text
 
 from fedraw.core.text import one_line
 from fedraw.eventlog.status import RunDetail, RunStatus
-from fedraw.report.cells import UNDEFINED, number
-from fedraw.report.watch_detail import STYLE, Room, detail_lines
-from fedraw.report.words import (
-    SPARKS,
-    duration,
-    percent,
-)
+from fedraw.report.formatting import SPARKS, UNDEFINED, duration, number
+from fedraw.report.watch_detail import STYLE, Limits, detail_lines, percent
 
 WIDEST = 100
 ASCII = str.maketrans({**dict(zip(SPARKS, "_.:-=+*#", strict=True)), "━": "#", "─": "-", "–": "-",
                        "−": "-", "…": "~", "·": "|", "×": "x"})  # fmt: skip
-# If there are too few rows for all runs, those in these states come first.
+# If there are too few rows for all runs, the runs in these states come first.
 ORDER = {"running": 0, "starting": 1, "stopped": 2, "finished": 3}
 
-ROOMS = (
-    Room(12, 4, 5, True),
-    Room(8, 2, 3, True),
-    Room(6, 1, 2, True),
-    Room(5, 1, 1, True),
-    Room(4, 1, 1, False),
-    Room(3, 1, 0, False),
-    Room(2, 0, 0, False),
+# From everything to the least: the first that fits the screen is used.
+LIMITS = (
+    Limits(12, 4, 5, True),
+    Limits(8, 2, 3, True),
+    Limits(6, 1, 2, True),
+    Limits(5, 1, 1, True),
+    Limits(4, 1, 1, False),
+    Limits(3, 1, 0, False),
+    Limits(2, 0, 0, False),
 )
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One line for each run, if there are several, and the details of one of them."""
+    """The whole screen: one line for each run if there are several, and the details of one run."""
 
     runs: Sequence[RunStatus]
     shown: RunStatus
     detail: RunDetail
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # A live display does not pass the height on; it is that of the screen.
+        # A live display does not pass the height on, so the height of the screen is used.
         rows = options.size.height if console.is_alt_screen else options.height
         for line in self.lines(min(options.max_width, WIDEST), rows):
             if options.ascii_only:
@@ -58,15 +54,15 @@ class Frame:
             yield line
 
     def lines(self, width: int = 80, rows: int | None = None) -> list[Text]:
-        """The lines of the frame, at most `rows` if that is possible."""
+        """Return the lines of the frame, at most `rows` if that is possible."""
         listed: list[Text] = []
         if len(self.runs) > 1:
             spare = None if rows is None else max(4, rows - 17)
             listed = [*_run_list(self.runs, width, spare), Text()]
         left = None if rows is None else rows - len(listed)
         detail = [Text()]
-        for room in ROOMS:
-            detail = list(detail_lines(self.shown, self.detail, width, room))
+        for limits in LIMITS:
+            detail = list(detail_lines(self.shown, self.detail, width, limits))
             if left is None or len(detail) <= left:
                 break
         return [*listed, *detail]
@@ -86,7 +82,7 @@ def _run_list(runs: Sequence[RunStatus], width: int, rows: int | None) -> Iterat
     wide = min(room, max(map(cell_len, ["run", *names])))
     yield Text(_row("run", heads, wide, widths), style="dim")
     for run, name, cells in zip(shown, names, rows_of_cells, strict=True):
-        if cell_len(name) > wide:  # a name may hold numbers, so it is not cut
+        if cell_len(name) > wide:  # a name may contain numbers, so it is not cut
             yield Text(name, overflow="fold")
             name = ""  # noqa: PLW2901
         line = Text(_row(name, cells, wide, widths))

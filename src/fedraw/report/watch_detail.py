@@ -1,4 +1,4 @@
-"""Draws one run on the screen of `fedraw watch`, part by part."""
+"""Draws the details of one run on the screen of `fedraw watch`, part by part."""
 
 from __future__ import annotations
 
@@ -14,53 +14,62 @@ from fedraw.core.text import one_line
 from fedraw.core.types import ClientId
 from fedraw.eventlog.follow import TREND
 from fedraw.eventlog.status import BufferSlot, Incident, LabelTrend, RunDetail, RunStatus
-from fedraw.report.cells import UNDEFINED, number
-from fedraw.report.words import (
+from fedraw.report.formatting import (
     SPARK_WIDTH,
+    UNDEFINED,
     duration,
     fitted,
-    percent,
-    share,
+    number,
     signed,
-    size,
     spark,
     speed,
 )
 
-# The facts of every part begin here.
+# The heading of a part is so many columns wide.
 HEAD = 14
-# How many labels that do well are shown, the worst first, and how many clients in a list.
-WORST, SEVERAL = 2, 8
+# So many labels are shown that do not fall behind, the worst of them.
+WORST = 2
+# A list names at most so many clients.
+MOST_NAMED = 8
 STYLE = {"running": "green", "finished": "bold", "stopped": "bold red", "starting": "yellow"}
 
 
-class Room(NamedTuple):
+class Limits(NamedTuple):
     """How much of each part is shown."""
 
     labels: int
-    slots: int  # rows of them
+    slots: int  # rows of buffer slots
     reasons: int
-    blanks: bool
+    blanks: bool  # whether parts are separated by blank lines
 
 
-def detail_lines(run: RunStatus, detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
-    """The lines of one run: its head, then every part that has something to say."""
+def detail_lines(run: RunStatus, detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
+    """Yield the lines of one run: its head, then every part that has data."""
     yield from _head(run, width)
     parts = [
         list(_accuracy(detail, run.state == "finished")),
-        list(_labels(detail, width, room)),
-        list(_buffer(detail, width, room)),
+        list(_labels(detail, width, limits)),
+        list(_buffer(detail, width, limits)),
         list(_participation(detail, width)),
-        list(_members(detail, width, room)),
-        list(_rejected(detail, width, room)),
+        list(_members(detail, width, limits)),
+        list(_rejected(detail, width, limits)),
         list(_doubted(detail, width)),
         list(_inferred(detail, width)),
-        list(_notes(detail, width, room)),
+        list(_notes(detail, width, limits)),
     ]
     for part in filter(None, parts):
-        if room.blanks:
+        if limits.blanks:
             yield Text()
         yield from part
+
+
+def percent(run: RunStatus) -> str:
+    """Format the progress of a run in percent."""
+    return f"{100 * _progress(run):.0f} %" if run.events else UNDEFINED
+
+
+def _progress(run: RunStatus) -> float:
+    return min(1.0, run.event / run.events) if run.events else 0.0
 
 
 def _head(run: RunStatus, width: int) -> Iterator[Text]:
@@ -73,18 +82,18 @@ def _head(run: RunStatus, width: int) -> Iterator[Text]:
         folder = "…" + folder[1 - space :] if space > 12 else ""
     gap = max(1, width - cell_len(title.plain) - cell_len(folder))
     yield title + Text(" " * gap + folder if folder else "", style="dim")
-    yield _progress(run, width)
+    yield _progress_line(run, width)
     if run.state == "stopped":
         yield from _stopped(run, width)
 
 
-def _progress(run: RunStatus, width: int) -> Text:
+def _progress_line(run: RunStatus, width: int) -> Text:
     wanted = UNDEFINED if run.events is None else str(run.events)
-    endless = run.is_server and run.events is None  # time or a target ends it
+    endless = run.is_server and run.events is None  # a time limit or a target ends it
     done = f"event {run.event}" if endless else f"event {run.event} of {wanted}"
     words = [] if endless else [percent(run)]
     if run.unread:
-        words.append(f"reading the log, {size(run.unread)} to go")
+        words.append(f"reading the log, {run.unread / 1e6:.1f} MB to go")
     elif run.state in {"running", "starting"}:
         words += [speed(run.rate), *([] if endless else [f"{duration(run.seconds_left)} left"])]
         if run.quiet >= 5:
@@ -95,7 +104,7 @@ def _progress(run: RunStatus, width: int) -> Text:
     space = width - len(done) - len(tail) - 4
     if space < 5 or endless:
         return Text(f"{done}  {tail}".rstrip())
-    full = round(space * share(run))
+    full = round(space * _progress(run))
     bar = Text.assemble(("━" * full, "green"), ("─" * (space - full), "dim"))
     return Text.assemble(done, "  ", bar, "  ", tail)
 
@@ -109,11 +118,11 @@ def _stopped(run: RunStatus, width: int) -> Iterator[Text]:
         return
     yield Text(f"{quiet}; checkpoint at event {run.checkpoint}", style="red")
     if run.is_server:
-        yield Text("the server app, started again with this folder, loses nothing and goes on")
+        yield Text("to continue, start the server app again with this folder; nothing is lost")
         return
     out = shlex.quote(one_line(str(run.folder.parent)))
     long, short = f"fedraw run SPEC.toml --out {out} --resume", "fedraw run … --resume"
-    goes_on = " goes on from there"
+    goes_on = " continues from there"
     yield Text((long if cell_len(long + goes_on) <= width else short) + goes_on)
 
 
@@ -135,12 +144,12 @@ def _accuracy(detail: RunDetail, finished: bool) -> Iterator[Text]:
 
 
 def _against(evaluations: int) -> str:
-    """Which evaluations a change compares."""
+    """Say which evaluations a change compares."""
     span = min(TREND, evaluations // 2)
     return f"last {span} against {span} before" if span else ""
 
 
-def _labels(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+def _labels(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
     if not detail.labels or detail.mean_recall is None:
         return
     behind = [trend for trend in detail.labels if _is_behind(trend)]
@@ -151,7 +160,7 @@ def _labels(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     mean = number("", detail.mean_recall)
     style = "bold red" if rare else "yellow" if behind else ""
     yield _headed("labels", title, style) + Text(f"; mean recall {mean}", style="dim")
-    shown = _noteworthy(detail.labels)[: room.labels]
+    shown = _noteworthy(detail.labels)[: limits.labels]
     wide = min(20, max(cell_len(one_line(trend.label)) for trend in shown))
     notes = [_note(trend) for trend in shown]
     used = 8 + wide + max(6, HEAD - 3 - wide) + 2 + 2 + 6 + 2 + max(map(len, notes))
@@ -171,7 +180,7 @@ def _is_behind(trend: LabelTrend) -> bool:
 
 
 def _noteworthy(labels: Sequence[LabelTrend]) -> list[LabelTrend]:
-    """Labels that fall behind, rare ones first, then other rare labels, then the worst others."""
+    """Return labels that fall behind, rare ones first, other rare labels, and the worst others."""
     order = sorted(labels, key=lambda trend: (not _is_behind(trend), not trend.rare, trend.recall))
     return order[: sum(_is_behind(trend) or trend.rare for trend in labels) + WORST]
 
@@ -192,8 +201,8 @@ def _label_line(trend: LabelTrend, wide: int, curve: str, note: str) -> Text:
     )
 
 
-def _buffer(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
-    if not room.slots:
+def _buffer(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
+    if not limits.slots:
         return
     slots = detail.buffer
     if not slots:
@@ -206,11 +215,11 @@ def _buffer(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     if detail.aggregated_at is not None:
         facts.append(f"{'last ' * filling}aggregated at event {detail.aggregated_at}")
     yield from _folded("buffer", [*facts, f"version {detail.version}"], width)
-    yield from _slots(slots, width, room.slots)
+    yield from _slots(slots, width, limits.slots)
 
 
 def _slots(slots: Sequence[BufferSlot], width: int, rows: int) -> Iterator[Text]:
-    """Blocks of three lines with one column per slot."""
+    """Yield blocks of three lines with one column per slot."""
     wide = 1 + max(cell_len(text) for slot in slots for text in _slot_cells(slot))
     per_row = max(1, (width - 10) // wide)
     shown = list(range(len(slots)))
@@ -261,18 +270,18 @@ def _participation(detail: RunDetail, width: int) -> Iterator[Text]:
         yield from _folded("not heard", _few([first, *names[1:]]), width)
 
 
-def _members(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
-    """Sites that came and went, and restarts of the server."""
+def _members(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
+    """Yield the sites that came and went, and the restarts of the server."""
     history, rare = detail.history, detail.rare_clients
     if history.changed:
         gone = [_client(site.client, site.client in rare) for site in history.away if site.client]
         facts = [f"{detail.members} now", f"{detail.clients} ever"]
-        if gone and room.reasons:
+        if gone and limits.reasons:
             facts += _few([f"{len(gone)} left: {gone[0]}", *gone[1:]])
         elif gone:
             facts.append(f"{len(gone)} left")
         yield from _folded("members", facts, width)
-        yield from _reasons(history.away[: room.reasons], width, " left")
+        yield from _reasons(history.away[: limits.reasons], width, " left")
     if history.last_restart is not None:
         last = history.last_restart
         facts = [
@@ -283,7 +292,7 @@ def _members(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
         yield from _folded("server", facts, width, style="yellow")
 
 
-def _notes(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+def _notes(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
     history = detail.history
     if not history.notes and not history.quarantined:
         return
@@ -291,9 +300,9 @@ def _notes(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     if history.quarantined:
         facts.append(f"{history.quarantined} × quarantine")
     yield from _folded("notes", facts, width, style="yellow" if history.quarantined else "")
-    known = set(history.away[: room.reasons])  # shown above
+    known = set(history.away[: limits.reasons])  # shown above
     shown = [incident for incident in history.last_notes if incident not in known]
-    yield from _reasons(shown[: room.reasons], width)
+    yield from _reasons(shown[: limits.reasons], width)
 
 
 def _reasons(incidents: Iterable[Incident], width: int, what: str = "") -> Iterator[Text]:
@@ -303,7 +312,7 @@ def _reasons(incidents: Iterable[Incident], width: int, what: str = "") -> Itera
         yield Text.assemble((head, "dim"), fitted(words, width - cell_len(head)).rstrip())
 
 
-def _rejected(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
+def _rejected(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
     counts = sorted(detail.rejected.items(), key=lambda item: -item[1])
     if not counts:
         yield _headed("rejected", "none")
@@ -313,11 +322,11 @@ def _rejected(detail: RunDetail, width: int, room: Room) -> Iterator[Text]:
     noun = "update" if total == 1 else "updates"
     first = f"{total} {noun}: {clients[0]}"
     yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
-    yield from _reasons(detail.refusals[: room.reasons], width)
+    yield from _reasons(detail.refusals[: limits.reasons], width)
 
 
 def _doubted(detail: RunDetail, width: int) -> Iterator[Text]:
-    """Clients whose updates contradict their label claims."""
+    """Yield the clients whose updates contradict their label claims."""
     named = [
         f"client {one_line(c)}: {', '.join(map(one_line, _few(list(labels))))}"
         for c, labels in detail.doubted.items()
@@ -327,7 +336,7 @@ def _doubted(detail: RunDetail, width: int) -> Iterator[Text]:
 
 
 def _inferred(detail: RunDetail, width: int) -> Iterator[Text]:
-    """Holders of the labels that few clients have, if labels are inferred."""
+    """Yield the holders of the labels that few clients have, if labels are inferred."""
     named = [
         f"{one_line(label)} ({', '.join(one_line(str(client)) for client in clients)})"
         for label, clients in detail.inferred.items()
@@ -337,7 +346,8 @@ def _inferred(detail: RunDetail, width: int) -> Iterator[Text]:
 
 
 def _few(parts: list[str]) -> list[str]:
-    return parts if len(parts) <= SEVERAL else [*parts[:SEVERAL], f"{len(parts) - SEVERAL} more"]
+    more = len(parts) - MOST_NAMED
+    return parts if more <= 0 else [*parts[:MOST_NAMED], f"{more} more"]
 
 
 def _headed(head: str, text: str, style: str = "") -> Text:
@@ -345,7 +355,7 @@ def _headed(head: str, text: str, style: str = "") -> Text:
 
 
 def _folded(head: str, facts: Iterable[str], width: int, style: str = "") -> Iterator[Text]:
-    """A heading and its facts; a fact that does not fit goes to the next line as a whole."""
+    """Yield a heading and its facts; a fact that does not fit moves to the next line as a whole."""
     line = ""
     for fact in facts:
         if line and HEAD + cell_len(f"{line}, {fact},") > width:

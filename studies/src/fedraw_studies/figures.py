@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.status import EvaluationPoint
-from fedraw.report.drawing import Drawing, legend, on_white, short, stroke, svg_of
-from fedraw.report.figures import PANELS, Curve, curve_of
-from fedraw.report.looks import INK, Look, looks
+from fedraw.report.curves import PANELS, Curve, curve_of
+from fedraw.report.drawing import (
+    INK,
+    Drawing,
+    LineStyle,
+    legend,
+    line_styles,
+    on_white,
+    short,
+    svg_of,
+)
 from fedraw_studies.outcomes import Outcome, RowOutcome
 
 if TYPE_CHECKING:
@@ -121,7 +129,7 @@ def _drawn_courses(rows: Mapping[str, RowOutcome]) -> Figure:
 
 
 def _draw_courses(
-    axes: Sequence[Axes], rows: Mapping[str, RowOutcome], styles: Mapping[str, Look]
+    axes: Sequence[Axes], rows: Mapping[str, RowOutcome], styles: Mapping[str, LineStyle]
 ) -> None:
     for ax, (metric, title) in zip(axes, PANELS.items(), strict=True):
         end = 1.0
@@ -130,9 +138,8 @@ def _draw_courses(
             if curve.event:
                 end = max(end, curve.event[-1])
                 every = max(1, len(curve.event) // 7)
-                ax.plot(
-                    curve.event, curve.mean, **stroke(styles[name]), markevery=every, clip_on=False
-                )
+                line = styles[name].options() | {"markevery": every}
+                ax.plot(curve.event, curve.mean, **line, clip_on=False)
                 band = ax.fill_between(curve.event, curve.low, curve.high, linewidth=0)
                 band.set(color=styles[name].colour, alpha=0.12, clip_on=False, zorder=1)
         ax.set(xlabel="events", xlim=(0, end))
@@ -141,7 +148,7 @@ def _draw_courses(
 
 
 def _draw_bars(
-    ax: Axes, recalls: Mapping[str, Mapping[str, float]], styles: Mapping[str, Look]
+    ax: Axes, recalls: Mapping[str, Mapping[str, float]], styles: Mapping[str, LineStyle]
 ) -> None:
     labels = list(dict.fromkeys(label for own in recalls.values() for label in own))
     width = 0.8 / len(recalls)
@@ -192,7 +199,7 @@ def _drawn_dots(by_dataset: Mapping[str, Mapping[str, Spot]], methods: Sequence[
     return figure
 
 
-def _dot(ax: Axes, place: int, spot: Spot, look: Look) -> None:
+def _dot(ax: Axes, place: int, spot: Spot, look: LineStyle) -> None:
     line: dict[str, Any] = {"color": look.colour, "clip_on": False}
     ax.plot([spot.low, spot.high], [place, place], linewidth=5, alpha=0.3, **line)
     ax.plot(spot.mean, place, marker=look.marker, markersize=7, linestyle="", **line)
@@ -210,7 +217,7 @@ def _drawn_sweep(outcome: Outcome, metrics: Sequence[str], steps_title: str) -> 
             own = {steps.index(_step(row)): row for row in outcome.rows if row.method == method}
             ours, theirs = _pairs(own, metric)
             if ours:
-                ax.plot(list(ours), list(ours.values()), **stroke(styles[method]), clip_on=False)
+                ax.plot(list(ours), list(ours.values()), **styles[method].options(), clip_on=False)
             if theirs:
                 ax.plot(list(theirs), list(theirs.values()), **_open_mark(styles[method]))
         step_names = [textwrap.fill(short(step), STEP_WIDTH) for step in steps]
@@ -249,16 +256,16 @@ def _spot(row: RowOutcome, metric: str) -> Spot | None:
     return Spot(fmean(known), min(known), max(known), paper)
 
 
-def _styles_of(names: Iterable[str]) -> dict[str, Look]:
+def _styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
     listed = list(names)
     order = [*METHODS, *(name for name in listed if name not in METHODS)]
     if not set(METHODS) & set(listed):
         order = listed
-    known = dict(zip(order, looks([name.lower() for name in order]), strict=True))
+    known = dict(zip(order, line_styles([name.lower() for name in order]), strict=True))
     return {name: known[name] for name in listed}
 
 
-def _open_mark(look: Look) -> dict[str, Any]:
+def _open_mark(look: LineStyle) -> dict[str, Any]:
     return {
         "marker": look.marker, "markersize": 8, "linestyle": "", "markerfacecolor": "none",
         "markeredgecolor": look.colour, "markeredgewidth": 1.4, "clip_on": False, "zorder": 5,

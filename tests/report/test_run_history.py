@@ -12,20 +12,20 @@ from tests.eventlog.logs import record
 
 from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import RunSummary
-from fedraw.report.course import BINS, QUANTILES, Course, spread_of
+from fedraw.report.report_data import BINS, QUANTILES, RunHistory, spread_of
 
 
-def course_of(
+def history_of(
     arrivals: list[Record], clients: dict[str, dict[str, int]], **start: Any
-) -> tuple[Course, RunSummary]:
+) -> tuple[RunHistory, RunSummary]:
     """Read as one log, by both readers."""
-    course, summary = Course(), RunSummary()
+    history, summary = RunHistory(), RunSummary()
     records = [record("start", rare_labels=["owl"], **start)]
     records += [record("joined", client=c, counts=n) for c, n in clients.items()]
     for known in [*records, *arrivals]:
-        course.observe(known)
+        history.observe(known)
         summary.observe(known)
-    return course, summary
+    return history, summary
 
 
 def arrival(event: int, client: str, buffer: list[str], weights: list[float]) -> Record:
@@ -45,8 +45,8 @@ CLIENTS = {"a": {"owl": 1, "cat": 1}, "b": {"cat": 5}, "c": {"cat": 5}}
 
 def test_a_client_with_two_slots_weighs_what_both_weigh() -> None:
     arrivals = [arrival(1, "b", ["b", "a", "b"], [0.3, 0.4, 0.3])]
-    course, _ = course_of(arrivals, CLIENTS, events=1)
-    (point,) = course.points()
+    history, _ = history_of(arrivals, CLIENTS, events=1)
+    (point,) = history.points()
     assert point.largest == 60
     assert point.rare_weight == 40
     assert point.rare_clients == 1
@@ -54,8 +54,8 @@ def test_a_client_with_two_slots_weighs_what_both_weigh() -> None:
 
 def test_where_updates_are_cached_everyone_heard_weighs_the_same() -> None:
     arrivals = [arrival(1, "b", ["b"], [1.0]), arrival(2, "a", ["a"], [1.0])]
-    course, _ = course_of(arrivals, CLIENTS, events=2, influence="cache")
-    first, second = course.points()
+    history, _ = history_of(arrivals, CLIENTS, events=2, influence="cache")
+    first, second = history.points()
     assert first.rare_weight == 0
     assert second.rare_weight == pytest.approx(100 / 3)
     assert first.largest == second.largest == pytest.approx(100 / 3)
@@ -63,14 +63,14 @@ def test_where_updates_are_cached_everyone_heard_weighs_the_same() -> None:
 
 def test_bins_without_an_aggregation_are_undefined() -> None:
     arrivals = [arrival(1, "a", [], []), arrival(2, "b", ["a", "b"], [0.5, 0.5])]
-    course, _ = course_of(arrivals, CLIENTS, events=2)
-    assert course.points()[0][2:] == (None, None, None, None)
-    assert course.points()[1].presence == 100
+    history, _ = history_of(arrivals, CLIENTS, events=2)
+    assert history.points()[0][2:] == (None, None, None, None)
+    assert history.points()[1].presence == 100
 
 
 def test_without_rare_clients_only_the_largest_weight_is_told() -> None:
-    course, _ = course_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
-    assert course.points()[0][2:] == (None, None, 100, None)
+    history, _ = history_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
+    assert history.points()[0][2:] == (None, None, 100, None)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200), st.integers(1, 300))
@@ -81,8 +81,8 @@ def test_bins_are_few_and_come_to_what_the_summary_says(order: list[str], wanted
         )
         for event, client in enumerate(order, start=1)
     ]
-    course, summary = course_of(arrivals, CLIENTS, events=wanted)
-    points = course.points()
+    history, summary = history_of(arrivals, CLIENTS, events=wanted)
+    points = history.points()
     assert len(points) <= min(BINS, max(wanted, 1))
     width = max(1, wanted / BINS)
     counts = Counter(
@@ -92,7 +92,7 @@ def test_bins_are_few_and_come_to_what_the_summary_says(order: list[str], wanted
     presence = summary.dynamics()["BufPres"]
     assert presence is not None
     assert abs(total / len(order) - presence) < 1e-6
-    rare = sum(course.rare_staleness.values())
+    rare = sum(history.rare_staleness.values())
     assert rare == order.count("a")
 
 
@@ -113,22 +113,22 @@ def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None
 
 
 def test_sites_that_come_and_go() -> None:
-    course = Course()
+    history = RunHistory()
     for known in [replace(START, events=5), *STORY[1:]]:
-        course.observe(known)
-    presence = [point.presence for point in course.points()]
+        history.observe(known)
+    presence = [point.presence for point in history.points()]
     assert presence == [0, 100, 0, None, 0]  # the fourth was refused
-    assert [point.rare_weight for point in course.points()] == [0, 75, 0, None, 0]
-    assert course.samples == {"west": 4, "east": 2, "north": 2}
-    assert not course.rare
-    assert course.rare_staleness == {1: 1}
-    assert course.common_staleness == {0: 1, 2: 1, 4: 1}
+    assert [point.rare_weight for point in history.points()] == [0, 75, 0, None, 0]
+    assert history.samples == {"west": 4, "east": 2, "north": 2}
+    assert not history.rare
+    assert history.rare_staleness == {1: 1}
+    assert history.common_staleness == {0: 1, 2: 1, 4: 1}
 
 
 def test_a_cached_update_goes_with_its_client() -> None:
-    course = Course()
+    history = RunHistory()
     for known in [replace(START, events=5, influence="cache"), *STORY[1:]]:
-        course.observe(known)
-    largest = [point.largest for point in course.points()]
+        history.observe(known)
+    largest = [point.largest for point in history.points()]
     # Members: west, east; and north; without east; without west, with east again.
     assert largest == pytest.approx([50, 100 / 3, 50, None, 50], nan_ok=True)

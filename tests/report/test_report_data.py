@@ -7,7 +7,7 @@ from tests.eventlog.logs import as_bytes
 from tests.report.hand_made import write_run
 
 from fedraw.errors import BadInput
-from fedraw.report.material import interruption, read_material
+from fedraw.report.report_data import interruption, read_report_data
 
 
 def log_of(tmp_path: Path, name: str = "fedraw", seed: int = 42) -> Path:
@@ -18,21 +18,21 @@ def test_each_group_has_the_course_of_its_seeds(tmp_path: Path) -> None:
     for seed in (1, 2):
         write_run(tmp_path, "fedraw", seed)
         write_run(tmp_path, "fedfa", seed)
-    material = read_material([tmp_path])
-    assert material.names == ["fedfa", "fedraw"]
-    assert [len(courses) for courses in material.courses.values()] == [2, 2]
+    data = read_report_data([tmp_path])
+    assert data.names == ["fedfa", "fedraw"]
+    assert [len(histories) for histories in data.histories.values()] == [2, 2]
 
 
 def test_a_log_named_twice_counts_once(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "fedraw", 42)
-    assert len(list(read_material([folder, folder / "seed-42"]).runs)) == 1
+    assert len(list(read_report_data([folder, folder / "seed-42"]).runs)) == 1
 
 
 def test_a_line_that_was_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, finished=False, events_wanted=7)
     with log_of(tmp_path).open("ab") as log:
         log.write(b'{"kind":"arrival","event":3,"cli')
-    ((_, run),) = read_material([tmp_path]).runs
+    ((_, run),) = read_report_data([tmp_path]).runs
     assert interruption(run) == "interrupted at event 2 of 7"
 
 
@@ -43,12 +43,12 @@ def test_zeros_at_the_end_are_not_a_line_that_was_cut_off(end: bytes, tmp_path: 
     with log_of(tmp_path).open("ab") as log:
         log.write(end)
     with pytest.raises(BadInput, match=r"events\.jsonl, line 8 is no record.* Restore the file"):
-        read_material([tmp_path])
+        read_report_data([tmp_path])
 
 
 def test_a_finished_run_is_not_interrupted(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
-    ((_, run),) = read_material([tmp_path]).runs
+    ((_, run),) = read_report_data([tmp_path]).runs
     assert interruption(run) == ""
 
 
@@ -57,7 +57,7 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     lines = log_of(tmp_path).read_text().splitlines(keepends=True)
     log_of(tmp_path).write_text("".join([*lines[:3], '{"kind":\n', *lines[3:]]))
     with pytest.raises(BadInput, match=r"events\.jsonl, line 4 is no record"):
-        read_material([tmp_path])
+        read_report_data([tmp_path])
 
 
 def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"events\.jsonl has format 7, and this fedraw reads format 3"
     ):
-        read_material([tmp_path])
+        read_report_data([tmp_path])
 
 
 def test_a_run_that_never_began_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     log_of(tmp_path).write_text("")
-    with pytest.raises(BadInput, match=r"seed-42.*never began; leave it out"):
-        read_material([tmp_path])
+    with pytest.raises(BadInput, match=r"seed-42.*never began; leave the run out"):
+        read_report_data([tmp_path])
 
 
 def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
     with log_of(tmp_path).open("ab") as log:
         log.write(line)
     with pytest.raises(BadInput, match="does not fit an event log"):
-        read_material([tmp_path])
+        read_report_data([tmp_path])
 
 
 def test_a_folder_without_logs_is_named(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_folder_without_logs_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"empty holds no run: there is no events\.jsonl.*; name a folder"
     ):
-        read_material([tmp_path / "empty"])
+        read_report_data([tmp_path / "empty"])
 
 
 def test_other_images_under_one_seed_cannot_be_compared(tmp_path: Path) -> None:
     write_run(tmp_path, "fedfa", 42, data="a" * 64)
     write_run(tmp_path, "fedraw", 42, data="b" * 64)
     with pytest.raises(BadInput) as refusal:
-        read_material([tmp_path])
+        read_report_data([tmp_path])
     for part in ("fedfa", "fedraw", "sha256 aaaaaaaaaaaa", "sha256 bbbbbbbbbbbb", "one report"):
         assert part in str(refusal.value)
 
@@ -106,11 +106,11 @@ def test_other_images_under_one_seed_cannot_be_compared(tmp_path: Path) -> None:
 def test_another_seed_may_draw_other_images(tmp_path: Path) -> None:
     write_run(tmp_path, "fedfa", 1, data="a" * 64)
     write_run(tmp_path, "fedraw", 2, data="b" * 64)
-    assert len(read_material([tmp_path]).groups) == 2
+    assert len(read_report_data([tmp_path]).groups) == 2
 
 
 def test_other_labels_cannot_be_compared(tmp_path: Path) -> None:
     write_run(tmp_path, "fedfa", 1, rare="owl")
     write_run(tmp_path, "fedraw", 2, rare="ibis")
     with pytest.raises(BadInput, match=r"labels differ: common, owl and common, ibis"):
-        read_material([tmp_path])
+        read_report_data([tmp_path])

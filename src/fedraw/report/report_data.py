@@ -1,0 +1,349 @@
+"""The data of a report: all runs, each log read once into a summary and a binned history."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedraw.core.types import ClientId
+from fedraw.errors import BadInput
+from fedraw.eventlog.compare import Group, Run, Stat, grouped
+from fedraw.eventlog.log_file import find_logs, read_log
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    DeclaredRecord,
+    EvaluationRecord,
+    JoinedRecord,
+    LeftRecord,
+    Record,
+    StartRecord,
+)
+from fedraw.eventlog.summary import RunSummary, end_of_log, held
+
+# The events of a run are divided into so many bins, so a history is small however long the log is.
+BINS = 24
+# Events per bin, for a log that does not say how many events the run will have.
+WIDTH_WITHOUT_END = 100
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """The groups of a comparison, and the history of each of their seeds."""
+
+    groups: Sequence[Group]
+    histories: Mapping[str, Sequence[RunHistory]]  # by the group's name, in the order of its runs
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the groups."""
+        return [group.name for group in self.groups]
+
+    @property
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Each seed with the name of its group."""
+        for group in self.groups:
+            for run in group.runs:
+                yield group.name, run
+
+    @property
+    def evaluations(self) -> dict[str, list[Sequence[EvaluationRecord]]]:
+        """The evaluations of each seed, by group."""
+        return {group.name: [run.evaluations for run in group.runs] for group in self.groups}
+
+
+def read_report_data(folders: Iterable[Path]) -> ReportData:
+    """Read all runs at or below these folders; an interrupted run counts up to where it ended."""
+    runs: list[Run] = []
+    histories: dict[Path, RunHistory] = {}
+    for log in dict.fromkeys(log for folder in folders for log in find_logs(folder)):
+        run, history = _read(log)
+        runs.append(run)
+        histories[log.parent] = history
+    _refuse_other_data(runs)
+    groups = grouped(runs)
+    by_name = {group.name: [histories[run.folder] for run in group.runs] for group in groups}
+    return ReportData(groups, by_name)
+
+
+def interruption(run: Run) -> str:
+    """Say where an unfinished run ends; empty for a finished run."""
+    if run.content["finished"]:
+        return ""
+    wanted = run.start.events
+    of_all = "" if wanted is None else f" of {wanted}"
+    # A server that has not finished may still be running.
+    state = "not finished, at" if run.start.is_server else "interrupted at"
+    return f"{state} event {run.content['events']}{of_all}"
+
+
+def rare_labels(groups: Sequence[Group]) -> list[str]:
+    """Return the rare labels of all runs, each once."""
+    return list(dict.fromkeys(x for g in groups for run in g.runs for x in run.start.rare_labels))
+
+
+def labels(groups: Sequence[Group]) -> list[str]:
+    """Return the labels of all runs, each once."""
+    return list(dict.fromkeys(x for g in groups for run in g.runs for x in run.start.labels))
+
+
+def mean_over(group: Group, value: Callable[[Run], Any]) -> float | None:
+    """Return the mean of a value over the seeds of a group; None if a seed has no value."""
+    return Stat.of([value(run) for run in group.runs]).mean
+
+
+def recall_means(groups: Sequence[Group]) -> dict[str, list[float | None]]:
+    """Return the mean recall of each label that was measured, one value for each group.
+
+    The rare labels come first.
+    """
+    order = dict.fromkeys([*rare_labels(groups), *labels(groups)])
+    means = {label: [_mean_recall(group, label) for group in groups] for label in order}
+    return {label: row for label, row in means.items() if any(v is not None for v in row)}
+
+
+def _mean_recall(group: Group, label: str) -> float | None:
+    return mean_over(group, lambda run: run.content["recall"].get(label))
+
+
+def _read(log: Path) -> tuple[Run, RunHistory]:
+    summary, history = RunSummary(), RunHistory()
+    end = end_of_log(log)
+    # A log without a summary may end in a line that was cut off when the run was killed.
+    for record in read_log(log, until=end, allow_cut_off=end is None):
+        summary.observe(record)
+        history.observe(record)
+    if summary.start is None or not summary.clients:
+        raise BadInput(
+            f"{log} has no clients, because the run never began; leave the run out, or run it again"
+        )
+    return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent), history
+
+
+def _refuse_other_data(runs: Sequence[Run]) -> None:
+    """Refuse to put results on different test data into one table."""
+    of_seed: dict[Any, Run] = {}
+    for run in runs:
+        # Another seed may draw other test data, but the same amount of it.
+        _refuse(runs[0], run, "data", _form)
+        _refuse(runs[0], run, "labels", _label_list)
+        _refuse(of_seed.setdefault(run.start.seed, run), run, "data", _fingerprint)
+
+
+def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> None:
+    own, others = facts(one), facts(other)
+    if own != others:
+        raise BadInput(
+            f"{one.folder} and {other.folder} cannot be compared, because their {what} differ: "
+            f"{_cut(own)} and {_cut(others)}; make one report for each"
+        )
+
+
+def _label_list(run: Run) -> str:
+    if run.start.is_server:  # more sites may have joined with labels of their own
+        return "those of the sites"
+    return ", ".join(run.start.labels)
+
+
+def _form(run: Run) -> str:
+    data = run.start.data or {}
+    sizes = [f"{data[key]} {key} samples" for key in ("train", "test") if key in data]
+    return ", ".join([_data_name(run), *sizes])
+
+
+def _fingerprint(run: Run) -> str:
+    sha = (run.start.data or {}).get("sha256")
+    return f"{_data_name(run)}, sha256 {sha}" if sha else _data_name(run)
+
+
+def _data_name(run: Run) -> str:
+    if run.start.is_server:
+        return "those of a real federation"
+    return str(run.content["spec"].get("data", {}).get("name", "data"))
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= 120 else f"{words[:119]}…"
+
+
+class HistoryPoint(NamedTuple):
+    """One bin of a history, in percent except `rare_clients`; None if it is undefined.
+
+    A bin without an aggregation has no values, and a run without rare clients has no values for
+    them.
+    """
+
+    event: float  # the middle of the bin
+    end: float  # its last event
+    presence: float | None  # share of aggregations with a rare client in the buffer
+    rare_clients: float | None  # mean number of rare clients in the buffer
+    largest: float | None  # mean weight of the client that weighs most
+    rare_weight: float | None  # mean weight of all rare clients together
+
+
+@dataclass
+class _Bin:
+    aggregations: int = 0
+    with_rare: int = 0
+    rare_clients: int = 0
+    weighed: int = 0
+    largest: float = 0.0
+    rare_weight: float = 0.0
+
+
+class RunHistory:
+    """The history of a run in few numbers: who is in the buffer, with which weight, how stale.
+
+    Like `RunSummary`, it takes in the records of a log one by one.
+    """
+
+    def __init__(self) -> None:
+        self.samples: dict[ClientId, int] = {}  # of all clients that ever took part
+        self.attacker: ClientId | None = None
+        self.rare_staleness: Counter[int] = Counter()
+        self.common_staleness: Counter[int] = Counter()
+        self._rare_labels: frozenset[str] = frozenset()
+        self._rare: set[ClientId] = set()
+        self._any_rare = False
+        self._width = float(WIDTH_WITHOUT_END)
+        self._last: int | None = None
+        self._cached = False
+        self._members: set[ClientId] = set()
+        self._heard: set[ClientId] = set()  # members whose update is cached
+        self._bins: defaultdict[int, _Bin] = defaultdict(_Bin)
+
+    def observe(self, record: Record) -> None:
+        """Take in the next record of the log."""
+        match record:
+            case ArrivalRecord():
+                rare = record.client in self._rare
+                stale = self.rare_staleness if rare else self.common_staleness
+                stale[record.staleness_events] += 1
+                if record.aggregated:
+                    self._aggregate(record)
+            case StartRecord():
+                self._begin(record)
+            case JoinedRecord():
+                self._members.add(record.client)
+                self._hold(record.client, record.counts)
+            case DeclaredRecord(counts=counts) if counts is not None:
+                self._hold(record.client, counts)
+            case LeftRecord():
+                self._members.discard(record.client)
+                self._heard.discard(record.client)
+
+    @property
+    def rare(self) -> Collection[ClientId]:
+        """Clients that hold a rare label by their latest counts, also those that have left."""
+        return self._rare
+
+    def points(self) -> list[HistoryPoint]:
+        """Return one point for each bin up to the last aggregation."""
+        if not self._bins:
+            return []
+        return [self._point(number) for number in range(max(self._bins) + 1)]
+
+    def _begin(self, start: StartRecord) -> None:
+        self._rare_labels = frozenset(start.rare_labels)
+        self.attacker = start.attacker
+        self._cached = start.influence == "cache"
+        wanted = start.events
+        if wanted is not None and wanted > 0:
+            self._width = max(1.0, wanted / BINS)
+            self._last = min(BINS, wanted) - 1
+
+    def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
+        self.samples[client] = sum(counts.values())
+        if self._rare_labels.isdisjoint(held(counts)):
+            self._rare.discard(client)
+        else:
+            self._rare.add(client)
+            self._any_rare = True
+
+    def _aggregate(self, arrival: ArrivalRecord) -> None:
+        buffer = arrival.buffer
+        number = int((arrival.event - 1) / self._width)
+        # Events after the last one that was asked for finish a round; they go to the last bin.
+        own = self._bins[number if self._last is None else min(number, self._last)]
+        present = self._rare.intersection(buffer)
+        own.aggregations += 1
+        own.with_rare += bool(present)
+        own.rare_clients += len(present)
+        by_client = self._weights_by_client(buffer, arrival.weights)
+        if by_client:
+            own.weighed += 1
+            own.largest += max(by_client.values())
+            own.rare_weight += sum(by_client[client] for client in self._rare & by_client.keys())
+
+    def _weights_by_client(
+        self, buffer: Sequence[ClientId], weights: Sequence[float | None]
+    ) -> Mapping[ClientId, float]:
+        if self._cached:  # the last update of every client heard so far is part of every step
+            self._heard.update(self._members.intersection(buffer))
+            return dict.fromkeys(self._heard, 1 / max(1, len(self._members)))
+        by_client: defaultdict[ClientId, float] = defaultdict(float)
+        for client, weight in zip(buffer, weights, strict=False):
+            by_client[client] += weight or 0.0
+        return by_client
+
+    def _point(self, number: int) -> HistoryPoint:
+        own = self._bins.get(number, _Bin())
+        count, weighed = own.aggregations, own.weighed
+        return HistoryPoint(
+            event=(number + 0.5) * self._width,
+            end=(number + 1) * self._width,
+            presence=100 * own.with_rare / count if count and self._any_rare else None,
+            rare_clients=own.rare_clients / count if count and self._any_rare else None,
+            largest=100 * own.largest / weighed if weighed else None,
+            rare_weight=100 * own.rare_weight / weighed if weighed and self._any_rare else None,
+        )
+
+
+class Spread(NamedTuple):
+    """A distribution: `values` are its quantiles at the shares in `QUANTILES`."""
+
+    values: tuple[int, ...]
+    mean: float
+    updates: int
+
+
+def spreads(data: ReportData) -> dict[str, tuple[Spread | None, Spread | None]]:
+    """Return, for each method, the staleness of the common and of the rare clients' updates."""
+    return {
+        name: (
+            spread_of([history.common_staleness for history in histories]),
+            spread_of([history.rare_staleness for history in histories]),
+        )
+        for name, histories in data.histories.items()
+    }
+
+
+def spread_of(counts: Sequence[Mapping[int, int]]) -> Spread | None:
+    """Return the distribution of all seeds together; None if nothing was counted.
+
+    >>> spread_of([{0: 90, 7: 5}, {7: 5}])
+    Spread(values=(0, 0, 0, 0, 7, 7), mean=0.7, updates=100)
+    """
+    total: Counter[int] = Counter()
+    for some in counts:
+        total.update(some)
+    count = total.total()
+    if not count:
+        return None
+    values, before, wanted = [], 0, list(QUANTILES)
+    for value in sorted(total):
+        before += total[value]
+        while wanted and before >= wanted[0] * count - 1e-9:
+            values.append(value)
+            wanted.pop(0)
+    mean = sum(value * times for value, times in total.items()) / count
+    return Spread(tuple(values), mean, count)
+
+
+def share_of(part: Collection[ClientId], samples: Mapping[ClientId, int]) -> float | None:
+    """Return the share of all samples, in percent, that these clients hold."""
+    whole = sum(samples.values())
+    return 100 * sum(samples.get(client, 0) for client in part) / whole if whole else None

@@ -161,6 +161,7 @@ def is_in_its_second_run(folder: Path) -> bool:
     return len(cells_of(folder)) == 1 and any(under_way.glob("*/checkpoint/0*"))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_cells(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -179,7 +180,10 @@ def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_cells(
     assert cells_of(tmp_path) == cells_of(finished)
 
 
-@pytest.mark.parametrize(("sent", "jobs"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
+@pytest.mark.parametrize(
+    ("sent", "jobs"),
+    [(signal.SIGINT, "1"), pytest.param(signal.SIGTERM, "2", marks=pytest.mark.slow)],
+)
 def test_asked_to_stop_it_says_how_far_it_came(
     sent: signal.Signals, jobs: str, finished: Path, tmp_path: Path
 ) -> None:

@@ -206,7 +206,7 @@ def start(
     )
 
 
-@pytest.mark.parametrize("executor", ["inline", "processes"])
+@pytest.mark.parametrize("executor", ["inline", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_points_resumes_to_the_same_bytes(
     executor: str, tmp_path: Path
 ) -> None:
@@ -236,8 +236,15 @@ def test_a_run_killed_at_random_points_resumes_to_the_same_bytes(
     }
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("sent", "jobs"),
+    [
+        (signal.SIGINT, "1"),
+        (signal.SIGTERM, "2"),
+        pytest.param(signal.SIGINT, "2", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "1", marks=pytest.mark.slow),
+    ],
+)
 def test_asked_to_stop_it_leaves_a_run_that_can_be_resumed(
     jobs: str, sent: signal.Signals, tmp_path: Path
 ) -> None:

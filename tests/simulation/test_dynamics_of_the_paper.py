@@ -80,9 +80,9 @@ def over_seeds(
 @pytest.mark.parametrize(
     ("strategy", "rare", "presence", "spread"),
     [
-        (FedFa(), 4, 46.6, 3.4),
+        pytest.param(FedFa(), 4, 46.6, 3.4, marks=pytest.mark.slow),
         (FedFa(), 6, 62.4, 3.3),
-        (FedRAW(), 4, 58.4, 3.1),
+        pytest.param(FedRAW(), 4, 58.4, 3.1, marks=pytest.mark.slow),
         (FedRAW(), 6, 75.0, 3.1),
     ],
 )
@@ -92,7 +92,9 @@ def test_presence_of_slow_rare_clients(
     assert over_seeds(strategy, 30, rare=rare).presence == pytest.approx(presence, abs=spread)
 
 
-@pytest.mark.parametrize(("rare", "gain"), [(4, 11.8), (6, 12.7)])
+@pytest.mark.parametrize(
+    ("rare", "gain"), [pytest.param(4, 11.8, marks=pytest.mark.slow), (6, 12.7)]
+)
 def test_what_one_slot_per_client_gains(rare: int, gain: float) -> None:
     # Of one seed both methods meet the same arrivals: the gain varies less than its parts, by 0.9.
     with_dedup, without = over_seeds(FedRAW(), 30, rare=rare), over_seeds(FedFa(), 30, rare=rare)

@@ -70,8 +70,9 @@ def test_a_sample_is_drawn_again_the_same() -> None:
 
 def test_the_tests_of_a_module_come_first() -> None:
     assert relevant_tests("strategies/fedbuff.py")[0] == "tests/strategies/test_fedbuff.py"
-    assert relevant_tests("core/evidence.py")[0] == "tests/core/test_evidence.py"
-    assert "tests/core/test_evidence.py" not in relevant_tests("core/labels.py")  # takes long
+    scoring = "tests/strategies/scoring/test_evidence.py"
+    assert relevant_tests("strategies/scoring/evidence.py")[0] == scoring
+    assert scoring not in relevant_tests("strategies/fedraw.py")  # takes long
 
 
 def test_equivalent_mutants_have_a_reason(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedraw.auditing import page_tables
 from fedraw.auditing.methods import BY_METHOD, ENOUGH_UPDATES, METHODS, VERDICTS, title
-from fedraw.auditing.page_figure import SIGN, definitions, figure, mark
+from fedraw.auditing.page_figure import SIGN, definitions, figure, mark, method_styles
 from fedraw.auditing.view import AuditView, LabelRow, cap_words, verdict_bounds
 from fedraw.auditing.words import (
     TIED,
@@ -96,6 +96,7 @@ def render_page(view: AuditView) -> str:
         "fedraw.auditing",
         "page.html",
         title=text(view.name),
+        method_styles=method_styles(),
         headline=text(view.headline),
         lead=markup(view.lead),
         answer=_answer(view),

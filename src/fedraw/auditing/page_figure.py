@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 
 from fedraw.auditing.methods import METHODS, THRESHOLDS, VERDICTS, Verdict, title
 from fedraw.auditing.view import LabelRow, LabelUnderMethod
@@ -25,15 +26,16 @@ CAPTION = (
     " its own. A small arrow marks a standing beyond the axis."
 )
 
-# Paths around (0, 0), in pixels, which differ in outline as well as in colour.
-SHAPES = (
-    "M0-6 6 5H-6Z",
-    "M-5-5H5V5H-5Z",
-    "M0-7 7 0 0 7-7 0Z",
-    "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
-    "M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z",
+# How methods are told apart: a path around (0, 0) in pixels, and a colour on a light and on a dark
+# page. Methods take these in the order of the catalogue, from the start again if there are more.
+STYLES = (
+    ("M0-6 6 5H-6Z", "#0a78b8", "#56b4e9"),
+    ("M-5-5H5V5H-5Z", "#00805c", "#2ebf94"),
+    ("M0-7 7 0 0 7-7 0Z", "#b0568f", "#e394c2"),
+    ("M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z", "#c25500", "#f58a3d"),
+    ("M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z", "#6a51c7", "#a796f0"),
 )
-MARKS = dict(zip(METHODS, SHAPES, strict=True))
+METHOD_STYLES = dict(zip(METHODS, cycle(STYLES), strict=False))
 BEYOND = {"below": "M-8-4V4L-13 0Z", "above": "M8-4V4L13 0Z"}
 
 
@@ -47,9 +49,20 @@ def place(standing: float) -> float:
     return EDGE + (100 - 2 * EDGE) * math.log(inside / LOW) / math.log(HIGH / LOW)
 
 
+def method_styles() -> str:
+    """The colours of the methods, as CSS."""
+    light = " ".join(f"--{name}: {own};" for name, (_, own, _) in METHOD_STYLES.items())
+    dark = " ".join(f"--{name}: {own};" for name, (_, _, own) in METHOD_STYLES.items())
+    rules = (f".{n} {{ fill: var(--{n}); stroke: var(--{n}); }}" for n in METHOD_STYLES)
+    in_the_dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return "\n".join([f":root {{ {light} }}", in_the_dark, *rules])
+
+
 def definitions() -> str:
     """The definitions of all marks, once per page."""
-    marks = "".join(f'<path id="mark-{method}" d="{d}"/>' for method, d in MARKS.items())
+    marks = "".join(
+        f'<path id="mark-{name}" d="{d}"/>' for name, (d, _, _) in METHOD_STYLES.items()
+    )
     beyond = "".join(f'<path id="{end}" d="{d}"/>' for end, d in BEYOND.items())
     return f'<svg class="defs" aria-hidden="true"><defs>{marks}{beyond}</defs></svg>'
 

@@ -1,12 +1,12 @@
-"""What fedraw raises when the cause lies outside its code.
+"""The errors that fedraw raises if the cause lies outside its code.
 
 FedrawError
-├── BadInput            a file, a key, a table, a setting: the user's to mend (exit code 2)
+├── BadInput            a file, key, table or setting that the user must correct (exit code 2)
 │   └── MissingExtra    an optional dependency is not installed
-├── FolderChanged       someone moved or changed the files of a running server; it has to stop
-├── Interrupted         someone asked a run to stop; it can be resumed
-├── RefusedUpdate       one client's update is unusable; the federation goes on without it
-└── WorkerDied          a process that trained for a run is gone; the run can be resumed
+├── FolderChanged       the files of a running server were moved or changed, so it must stop
+├── Interrupted         a run was asked to stop; it can be resumed
+├── RefusedUpdate       one client's update is unusable; the federation continues without it
+└── WorkerDied          a worker process of a run died; the run can be resumed
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ from collections.abc import Iterable
 
 
 class FedrawError(Exception):
-    """Base of everything below; its text is written for the user."""
+    """The base of all errors of fedraw; the text is written for the user."""
 
 
 class BadInput(FedrawError, ValueError):
-    """Names the thing, the value and the remedy."""
+    """The user must correct something; the text names the thing, the value and the remedy."""
 
 
 class MissingExtra(BadInput, ImportError):
-    """An optional dependency is needed and absent."""
+    """An optional dependency is needed but not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}: pip install 'fedraw[{extra}]'")
         self._needed = (package, extra)
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
-        return MissingExtra, self._needed  # so that a worker process can tell its parent
+        return MissingExtra, self._needed  # lets a worker process send the error to its parent
 
 
 class RefusedUpdate(FedrawError):
-    """Raised before anything of the state was touched, so the state it was given stays good."""
+    """An update cannot be used; it is raised before any state changes."""
 
 
 class FolderChanged(FedrawError):
-    """Names the file, what happened to it, and how to go on. Nothing more may be written."""
+    """A server's files were changed from outside, so it must not write anything more.
+
+    The text names the file, what happened to it, and how to continue.
+    """
 
 
 class Interrupted(FedrawError):
-    """Raised between two arrivals, after a checkpoint."""
+    """A run stopped between two arrivals, after writing a checkpoint."""
 
 
 class WorkerDied(FedrawError):
@@ -51,7 +54,7 @@ class WorkerDied(FedrawError):
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the closest known one, or all of them.
+    """Return the remedy for an unknown name: the closest known name, or all known names.
 
     >>> nearest("bufer", ["buffer", "cap"])
     "did you mean 'buffer'?"

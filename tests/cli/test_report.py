@@ -156,5 +156,5 @@ def test_without_matplotlib_a_run_is_done_all_the_same(copy: Path) -> None:
     change = ("--set", "training.kind=none", "--out", "bare")
     done = without_matplotlib("run", "small.toml", *change, cwd=copy)
     assert done.returncode == 0, done.stderr
-    assert "no report.html: this needs matplotlib" in done.stderr
+    assert "report.html was not written: this needs matplotlib" in done.stderr
     assert (copy / "bare/seed-2/summary.json").exists()

@@ -1,4 +1,4 @@
-"""The fedraw command: wiring, and how failures are told.
+"""Runs a command, and turns its errors into messages and exit codes.
 
 Exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted.
 """
@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-# Errors of the system that are about the path that somebody gave.
+# Errors of the operating system that another path would have avoided.
 _WRONG_PATH = {
     errno.EACCES,
     errno.EEXIST,
@@ -45,6 +45,7 @@ _WRONG_PATH = {
 
 
 def print_version(wanted: bool) -> None:
+    """Print the version and exit, if that is wanted."""
     if wanted:
         print(fedraw.__version__)
         raise typer.Exit
@@ -61,11 +62,11 @@ def about(
 
 
 def run_command() -> None:
-    """Run the command line of this process, and end the process with the right exit code."""
+    """Run the command line of this process, and exit with the right code."""
     try:
         code = app(standalone_mode=False)
-        console.write("")  # flushes
-    except click.exceptions.Abort:  # Ctrl-C where nothing has to be saved
+        console.write("")  # flush
+    except click.exceptions.Abort:  # Ctrl-C while there is nothing to save
         _fail("interrupted", 130)
     except click.ClickException as mistake:
         usage = io.StringIO()
@@ -79,15 +80,15 @@ def run_command() -> None:
         _fail(f"{stop}; continue with --resume", 130)
     except FedrawError as failure:
         _fail(str(failure), 1)
-    except BrokenPipeError:  # whoever read the output has seen enough, as in `fedraw … | head`
+    except BrokenPipeError:  # the reader has seen enough, as in `fedraw … | head`
         _end(1)
     except OSError as failure:
-        _fail(f"{_where(failure)}: {failure.strerror or failure}", exit_code(failure))
+        _fail(f"{_file_name(failure)}: {failure.strerror or failure}", exit_code(failure))
     _end(code if isinstance(code, int) else 0)
 
 
 def exit_code(failure: OSError) -> int:
-    """2 if another path would have helped, 1 if the machine failed, such as a full disk.
+    """Return 2 if another path would have helped, and 1 if the machine failed, as with a full disk.
 
     >>> exit_code(FileNotFoundError(errno.ENOENT, "")), exit_code(OSError(errno.ENOSPC, ""))
     (2, 1)
@@ -95,10 +96,11 @@ def exit_code(failure: OSError) -> int:
     return 2 if failure.errno in _WRONG_PATH else 1
 
 
-def _where(failure: OSError) -> str:
-    """The file that an error is about.
+def _file_name(failure: OSError) -> str:
+    """Return the file that an error is about.
 
-    Closing a file that could not be written fails again, without a name, and hides the first error.
+    Closing a file that could not be written fails again, without a file name, and hides the first
+    error. So the errors that came before are searched too.
     """
     cause: BaseException | None = failure
     while cause is not None:
@@ -114,7 +116,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End the process without complaints about output that nobody can take any more."""
+    """End the process, without an error about output that nobody reads any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         sys.stdout.flush()

@@ -22,22 +22,22 @@ GROUP = "fedraw.commands"
 # Help is plain text. With rich installed, typer would print "\\[required]" in it.
 typer.core.HAS_RICH = False
 
-# Each of our own commands, defined in the module fedraw.cli.<name>, with its line in the help.
+# Our own commands, each defined in the module fedraw.cli.<name>, with their lines in the help.
 OWN = {
     "demo": "Show silent rarity failure and its cure on embedded data.",
-    "run": "Run an experiment: each seed into its own folder, then one table.",
+    "run": "Run an experiment: one folder per seed, then one table.",
     "new": "Write a commented spec to start from.",
-    "compare": "Compare runs in one table: mean ± sd over seeds, the best marked.",
+    "compare": "Compare runs in one table, with mean ± sd over seeds.",
     "watch": "Watch runs in the terminal while they write their logs.",
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",
     "audit": "Predict from label counts and speeds which labels a federation will lose.",
-    "data": "List, fetch and check public data sets.",
+    "data": "List, fetch and check the public datasets.",
 }
-# Commands that the documentation names although their package may be absent, and how to get them.
+# Documented commands whose package may not be installed: the line in the help, and the remedy.
 OPTIONAL = {
     "reproduce": (
         "Reproduce the paper and our own studies.",
-        "it belongs to the studies: run 'pip install ./studies' in a clone of the repository",
+        "it is part of the studies: run 'pip install ./studies' in a clone of the repository",
     ),
 }
 

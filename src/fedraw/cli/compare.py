@@ -1,4 +1,4 @@
-"""fedraw compare: one table from many runs."""
+"""`fedraw compare`: one table from many runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedraw.report.tables import csv, latex, markdown, text_table
 
 
 class Format(StrEnum):
-    """The forms of a table besides that for the terminal."""
+    """Output formats besides the table for the terminal."""
 
     md = "md"
     csv = "csv"
@@ -23,13 +23,15 @@ class Format(StrEnum):
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
+    ],
     format_: Annotated[
-        Format | None, typer.Option("--format", help="Print Markdown, CSV or LaTeX instead.")
+        Format | None, typer.Option("--format", help="Print the table in this format.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Compare runs in one table: mean ± sd over seeds, the best marked."""
+    """Compare runs in one table, with mean ± sd over seeds; the best values are marked."""
     if json_ and format_ is not None:
         raise BadInput("--json and --format exclude each other; give one")
     rows = comparison.compare(runs)

@@ -1,6 +1,7 @@
-"""Where words go: results to standard output, everything else to standard error.
+"""Output of the command: results to standard output, everything else to standard error.
 
-All of it is made safe for a terminal here: names and paths come from files that others wrote.
+All text is made safe for a terminal here, because names and paths come from files that others
+wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.segment import Segment
 
 from fedraw.core.text import printable
 
-# What only a progress bar needs is imported with the first one: `fedraw --help` stays quick.
+# What only a progress bar needs is imported with the first one, so `fedraw --help` stays quick.
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def naming(stream: str) -> Iterator[None]:
-    """Let an error of writing say to what: a full disk or a closed pipe does not."""
+    """Add the stream's name to an error of writing, such as a full disk or a closed pipe."""
     try:
         yield
     except OSError as problem:
@@ -35,15 +36,17 @@ def naming(stream: str) -> Iterator[None]:
 
 
 class SafeConsole(Console):
-    """A console that prints no control character but its own."""
+    """A console that prints no control characters but its own."""
 
     def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects as Rich does; an error names the stream."""
         with naming("standard error" if self.stderr else "standard output"):
             super().print(*objects, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
+        """Render as Rich does, with control characters escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -62,12 +65,12 @@ def say(message: str) -> None:
 
 
 def write(text: str) -> None:
-    """Print a text of several lines to standard output, such as a table for a file."""
+    """Print text of several lines to standard output, such as a table for a file."""
     _write(printable(text))
 
 
 def print_json(document: Any) -> None:
-    """One JSON document and nothing else on standard output."""
+    """Print one JSON document, and nothing else, to standard output."""
     _write(json.dumps(document, indent=2) + "\n")
 
 
@@ -79,7 +82,7 @@ def _write(text: str) -> None:
 
 @contextmanager
 def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
-    """One bar over all cells on standard error, only where someone watches."""
+    """Show one progress bar for all cells on standard error, if that is a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -108,7 +111,7 @@ def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
 
 @contextmanager
 def task_progress() -> Iterator[DataProgress]:
-    """One bar for each thing that is being done, on standard error, only where someone watches."""
+    """Show a progress bar for each task on standard error, if that is a terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -133,7 +136,7 @@ def task_progress() -> Iterator[DataProgress]:
 def _amount(done: int, total: int) -> str:
     from fedraw.data.releases import size_text
 
-    # No data set has a million images, and few downloads have less than a million bytes.
+    # A dataset has less than a million images, and most downloads have more than a million bytes.
     if max(done, total) >= 1_000_000:
         return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)
     return f"{done:,}/{total:,}" if total else f"{done:,}"

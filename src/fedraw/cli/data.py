@@ -40,7 +40,7 @@ Root = Annotated[
         "--data",
         metavar="DIR",
         envvar="FEDRAW_DATA",
-        help="The data root: the folder of the public datasets.",
+        help="The data root: the folder with the public datasets.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -48,7 +48,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 @data.command("list")
 def list_(root: Root = None, json_: Json = False) -> None:
-    """List the datasets that can be fetched, with size, licence and origin."""
+    """List the datasets that can be fetched.
+
+    The list has their size, licence and origin.
+    """
     if root is not None and not root.is_dir():
         console.say(f"the data root {root} does not exist; 'fedraw data fetch' creates it")
     if json_:
@@ -72,10 +75,13 @@ def fetch(
     root: Root = None,
     force: Annotated[bool, typer.Option("--force", help="Download and unpack again.")] = False,
     remove_archive: Annotated[
-        bool, typer.Option("--remove-archive", help="Delete the archives once unpacked.")
+        bool, typer.Option("--remove-archive", help="Delete the archives after unpacking.")
     ] = False,
 ) -> None:
-    """Download datasets from their owners, verify and unpack them; resume if interrupted."""
+    """Download, verify and unpack datasets.
+
+    They come from their owners. Repeat the command to resume an interrupted download.
+    """
     from fedraw.data.fetch import FetchOptions  # needs the extra 'data', unlike `list`
     from fedraw.data.fetch import fetch as fetch_release
 
@@ -105,7 +111,10 @@ def check(
     root: Root = None,
     json_: Json = False,
 ) -> None:
-    """Read every file of datasets; report the images of each label, and damaged files."""
+    """Check every file of datasets.
+
+    It counts the images of each label, and reports damaged and missing files.
+    """
     wanted = [find(name) for name in names or ()]
     folder = data_root(root)
     with console.task_progress() as progress:

@@ -1,4 +1,4 @@
-"""fedraw demo: every method on embedded data."""
+"""`fedraw demo`: ten methods on embedded data."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from fedraw.report.tables import text_table
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder; an earlier demo in it is replaced.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="Folder for the runs; an earlier demo in it is replaced."),
+    ] = Path("runs/demo"),
     jobs: Annotated[
-        int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
+        int | None,
+        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Show silent rarity failure and its cure: digits, ten methods, three seeds, a report."""
+    """Show silent rarity failure and its cure: ten methods on digits, three seeds, one report."""
     cells = [
         Cell(spec, seed, out / row_name(spec.strategy) / f"seed-{seed}")
         for spec in demo_specs()

@@ -1,6 +1,6 @@
-"""The entry point of the fedraw command.
+"""The entry point of the command `fedraw`.
 
-It imports nothing of fedraw until Ctrl-C is taken care of.
+It imports nothing of fedraw before Ctrl-C is handled.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def dying_on_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, as long as there is nothing to save or to clean up.
+    """Let Ctrl-C end the process at once, while there is nothing to save or clean up.
 
     Loading modules takes a second or two, and an exception in the middle of an import would end in
     a traceback.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.SIG_IGN:  # as in a background job, which Ctrl-C must not reach
+    if handler is signal.SIG_IGN:  # a background job, which Ctrl-C must not reach
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -29,7 +29,7 @@ def dying_on_ctrl_c() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command; a user's mistake gets a message, never a traceback."""
+    """Run the command; a user's mistake leads to a message, never to a traceback."""
     with dying_on_ctrl_c():
         from fedraw.cli.app import run_command
 

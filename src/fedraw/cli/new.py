@@ -1,4 +1,4 @@
-"""fedraw new: a commented spec to start from."""
+"""`fedraw new`: a commented spec to start from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def new(
         with spec_file.open("x", encoding="utf-8") as file:
             file.write(template)
     except FileExistsError:
-        raise BadInput(f"{spec_file} exists; choose another name, or remove it first") from None
+        raise BadInput(f"{spec_file} exists; choose another name, or delete the file") from None
     except OSError as problem:
-        raise BadInput(f"cannot write {spec_file}: {problem.strerror}") from None
+        raise BadInput(
+            f"cannot write {spec_file}: {problem.strerror}; choose another file"
+        ) from None
     console.say(f"{spec_file} written; run it with: fedraw run {spec_file}")

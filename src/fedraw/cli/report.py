@@ -1,4 +1,4 @@
-"""fedraw report: one page from many runs, and its figures for papers."""
+"""`fedraw report`: one page from many runs, and its figures for papers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from fedraw.report.report_data import read_report_data
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path(
+        "report.html"
+    ),
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write every figure into DIR, as SVG and PDF."),
+        typer.Option(metavar="DIR", help="Also write every figure to DIR, as SVG and PDF."),
     ] = None,
-    title: Annotated[str, typer.Option(help="What the page is called.")] = "fedraw report",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "fedraw report",
 ) -> None:
     """Show runs on one page: a self-contained HTML file that opens offline."""
     data = read_report_data(runs)

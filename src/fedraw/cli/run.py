@@ -1,4 +1,4 @@
-"""fedraw run: an experiment from a file."""
+"""`fedraw run`: an experiment from a file."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from fedraw.report.tables import text_table
 
 
 class ExecutorName(StrEnum):
+    """How clients are trained; results do not depend on it."""
+
     inline = "inline"
     batched = "batched"
     processes = "processes"
@@ -31,46 +33,58 @@ class ExecutorName(StrEnum):
 
 
 def run(  # noqa: PLR0913, PLR0917 - one for each option
-    spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The experiment.")],
+    spec_file: Annotated[
+        Path, typer.Argument(metavar="SPEC.toml", help="The spec of the experiment.")
+    ],
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as strategy.buffer=5."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a key, for example strategy.buffer=5."
+        ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds instead of the file's, as 42,123,456.")
+        str | None, typer.Option(help="Seeds instead of those in the spec, for example 42,123,456.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; by default runs/<spec name>.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Folder for the runs; by default runs/<name of the spec>."
+        ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(envvar="FEDRAW_DATA", help="The data root: folder of the public data sets."),
+        typer.Option(
+            envvar="FEDRAW_DATA", help="The data root: the folder with the public datasets."
+        ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
+        int | None,
+        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
     ] = None,
     executor: Annotated[
         ExecutorName,
         typer.Option(
-            help="inline: a process runs a seed; batched: it trains many clients at once, for "
-            "small fully connected models; processes: all of them train one seed; ray: those of a "
-            "cluster do."
+            help="inline: each process runs one seed. batched: the same, training many clients at "
+            "once, for small fully connected models. processes: all processes train the clients "
+            "of one seed. ray: the workers of a Ray cluster do."
         ),
     ] = ExecutorName.inline,
     address: Annotated[
         str | None,
-        typer.Option(help="Of a Ray cluster, or auto; by default one is started on this machine."),
+        typer.Option(
+            help="Address of a Ray cluster, or auto; by default, one is started on this machine."
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what was stopped; keep what is done.")
+        bool, typer.Option("--resume", help="Continue interrupted runs and keep finished ones.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and say what would run.")
+        bool, typer.Option("--dry-run", help="Check everything and describe what would run.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run an experiment: each seed into its own folder, then one table."""
+    """Run an experiment: one folder per seed, then one table."""
     if resume and force:
         raise BadInput("--resume and --force exclude each other; give one")
     if address is not None and executor is not ExecutorName.ray:
@@ -83,7 +97,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     folder = out or Path("runs") / spec_file.stem
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     for cell in cells:
-        _refuse_folder(cell, options)  # before data are loaded and a cluster is started
+        _refuse_folder(cell, options)  # before loading data and starting a cluster
     if dry_run:
         with naming(spec_file):
             facts = _check(cells, options)
@@ -98,7 +112,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         console.out.print(text_table(rows))
         console.say(f"written to {folder}")
     _write_page(cells, folder / "report.html", spec_file.stem)
-    _tell_what_went_wrong(results)
+    _report_problems(results)
 
 
 def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[Result]:
@@ -107,12 +121,12 @@ def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[Resu
     try:
         with console.cell_progress(cells) as cell_progress, options.connected():
             return run_cells(cells, options, jobs, cell_progress)
-    except KeyboardInterrupt:  # while workers were started or ended
+    except KeyboardInterrupt:  # while workers were starting or ending
         raise Interrupted("interrupted") from None
 
 
 def _refuse_folder(cell: Cell, options: Options) -> None:
-    """Refuse a folder that holds another run, or that nobody can write to."""
+    """Refuse a folder that holds another run, or that cannot be written to."""
     refuse_existing(cell.folder, options)
     folder = cell.folder
     while folder is not None and not folder.is_dir():
@@ -126,17 +140,17 @@ def _refuse_folder(cell: Cell, options: Options) -> None:
 
 
 def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
-    """The runs are done and stay so, whatever becomes of their page."""
+    """Write the page; the runs are finished even if this fails."""
     try:
         write_report([cell.folder for cell in cells if cell.folder], page, title=title)
     except BadInput as problem:
-        console.say(f"no {page.name}: {problem}")
+        console.say(f"{page.name} was not written: {problem}")
     except KeyboardInterrupt:
-        console.say(f"no {page.name}: interrupted; the runs are finished")
+        console.say(f"{page.name} was not written: interrupted; the runs are finished")
 
 
-def _tell_what_went_wrong(results: Sequence[Result]) -> None:
-    """Refused updates and missing aggregations; a run that took in nothing has failed."""
+def _report_problems(results: Sequence[Result]) -> None:
+    """Report refused updates and missing aggregations; fail if a run accepted no update."""
     for result in results:
         summary = result.summary
         refused = sum(summary["rejected"].values())
@@ -144,22 +158,24 @@ def _tell_what_went_wrong(results: Sequence[Result]) -> None:
             worst = max(summary["rejected"], key=summary["rejected"].__getitem__)
             console.say(
                 f"seed {result.seed}: {refused} of {summary['events']} updates were refused, most "
-                f"of them of client {worst}; the reasons are in events.jsonl"
+                f"of them from client {worst}; the reasons are in events.jsonl"
             )
         if not summary["metrics"]["Aggregations"]:
             console.say(
-                f"seed {result.seed}: the model never changed: nothing was aggregated in "
+                f"seed {result.seed}: the model never changed, because nothing was aggregated in "
                 f"{summary['events']} events"
             )
     if any(sum(r.summary["rejected"].values()) == r.summary["events"] for r in results):
-        raise FedrawError("a run took in no update at all; is training.lr too high?")
+        raise FedrawError("a run accepted no update at all; is training.lr too high?")
 
 
 def _with_seeds(spec: Spec, text: str) -> Spec:
     try:
         seeds = tuple(int(seed) for seed in text.split(","))
     except ValueError:
-        raise BadInput(f"--seeds {text!r} is no list of whole numbers, as 42,123,456") from None
+        raise BadInput(
+            f"--seeds {text!r} is not a list of whole numbers, such as 42,123,456"
+        ) from None
     try:
         return replace(spec, run=replace(spec.run, seeds=seeds))
     except BadInput as problem:
@@ -167,15 +183,15 @@ def _with_seeds(spec: Spec, text: str) -> Spec:
 
 
 def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
-    """Do all that a run does before its first event, and write nothing; describe the first seed."""
+    """Do everything that a run does before its first event, without writing; describe one seed."""
     if options.address is not None:
-        with options.connected():  # to a running cluster; the run alone starts one of its own
+        with options.connected():  # to a running cluster; a dry run starts none
             pass
     with console.task_progress() as progress:
         options = replace(options, data_progress=progress)
         first, *others = cells
         scenario = check_seed(*first[:3], options)
-        for cell in others:  # one at a time: each has its own copy of the data
+        for cell in others:  # one after the other, because each has its own copy of the data
             check_seed(*cell[:3], options)
     return {
         "clients": len(scenario.clients.table),

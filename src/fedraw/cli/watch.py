@@ -1,4 +1,4 @@
-"""fedraw watch: follow runs in the terminal."""
+"""`fedraw watch`: follow runs in the terminal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedraw.cli.console import SafeConsole, print_json
 from fedraw.eventlog.follow import RunsFollower
 from fedraw.report.watch import Frame
 
-# Seconds of reading before the screen is drawn again.
+# Logs are read for at most so long before the screen is drawn again.
 READ_SECONDS = 0.3
 
 
 def watch(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of several runs.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder with one or more runs.")],
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame and exit, as without a terminal.")
+        bool, typer.Option("--once", help="Print one screen and exit, as without a terminal.")
     ] = False,
     every: Annotated[
-        float, typer.Option(help="Seconds between two updates of the screen.", min=0.1)
+        float, typer.Option(help="Seconds between updates of the screen.", min=0.1)
     ] = 1.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON and exit.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and exit.")
+    ] = False,
 ) -> None:
     """Follow runs in the terminal until they are finished or Ctrl-C is pressed."""
     runs = RunsFollower(run)
@@ -46,7 +46,7 @@ def watch(
 
 
 def _live(runs: RunsFollower, screen: SafeConsole, every: float) -> Frame:
-    """Draw until all runs are finished or the user leaves; return the last frame."""
+    """Draw until all runs are finished or Ctrl-C is pressed; return the last frame."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     complete = runs.look(READ_SECONDS)
     frame = _frame(runs)

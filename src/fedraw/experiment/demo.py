@@ -1,4 +1,4 @@
-"""The demonstration: all methods on embedded data, where silent rarity failure shows."""
+"""The demo: ten methods on embedded data that shows silent rarity failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RARE_LABELS = (8, 9)
 
 
 def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
-    """Digits on 30 clients; labels 8 and 9 on two slow clients each; one spec per method."""
+    """Return one spec per method: digits on 30 clients, labels 8 and 9 on two slow clients each."""
     partition = {"clients": 30, "rare_labels": list(RARE_LABELS)}
     return [
         Spec.read(
@@ -31,7 +31,7 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
 
 
 def conclusion(rows: Sequence[ComparisonRow]) -> str:
-    """One sentence that says what the table shows."""
+    """Return one sentence that says what the table shows."""
     by_name = {row.name: row.metrics for row in rows}
     collapsed = [row.name for row in rows if row.collapsed and row.name in ("fedfa", "fedraw")]
     if collapsed:

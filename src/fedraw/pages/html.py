@@ -1,6 +1,6 @@
-"""HTML pages in one file: their pieces, their common style, and how they are written.
+"""HTML pages in one file: their parts, their common style, and how they are written.
 
-Text from a log or a caller goes through `text`; nothing else does.
+Every function returns HTML. Text from a log or a caller is escaped with `text`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fedraw.storage.files import atomic_write
 
 
 def fill(package: str, template: str, **parts: str) -> str:
-    """A template file of a package, filled with the common style and these parts."""
+    """Fill a template file of a package with the common style and these parts."""
     style = _resource("fedraw.pages", "style.css")
     return Template(_resource(package, template)).substitute(style=style, **parts)
 
 
 def contents(sections: Mapping[str, str]) -> str:
-    """A list of links to the sections, under the given names."""
+    """Return a list of links to the sections, under the given names."""
 
     def link(name: str, part: str) -> str:
         identity = part.split('id="', 1)[1].split('"', 1)[0]
@@ -36,7 +36,7 @@ def contents(sections: Mapping[str, str]) -> str:
 
 
 def write_page(out: Path, content: str) -> None:
-    """Write the page completely or not at all; missing folders are created."""
+    """Write the page completely or not at all, and create missing folders."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # Bytes of a file name that are not UTF-8 are shown as escapes.
@@ -46,7 +46,7 @@ def write_page(out: Path, content: str) -> None:
 
 
 def text(words: object) -> str:
-    """Escape text so that it is shown as it is and never read as markup.
+    """Escape text, so that it is shown as it is and never read as markup.
 
     >>> text("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
@@ -55,7 +55,7 @@ def text(words: object) -> str:
 
 
 def section(identity: str, title: str, *body: str) -> str:
-    """A section with a heading that links can target."""
+    """Return a section with a heading that links can target."""
     heading = f'<h2 id="{identity}">{text(title)}</h2>'
     return f'<section aria-labelledby="{identity}">\n{heading}\n' + "\n".join(body) + "\n</section>"
 
@@ -69,7 +69,17 @@ def table(
     csv: str = "",
     kind: str = "",
 ) -> str:
-    """A table in a box that scrolls on narrow screens; `csv` adds its numbers to copy."""
+    """Return a table in a box that scrolls on narrow screens.
+
+    Args:
+        identity: The id of the table.
+        caption: What the table shows.
+        head: The rows of its head, as HTML.
+        rows: The cells of each row, as HTML.
+        csv: The numbers, which readers can copy.
+        kind: More classes for the box.
+
+    """
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return (
         f'<div class="{f"box {kind}".strip()}" role="region" tabindex="0" '
@@ -81,7 +91,7 @@ def table(
 
 
 def copyable(identity: str, csv: str) -> str:
-    """Numbers to copy: a button if scripts are allowed, and the text itself in any case."""
+    """Return numbers to copy: a button, if scripts are allowed, and the text itself."""
     return (
         f'\n<div class="tools"><button type="button" class="copy" data-copies="{identity}-csv" '
         'hidden>Copy as CSV</button> <span role="status"></span>\n'
@@ -92,7 +102,7 @@ def copyable(identity: str, csv: str) -> str:
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    r"""A table as CSV: undefined values are empty, and numbers have at most six decimals.
+    r"""Return a table as CSV; None is empty, and numbers have at most six decimals.
 
     >>> csv_text(["label", "recall"], [["8, 9", 1 / 3], ["x", None]])
     'label,recall\n"8, 9",0.333333\nx,\n'
@@ -108,16 +118,16 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def column_head(
     words: str, kind: str = "", *, column: int | None = None, by_words: bool = False
 ) -> str:
-    """The head of a column; a name such as LocalCommon may break before a capital.
+    """Return the head of a column; a name such as LocalCommon may break before a capital.
 
-    If `column` is given, readers can sort rows by this column.
+    If `column`, the number of the column, is given, readers can sort the rows by it.
     """
     broken = re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", text(words))
     return f'<th scope="col"{_class(kind)}{sortable(column, by_words)}>{broken}</th>'
 
 
 def sortable(column: int | None, by_words: bool = False) -> str:
-    """Attributes for sorting: the first column by its names, others by their first number."""
+    """Return the attributes for sorting: the first column by words, others by their numbers."""
     if column is None:
         return ""
     words = ' data-order="words"' if by_words or column == 0 else ""
@@ -125,26 +135,26 @@ def sortable(column: int | None, by_words: bool = False) -> str:
 
 
 def row_head(words: str, tag: str = "", kind: str = "") -> str:
-    """The head of a row, with an optional tag beside it."""
+    """Return the head of a row, with an optional tag beside it."""
     note = f' <span class="{f"tag {kind}".strip()}">{text(tag)}</span>' if tag else ""
     return f'<th scope="row">{text(words)}{note}</th>'
 
 
 def cell(words: str, below: str = "", *, kind: str = "", style: str = "") -> str:
-    """A value with an optional second line in small print."""
+    """Return a value with an optional second line in small print."""
     look = f' style="{text(style)}"' if style else ""
     small = f" <small>{text(below)}</small>" if below else ""
     return f"<td{_class(kind)}{look}>{text(words)}{small}</td>"
 
 
 def details(summary: str, aside: str, body: str) -> str:
-    """A collapsed block."""
+    """Return a collapsed block."""
     head = f"<summary>{text(summary)} <span>{text(aside)}</span></summary>"
     return f"<details>{head}\n{body}\n</details>"
 
 
 def note(words: str) -> str:
-    """A paragraph of explanation."""
+    """Return a paragraph of explanation."""
     return f'<p class="note">{text(words)}</p>'
 
 

@@ -1,4 +1,4 @@
-"""What is told of a client's labels, by which mechanism, at which budget, in which unit."""
+"""The privacy budget: which mechanism reveals a client's labels, and with which epsilon."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from fedraw.errors import BadInput, nearest
 Mechanism = Literal["randomised-response", "secure-sum"]
 Unit = Literal["client", "label"]
 
-# Of one bit or one score. Below, a float no longer tells the answer's law from a coin's; above, a
-# lie is rarer than one in 400 million, and the noise is there in name only.
+# The range of epsilon for one bit or one score. Below it, floats cannot tell the distribution of
+# the answers from a fair coin. Above it, fewer than one answer in 400 million is flipped, so there
+# is practically no noise.
 LEAST, MOST = 1e-6, 20.0
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """How clients tell how common their labels are, and how rare that makes them.
+    """How clients report their labels for the coverage, and their own rarity scores.
 
     randomised-response  each client sends its presence bits, flipped at random, at `epsilon`
     secure-sum           the server learns the exact sum of the bits and no single one
 
-    `unit` says what epsilon protects: "client" the whole label set (L bits at epsilon / L each),
-    "label" one label more or less (each bit at epsilon, so the whole set at L · epsilon). The score
-    is one number more; without `score_epsilon` it goes out as it is.
+    `unit` is what epsilon protects. "client" protects the whole label set: each of the L bits gets
+    epsilon / L. "label" protects the presence of one label: each bit gets epsilon, so the whole set
+    costs L · epsilon. Each client also sends its score. Without `score_epsilon` the score has no
+    noise.
 
     >>> Privacy("randomised-response", epsilon=2, unit="client").epsilon_per_bit(labels=10)
     0.2
@@ -55,7 +57,7 @@ class Privacy:
             usable(self.score_epsilon, "score_epsilon")
 
     def epsilon_per_bit(self, labels: int) -> float:
-        """What one presence bit may cost where there are so many labels."""
+        """Return the epsilon of one presence bit, given the number of labels."""
         if self.epsilon is None:
             raise BadInput("a secure sum flips no bits, so there is no epsilon per bit")
         own = self.epsilon / labels if self.unit == "client" else self.epsilon
@@ -67,14 +69,14 @@ class Privacy:
         return float(own)
 
     def of_a_client(self, labels: int) -> float:
-        """Epsilon of all that one client tells, bits and score; inf if anything goes unnoised."""
+        """Return the epsilon of everything that one client sends; inf if any of it has no noise."""
         if self.epsilon is None or self.score_epsilon is None:
             return math.inf
         return labels * self.epsilon_per_bit(labels) + self.score_epsilon
 
 
 def usable(epsilon: float, name: str = "epsilon") -> float:
-    """The budget of one bit or one score, refused where it means nothing."""
+    """Return the epsilon of one bit or one score; BadInput if it is out of range."""
     if not _positive(epsilon) or not LEAST <= epsilon <= MOST:
         raise BadInput(f"{name} = {epsilon!r} must be a number from {LEAST:g} to {MOST:g}")
     return float(epsilon)

@@ -1,4 +1,4 @@
-"""Seeds that two clients share and the server that relays their keys does not know (X25519)."""
+"""Seeds that two clients share without the server, which relays their public keys (X25519)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedraw.privacy.secure_sum import SEED_BYTES
 
 
 def new_keys() -> tuple[bytes, bytes]:
-    """A private key, which never leaves the client, and the public one to hand round."""
+    """Return a private key, which never leaves the client, and the public key for the others."""
     try:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     except ImportError as error:
@@ -17,9 +17,11 @@ def new_keys() -> tuple[bytes, bytes]:
 
 
 def pair_seed(own_private: bytes, their_public: bytes) -> bytes:
-    """The seed for `masked`; the other client gets the same from its private and this public key.
+    """Return the seed for `masked` that this client shares with another.
 
-    Public keys must come from their owners: a server that swaps them for its own reads everything.
+    The other client computes the same seed from its private key and this client's public key.
+    Public keys must come from their owners: a server that replaces them with its own can read
+    everything.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric import x25519

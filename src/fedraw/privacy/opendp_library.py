@@ -1,4 +1,4 @@
-"""OpenDP, or what to install; and its mechanisms at a budget that they really keep."""
+"""The library OpenDP, and its mechanisms within a privacy budget."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fedraw.errors import MissingExtra
 
 
 def opendp() -> ModuleType:
+    """Import OpenDP; MissingExtra says what to install."""
     try:
         from opendp import prelude
     except ImportError as error:
         raise MissingExtra("opendp", "privacy") from error
-    # OpenDP's word for what has a written proof but no vetting by its committee yet: all of it.
+    # All mechanisms that OpenDP has proved but its committee has not yet vetted are "contrib".
     prelude.enable_features("contrib")
     return prelude
 
@@ -23,10 +24,10 @@ def opendp() -> ModuleType:
 def within(
     epsilon: float, apart: int, make: Callable[[float], Any], parameter: float, safer: float
 ) -> Any:
-    """The mechanism whose own accountant gives at most epsilon for inputs so far apart.
+    """Return a mechanism that costs at most epsilon for inputs that are `apart`, as OpenDP counts.
 
-    A parameter computed in floats may miss the budget by a rounding; it is moved, float by float,
-    towards the safer end until it does not.
+    A parameter computed with floats may exceed the budget by a rounding error. It is moved float by
+    float towards `safer` until it does not.
     """
     mechanism = make(parameter)
     while mechanism.map(apart) > epsilon:

@@ -1,7 +1,7 @@
-"""Randomised response (Warner, 1965): presence bits that may be lies, and coverage out of them.
+"""Randomised response (Warner, 1965): noisy presence bits, and coverage estimated from them.
 
-Each bit is told truly with p = e^ε / (1 + e^ε), else flipped. Of N clients c hold a label; the sum
-B of their answers has mean c p + (N − c)(1 − p), hence the estimate
+Each bit is sent as it is with probability p = e^ε / (1 + e^ε), and flipped otherwise. If c of N
+clients hold a label, the sum B of their answers has the mean c p + (N − c)(1 − p). The estimate is
 
     ĉ = (B − N (1 − p)) / (2p − 1),   unbiased, with variance N / (4 sinh²(ε / 2)) whatever c is.
 """
@@ -22,7 +22,7 @@ from fedraw.privacy.opendp_library import opendp, within
 
 
 def truth_probability(epsilon_per_bit: float) -> float:
-    """How often a bit is told as it is: its odds are e^ε.
+    """Return the probability that a bit is sent as it is; its odds are e^ε.
 
     >>> round(truth_probability(math.log(3)), 12)
     0.75
@@ -31,17 +31,17 @@ def truth_probability(epsilon_per_bit: float) -> float:
 
 
 def randomised_bits(held: Sequence[bool], epsilon_per_bit: float) -> list[bool]:
-    """What a client sends of its label set, one bit a label, each private at epsilon_per_bit.
+    """Return the bits that a client sends, one for each label, each private at epsilon_per_bit.
 
-    The noise is OpenDP's, from the operating system's generator; there is no seed. Draw once and
-    send the same bits whenever asked: every new draw costs the budget again.
+    The noise is OpenDP's, from the operating system's generator, and has no seed. Draw once and
+    send the same bits whenever asked, because every new draw costs the budget again.
     """
     respond = responder(epsilon_per_bit)
     return [bool(respond(bool(bit))) for bit in held]
 
 
 def responder(epsilon_per_bit: float) -> Any:
-    """OpenDP's randomised response of one bit; its `map(1)` is at most epsilon_per_bit."""
+    """Return OpenDP's randomised response for one bit; its `map(1)` is at most epsilon_per_bit."""
     probability = truth_probability(epsilon_per_bit)
     make = opendp().m.make_randomized_response_bool
     return within(epsilon_per_bit, 1, lambda p: make(p, constant_time=True), probability, 0.5)
@@ -50,14 +50,17 @@ def responder(epsilon_per_bit: float) -> Any:
 def simulated_sums(
     coverage: Ints, clients: int, epsilon_per_bit: float, rng: np.random.Generator
 ) -> Ints:
-    """Sums of all clients' answers, by the same law and repeatable. NOT private: it has a seed."""
+    """Draw the sums of all clients' answers from the same distribution, repeatably.
+
+    This is NOT private, because it has a seed.
+    """
     p = truth_probability(epsilon_per_bit)
     true_yes, false_yes = rng.binomial(coverage, p), rng.binomial(clients - coverage, 1 - p)
     return np.asarray(true_yes + false_yes, np.int64)
 
 
 def unbiased_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: float) -> Floats:
-    """How many clients hold each label, by the answers; may be below 0 or above all clients."""
+    """Estimate how many clients hold each label; the result may be below 0 or above `clients`."""
     sums = np.asarray(bit_sums, np.float64)
     if np.any((sums < 0) | (sums > clients)):
         raise BadInput(
@@ -69,9 +72,9 @@ def unbiased_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: fl
 
 
 def estimated_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: float) -> Floats:
-    """The coverage that the server publishes: the unbiased estimate, cut to what is possible.
+    """Return the coverage that the server publishes: the unbiased estimate, clipped to 1..clients.
 
-    Cutting at 1 lifts the rarest labels' estimates: a coverage never below 1 is above 1 on average.
+    Clipping at 1 biases the estimates of the rarest labels upwards.
 
     >>> estimated_coverage([2, 20], clients=30, epsilon_per_bit=20).round(3)
     array([ 2., 20.])
@@ -80,7 +83,7 @@ def estimated_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: f
 
 
 def coverage_sd(clients: int, epsilon_per_bit: float) -> float:
-    """How far the unbiased estimate strays, in clients: the same for rare and common labels.
+    """Return the standard deviation of the unbiased estimate, the same for every label.
 
     >>> round(coverage_sd(clients=30, epsilon_per_bit=1), 2)
     5.26

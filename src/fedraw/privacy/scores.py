@@ -1,4 +1,4 @@
-"""A client's own rarity score: from its true shares and the published coverage, noised or not."""
+"""A client's own rarity score, from its true shares and the published coverage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedraw.errors import BadInput
 from fedraw.privacy.budget import usable
 from fedraw.privacy.opendp_library import opendp, within
 
-# A score is a whole number of steps when it is noised: exact discrete noise, no leak by rounding.
+# Noise is added to a whole number of steps, so it is exact and does not leak through rounding.
 STEPS = 2**20
 
 
 def score_from_coverage(counts: LabelCounts, coverage: Mapping[Any, float]) -> float:
-    """S = Σ_l freq(l) / coverage(l), which a client computes at home and sends.
+    """Compute S = Σ_l freq(l) / coverage(l), as a client does before it sends the score.
 
     >>> score_from_coverage({"cat": 2, "dog": 2}, {"cat": 2, "dog": 1, "fox": 7.5})
     0.75
@@ -39,17 +39,17 @@ def score_from_coverage(counts: LabelCounts, coverage: Mapping[Any, float]) -> f
 
 
 def noised_score(score: float, clients: int, score_epsilon: float) -> float:
-    """The score with discrete Laplace noise (OpenDP's, without a seed), within 1/N and 1.
+    """Add discrete Laplace noise to the score, and clip the result to 1/N..1.
 
-    A score lies in (0, 1] whatever a client holds, so that range is the sensitivity: one label
-    more or less may move it as far as a whole new client would.
+    The noise is OpenDP's and has no seed. A score lies in (0, 1] whatever a client holds, so the
+    sensitivity is 1: one label more or less may change the score as much as another client would.
     """
     noised = score_noise(score_epsilon)(int(_in_steps(np.array(score))))
     return float(_cut(np.array(noised), clients))
 
 
 def score_noise(score_epsilon: float) -> Any:
-    """OpenDP's discrete Laplace over the steps; its `map(STEPS)` is at most score_epsilon."""
+    """Return OpenDP's discrete Laplace mechanism; its `map(STEPS)` is at most score_epsilon."""
     scale = STEPS / usable(score_epsilon, "score_epsilon")
     dp = opendp()
     steps = dp.atom_domain(T="i64"), dp.absolute_distance(T="i64")
@@ -60,7 +60,9 @@ def score_noise(score_epsilon: float) -> Any:
 def simulated_scores(
     scores: Floats, clients: int, score_epsilon: float, rng: np.random.Generator
 ) -> Floats:
-    """`noised_score` of many clients, by the same law and repeatable. NOT private: it has a seed.
+    """Draw `noised_score` for many clients from the same distribution, repeatably.
+
+    This is NOT private, because it has a seed.
 
     >>> scores = simulated_scores(np.array([0.05, 0.5]), 30, 20.0, np.random.default_rng(1))
     >>> bool(np.all((scores >= 1 / 30) & (scores <= 1)))
@@ -72,10 +74,10 @@ def simulated_scores(
 
 
 def _in_steps(scores: Floats) -> Ints:
-    # Cut before the noise: the budget holds for scores in the range only.
+    # Clipped before the noise, because the budget holds only for scores in this range.
     return np.rint(np.clip(scores, 0, 1) * STEPS).astype(np.int64)
 
 
 def _cut(steps: Ints, clients: int) -> Floats:
-    # No client can score below 1/N: every label has at most N holders.
+    # No score is below 1/N, because every label has at most N holders.
     return np.clip(steps / STEPS, 1 / clients, 1)

@@ -1,12 +1,12 @@
-"""Coverage exactly, and nobody's bits: a sum under masks that cancel pairwise.
+"""A secure sum: the server learns the exact coverage, but no client's bits.
 
-Each two clients share a seed (`keys.pair_seed`). From it both expand the same words, which one adds
-to its bits and the other subtracts, modulo 2^64. A message alone looks like noise; the sum of all
-is the sum of the bits. One more word, 1 from each client, tells whether all masks have cancelled.
+Every pair of clients shares a seed (`keys.pair_seed`). Both expand it to the same words. One client
+adds them to its bits and the other subtracts them, modulo 2^64. A single message looks like noise,
+and the sum of all messages is the sum of the bits. Each client also sends a 1 under a mask, so that
+the server sees whether all masks cancel.
 
-A client that drops out leaves its masks in the others' messages. That is noticed and ends the
-round: its masks are not recovered here (Bonawitz et al., 2017, split the seeds among clients
-for that).
+The masks of a client that drops out remain in the others' messages. This is detected and ends the
+round. The masks are not recovered; Bonawitz et al. (2017) split the seeds among clients for that.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ AGAIN = "begin a new round, under a new name, among those who are there"
 def masked(
     held: Sequence[bool], client: ClientId, seeds: Mapping[ClientId, bytes], round_name: str
 ) -> list[int]:
-    """What a client sends: a word for each label and one that counts the client.
+    """Return what a client sends: a word for each label, and one that counts the client.
 
-    `seeds` has the seed shared with each other client of the round. A round's name is used once
-    ever: two messages under the same masks give away how their bits differ.
+    `seeds` has the seed shared with each other client of the round. Never use the name of a round
+    twice: two messages under the same masks reveal how their bits differ.
     """
     if client in seeds:
         raise BadInput(f"client {client!r} has a seed with itself; seeds are for the other clients")
@@ -44,12 +44,13 @@ def masked(
     words = np.array([*map(bool, held), True]).astype(np.uint64)
     for other, seed in seeds.items():
         mask = _expanded(seed, round_name, words.size, other)
-        words = words + mask if repr(client) < repr(other) else words - mask  # either side agrees
+        # Both sides agree on who adds and who subtracts.
+        words = words + mask if repr(client) < repr(other) else words - mask
     return [int(word) for word in words]
 
 
 def unmasked(messages: Mapping[ClientId, Sequence[int]], roster: Collection[ClientId]) -> list[int]:
-    """How many clients hold each label, or an error if anyone of the round's roster is missing.
+    """Return how many clients hold each label; BadInput if a client of the roster is missing.
 
     >>> seeds = {pair: bytes(31) + bytes([n]) for n, pair in enumerate(["ab", "ac", "bc"])}
     >>> sent = {

@@ -1,4 +1,4 @@
-"""A federation's label table as a server sees it that is told no histograms."""
+"""The label table of a federation as a server sees it that receives no histograms."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedraw.privacy.scores import simulated_scores
 
 
 def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator) -> LabelTable:
-    """What the server has to weigh clients by: their scores, and nothing of their labels.
+    """Return a table that gives the server the clients' scores, but not their labels.
 
-    Every client scores itself by its true shares and the published coverage. The result has one
-    label per client, its own, whose share is that score: `rarity_scores` of it are the clients'
-    scores. For simulation: the noise has the mechanisms' law but comes from `rng`.
+    Every client computes its score from its true shares and the published coverage. The result has
+    one label for each client, whose share is that score, so its `rarity_scores` are the clients'
+    scores. It is for simulation: the noise has the right distribution but comes from `rng`.
 
     >>> true = LabelTable.from_counts({"a": {"cat": 4}, "b": {"cat": 2, "dog": 2}})
     >>> seen = private_table(true, Privacy("secure-sum"), np.random.default_rng(1))
@@ -34,7 +34,7 @@ def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator)
 
 
 def published_coverage(table: LabelTable, privacy: Privacy, rng: np.random.Generator) -> Floats:
-    """How many clients hold each label of the table, as far as the server finds out."""
+    """Return the coverage of each label of the table, as far as the server learns it."""
     true = table.coverage()
     if privacy.mechanism == "secure-sum":
         return true.astype(np.float64)

@@ -76,12 +76,15 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     out: Annotated[
         Path | None,
         typer.Option(
+            "-o",
+            "--out",
             help="Folder of cells and tables. Default: results/<scale>, in a clone of the "
-            "repository studies/results/<scale>."
+            "repository studies/results/<scale>.",
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes to use; by default one per core.", min=1)
+        int | None,
+        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
     ] = None,
     resume: Annotated[
         bool,

@@ -102,11 +102,11 @@ def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(f"{len(cells)} runs, events", total=total)
 
-        def tell(number: int, events: int) -> None:
+        def update(number: int, events: int) -> None:
             done[number] = events
             bar.update(task, completed=sum(done))
 
-        yield tell
+        yield update
 
 
 @contextmanager
@@ -123,14 +123,14 @@ def task_progress() -> Iterator[DataProgress]:
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
 
-        def tell(what: str, done: int, total: int) -> None:
+        def update(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=None, amount="")
             bars.update(
                 tasks[what], completed=done, total=total or None, amount=_amount(done, total)
             )
 
-        yield tell
+        yield update
 
 
 def _amount(done: int, total: int) -> str:

@@ -196,15 +196,15 @@ def _name(name: str, run: Run) -> str:
 
 def _clients(run: Run) -> int | None:
     """Return the number of clients in the spec; for a real federation, all that ever took part."""
-    told: int | None = run.content["spec"].get("partition", {}).get("clients")
-    return len(run.content["influence"]) if run.start.is_server else told
+    wanted: int | None = run.content["spec"].get("partition", {}).get("clients")
+    return len(run.content["influence"]) if run.start.is_server else wanted
 
 
 def _events(run: Run) -> int | None:
     """Return the number of events in the spec; for a real federation, those that happened."""
-    told: int | None = run.content["spec"].get("run", {}).get("events")
+    wanted: int | None = run.content["spec"].get("run", {}).get("events")
     happened: int = run.content["events"]
-    return happened if run.start.is_server else told
+    return happened if run.start.is_server else wanted
 
 
 def _shared(values: Sequence[Any], form: str) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import fedraw
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
-from fedraw.strategies import Contents, Event, Receivers, change_members, check
+from fedraw.strategies import Contents, Event, Receivers, change_members, check, frozen
 
 
 @dataclass(eq=False)
@@ -19,8 +19,7 @@ class MedianState:
 
     @property
     def contents(self) -> Contents:
-        clients = [update.client for update in self.latest]
-        return Contents(clients, [1 / len(clients)] * len(clients))
+        return Contents([update.client for update in self.latest])  # a median has no weights
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Median:
             return state, change_members(state.federation, event)
         check(state, event.update)
         state.latest = [*state.latest, event.update][-self.buffer :]
-        state.model = np.median([update.vector for update in state.latest], axis=0)
-        state.model = state.model.astype(np.float32)
+        median = np.median([update.vector for update in state.latest], axis=0)
+        state.model = frozen(median.astype(np.float32))  # nobody can write to it by mistake
         state.version += 1
         return state, [event.update.client]  # the sender gets the new model
 

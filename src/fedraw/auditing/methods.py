@@ -136,8 +136,8 @@ def audited_method(name: str) -> str:
     >>> audited_method("fedavg")
     Traceback (most recent call last):
     ...
-    fedraw.errors.BadInput: method 'fedavg' has no verdicts: the audit predicts asynchronous \
-methods with a buffer; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
+    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because the audit has no closed \
+form for it; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
     """
     wanted = name.lower()
     for method in METHODS:
@@ -145,7 +145,7 @@ methods with a buffer; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-repla
             return method
     if wanted in CATALOG:
         raise BadInput(
-            f"method {name!r} has no verdicts: the audit predicts asynchronous methods with a "
-            f"buffer; choose one of {', '.join(METHODS)}"
+            f"method {name!r} has no verdicts, because the audit has no closed form for it; choose "
+            f"one of {', '.join(METHODS)}"
         )
     raise BadInput(f"method {name!r}: {nearest(wanted, METHODS)}")

@@ -1,7 +1,7 @@
 """Strategies: one published method per file, the protocol they follow, and the catalogue of all.
 
 A strategy of your own needs `Needs`, `Setup`, the events, `Contents`, and usually the helpers
-`check` and `change_members`; see `examples/own_strategy.py`.
+`check`, `change_members` and `frozen`; see `examples/own_strategy.py`.
 """
 
 from fedraw.strategies.ca2fl import CA2FL
@@ -33,6 +33,7 @@ from fedraw.strategies.protocol import (
     Strategy,
     change_members,
     check,
+    frozen,
 )
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
@@ -66,6 +67,7 @@ __all__ = [
     "change_members",
     "check",
     "find_method",
+    "frozen",
     "log_name",
     "make_scorer",
     "method_of",

@@ -60,7 +60,7 @@ class Method:
     reference: str
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
-    demo: bool = True
+    demo: bool = False
     audit_rule: AuditRule | None = None
     thresholds: tuple[float, float] | None = None
     colour: str | None = None
@@ -109,6 +109,7 @@ _ROWS = (
         'McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized '
         'Data", AISTATS 2017',
         "waits for all clients and averages their models by sample counts",
+        demo=True,
     ),
     Method(
         "qfedavg",
@@ -116,6 +117,7 @@ _ROWS = (
         QFedAvg,
         'Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020',
         "waits for all clients and weights those with a higher loss more",
+        demo=True,
     ),
     Method(
         "fedasync",
@@ -123,6 +125,7 @@ _ROWS = (
         FedAsync,
         'Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019',
         "mixes every update into the model at once, stale ones with less weight",
+        demo=True,
     ),
     Method(
         "fedbuff",
@@ -130,6 +133,7 @@ _ROWS = (
         FedBuff,
         'Nguyen et al.: "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022',
         "waits for K updates, adds their mean to the model and clears the buffer",
+        demo=True,
         audit_rule=("blocks", "uniform"),
         thresholds=ADDING,
     ),
@@ -140,6 +144,7 @@ _ROWS = (
         'Xu et al.: "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", '
         "IJCAI 2024",
         "averages the last K updates, whoever sent them, so fast clients fill the buffer",
+        demo=True,
         audit_rule=("window", "uniform"),
         thresholds=AVERAGING,
         colour="#0a78b8",
@@ -152,6 +157,7 @@ _ROWS = (
         'Cached Update Calibration", ICLR 2024',
         "remembers the latest update of every client, so that all clients weigh the same; it "
         "stores one model per client",
+        demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
     ),
@@ -162,6 +168,7 @@ _ROWS = (
         _FEDRAW,
         "keeps one update per client in its buffer and weights all clients alike",
         preset={"weighting": "uniform"},
+        demo=True,
         audit_rule=("dedup", "uniform"),
         thresholds=AVERAGING,
     ),
@@ -172,6 +179,7 @@ _ROWS = (
         _FEDRAW,
         "averages the last K updates, weighted by how rare the clients' labels are",
         preset={"dedup": False},
+        demo=True,
         audit_rule=("window", "rarity"),
         thresholds=AVERAGING,
     ),
@@ -182,7 +190,6 @@ _ROWS = (
         _FEDRAW,
         "averages the last K updates, which is FedFa",
         preset={"dedup": False, "weighting": "uniform"},
-        demo=False,
     ),
     Method(
         "fedraw",
@@ -191,6 +198,7 @@ _ROWS = (
         _FEDRAW,
         "keeps one update per client in its buffer and weights it by how rare the client's labels "
         "are",
+        demo=True,
         audit_rule=("dedup", "rarity"),
         thresholds=AVERAGING,
         colour="#d55e00",
@@ -202,6 +210,7 @@ _ROWS = (
         "beyond the paper; see docs/beyond.md",
         "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
         "extent that other updates have undone it; it stores at most K updates",
+        demo=True,
         audit_rule=("blocks", "replay"),
         thresholds=ADDING,
     ),

@@ -162,6 +162,7 @@ class FedRAW:
         return changes
 
     def _coefficients(self, state: FedRAWState) -> Sequence[float]:
+        """The capped rarity score a_j of each slot; its weight is a_j / Σ_k a_k."""
         clients = state.buffer.clients
         if self.weighting == "uniform":
             return [1.0] * len(clients)

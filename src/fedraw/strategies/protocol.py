@@ -135,7 +135,7 @@ class Contents(NamedTuple):
     """What is in the buffer after the last arrival, oldest first.
 
     `weights` are the weights of the slots in the aggregation that the arrival caused; they sum to
-    one. They are empty if it caused none.
+    one. They are empty if it caused none, or if the method does not weight its clients.
     """
 
     clients: Sequence[ClientId] = ()

@@ -101,6 +101,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 240) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_other_machines_could_reach_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,10 +120,8 @@ def test_a_cluster_that_other_machines_could_reach_is_refused(
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize(
-    ("name", "sent_along"),
-    [("fedraw", 0), pytest.param("qfedavg", 65536, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sent_along"), [("fedraw", 0), ("qfedavg", 65536)])
 def test_the_log_is_the_same_on_a_cluster(
     name: str, sent_along: int, two_cpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +247,7 @@ def test_a_model_that_kills_its_workers_is_given_up(two_cpus: None) -> None:
         run(spec(), model=failing_model(fail), options=Options("ray", 1))
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
     import threading
 
@@ -263,6 +263,7 @@ def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
         run(spec(), model=model, options=RAY)
 
 
+@pytest.mark.slow
 def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
     two_cpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

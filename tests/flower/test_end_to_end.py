@@ -22,6 +22,7 @@ def read(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_a_federation_from_the_first_site_to_the_end(tmp_path: Path) -> None:
     """One run; with the machine to itself it takes about a minute."""
     folder = tmp_path / "federation"

@@ -1,4 +1,4 @@
-"""What an arrival costs a server on Flower, in copies of the model: from a reply to the next order.
+"""What an arrival costs a server on Flower, in copies of the model: from a reply to the next task.
 
 One copy is `vector.copy()`. Everything of ours between Flower's pull and its push is in it, in the
 tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal, strategy, log, and
@@ -27,14 +27,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedraw.core.types import Vector
-from fedraw.flower.envelope import ARRAYS, COUNTS, FACTS
-from fedraw.flower.messages import Post
+from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, MessageCodec
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.coordinator import Coordinator
+from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.journal import Journal
-from fedraw.server.opening import open_federation
-from fedraw.server.orders import Order
 from fedraw.server.settings import Settings
+from fedraw.server.tasks import Task
 from fedraw.strategies.fedraw import FedRAW
 
 SITES = 30
@@ -78,7 +76,9 @@ class Clocked(Journal):
         self.seconds = time.perf_counter() - begun
 
 
-def found(folder: Path, template: Template, buffer: int) -> tuple[Coordinator, Post, Clocked]:
+def found(
+    folder: Path, template: Template, buffer: int
+) -> tuple[Coordinator, MessageCodec, Clocked]:
     settings = Settings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
     size = template.layout.size
@@ -86,56 +86,58 @@ def found(folder: Path, template: Template, buffer: int) -> tuple[Coordinator, P
         strategy, lambda: np.zeros(size, np.float32), settings, template.layout
     )
     journal = Clocked(folder / "updates")
-    leader._ledger.journal = journal  # the same folder, watched
-    leader._ledger._snapshots._journal = journal
-    return leader, Post(template, strategy.needs), journal
+    leader._store.journal = journal  # the same folder, watched
+    leader._store._snapshots._journal = journal
+    return leader, MessageCodec(template, strategy.needs), journal
 
 
-def reply(order: Order, post: Post, arrays: ArrayRecord | None) -> Message:
-    facts = {"site": f"site {order.node}", "order": order.number, "version": order.version}
-    content = RecordDict({FACTS: ConfigRecord({**facts, "examples": 10})})
+def reply_message(task: Task, codec: MessageCodec, arrays: ArrayRecord | None) -> Message:
+    facts = {"site": f"site {task.node}", "task": task.number, "version": task.version}
+    content = RecordDict({FIELDS: ConfigRecord({**facts, "examples": 10})})
     if arrays is None:
-        content[COUNTS] = ConfigRecord({"common": 100, f"own {order.node % 7}": 10})
+        content[COUNTS] = ConfigRecord({"common": 100, f"own {task.node % 7}": 10})
     else:
         content[ARRAYS] = arrays
-    return Message(content, reply_to=post.message(order))
+    return Message(content, reply_to=codec.message(task))
 
 
 def measure(folder: Path, buffer: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = resnet18()
     template = Template.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
-    leader, post, journal = found(folder, template, buffer)
+    leader, codec, journal = found(folder, template, buffer)
     sent = [
         template.write(rng.normal(scale=0.01, size=template.layout.size).astype(np.float32))
         for _ in range(3)
     ]
-    waiting: list[Order] = []
+    waiting: list[Task] = []
     times: dict[str, list[float]] = {n: [] for n in ("copy", "read", "decide", "write", "journal")}
     model: Vector = np.zeros(template.layout.size, np.float32)
     while leader.accepted < ARRIVALS:
         now = time.monotonic()
         leader.online(range(1, SITES + 1), now)
-        for order in leader.orders(now):
-            leader.sent(order, f"ticket {order.number}")
-            waiting.append(order)
-        order = waiting.pop(0)
-        message = reply(order, post, None if order.kind == "summary" else sent[order.number % 3])
+        for task in leader.tasks(now):
+            leader.sent(task, f"message_id {task.number}")
+            waiting.append(task)
+        task = waiting.pop(0)
+        message = reply_message(
+            task, codec, None if task.kind == "summary" else sent[task.number % 3]
+        )
         begun = time.perf_counter()
         model.copy()
         copied = time.perf_counter()
-        answer = post.answer(message)
+        reply = codec.read_reply(message)
         read = time.perf_counter()
-        leader.answer(f"ticket {order.number}", answer, now)
-        following = leader.orders(now)
+        leader.receive(f"message_id {task.number}", reply, now)
+        following = leader.tasks(now)
         decided = time.perf_counter()
         for made in following:
-            post.message(made)
+            codec.message(made)
         written = time.perf_counter()
         for made in following:
-            leader.sent(made, f"ticket {made.number}")
+            leader.sent(made, f"message_id {made.number}")
         waiting += following
-        if order.kind == "train" and leader.accepted > 2 * buffer:
+        if task.kind == "train" and leader.accepted > 2 * buffer:
             times["copy"].append(copied - begun)
             times["read"].append(read - copied)
             times["decide"].append(decided - read - journal.seconds)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tests.server.engine import COUNTS, Engine, failing
 
-from fedraw.server.orders import Answer, Evaluated, Order, Summary, Trained
+from fedraw.server.tasks import EvaluateReply, LabelSummary, Reply, Task, TrainReply
 from stress.forked import Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 from stress.server_kills import STRATEGIES
@@ -104,9 +104,9 @@ def course(folder: Path, script: Script, *, with_jumps: bool) -> Callable[[Send]
                 engine.restart(away=2.0)
             for site in engine.sites:
                 if script.fails.get(turn) == site:
-                    engine.sites[site].answer = failing
+                    engine.sites[site].reply = failing
                 elif turn == script.repaired:
-                    engine.sites[site].answer = None
+                    engine.sites[site].reply = None
             engine.now += STEP
             engine.look()
             if engine.coordinator.finished is not None:
@@ -114,7 +114,7 @@ def course(folder: Path, script: Script, *, with_jumps: bool) -> Callable[[Send]
             snapshots |= {path.name for path in (folder / "checkpoint").glob("*[0-9]")}
         records = engine.log("arrival", "joined", "left", "rejected")
         told = [[record["kind"], record["client"]] for record in records]
-        model = engine.coordinator._ledger.state.model.tobytes().hex()
+        model = engine.coordinator._store.strategy_state.model.tobytes().hex()
         for line in (told, len(snapshots), ended, model):
             print(json.dumps(line))
 
@@ -150,34 +150,34 @@ def _short(value: Any) -> str:
 
 
 class Flood(NamedTuple):
-    """How one site answers, and what the federation is set to."""
+    """How one site replies, and what the federation is set to."""
 
-    answer: Callable[[Order, Trained, int], Answer]
+    reply: Callable[[Task, TrainReply, int], Reply]
     settings: Mapping[str, Any] = {}
     replies: int = 6
 
 
-def many_labels(order: Order, honest: Trained, turn: int) -> Answer:
+def many_labels(task: Task, honest: TrainReply, turn: int) -> Reply:
     counts = {f"label {turn} {i}": 1 for i in range(100_000)}  # as many samples as before
-    return Trained(honest.site, honest.order, honest.version, honest.vector, 10, 0.5, counts)
+    return TrainReply(honest.site, honest.task, honest.version, honest.vector, 10, 0.5, counts)
 
 
-def long_label(order: Order, honest: Trained, turn: int) -> Answer:
+def long_label(task: Task, honest: TrainReply, turn: int) -> Reply:
     counts = {chr(97 + turn % 26) * 10_000_000: 10}
-    return Trained(honest.site, honest.order, honest.version, honest.vector, 10, 0.5, counts)
+    return TrainReply(honest.site, honest.task, honest.version, honest.vector, 10, 0.5, counts)
 
 
-def long_name(order: Order, honest: Trained, turn: int) -> Answer:
+def long_name(task: Task, honest: TrainReply, turn: int) -> Reply:
     name = "\x1b[31m" + chr(97 + turn % 26) * 10_000_000
-    return Trained(name, honest.order, honest.version, honest.vector, 10, 0.5)
+    return TrainReply(name, honest.task, honest.version, honest.vector, 10, 0.5)
 
 
-def huge_update(order: Order, honest: Trained, turn: int) -> Answer:
+def huge_update(task: Task, honest: TrainReply, turn: int) -> Reply:
     vector = np.asarray(honest.vector + np.float32(1e30), np.float32)
-    return Trained(honest.site, honest.order, honest.version, vector, 10, 0.5)
+    return TrainReply(honest.site, honest.task, honest.version, vector, 10, 0.5)
 
 
-def honest_answer(order: Order, honest: Trained, turn: int) -> Answer:
+def honest_answer(task: Task, honest: TrainReply, turn: int) -> Reply:
     return honest
 
 
@@ -198,30 +198,30 @@ class Flooded(Engine):
     """Four honest sites, one that floods, and perhaps many that leave."""
 
     def __init__(self, folder: Path, strategy: int, name: str) -> None:
-        self.flood, self.replies, self.kind = FLOODS[name], 0, name
+        self.flood, self.sent_replies, self.kind = FLOODS[name], 0, name
         sites: dict[str, Mapping[str, int]] = {**COUNTS, "flood": {"cat": 50_000, "dog": 50_000}}
         if name == "departures":
             sites |= {f"site {i}": {"cat": 5, f"label {i % 7}": 3} for i in range(400)}
         settings: dict[str, Any] = {"snapshot_every": 5.0, "patience": 3, "back_off": 0.5}
         settings |= {"quarantine": 3.0, **self.flood.settings}
         super().__init__(folder, STRATEGIES[strategy], sites, min_clients=len(sites), **settings)
-        self.sites["flood"].answer = self._answer
-        self.sites["flood"].seconds = 0.4  # the first to answer
+        self.sites["flood"].reply = self._answer
+        self.sites["flood"].seconds = 0.4  # the first to reply
 
-    def _answer(self, order: Order, honest: Trained) -> Answer:
-        self.replies += 1
-        return self.flood.answer(order, honest, self.replies)
+    def _answer(self, task: Task, honest: TrainReply) -> Reply:
+        self.sent_replies += 1
+        return self.flood.reply(task, honest, self.sent_replies)
 
-    def _serve(self, order: Order, ticket: str) -> None:
-        if order.node != self.sites["flood"].node or self.kind != "test results":
-            super()._serve(order, ticket)
-        elif order.kind == "evaluate":
-            self.replies += 1
-            claimed = {f"label {self.replies} {i}": 100_000 for i in range(50_000)}
-            answer = Evaluated("flood", order.number, claimed, claimed)
-            self.answers.append((self.now, ticket, answer))
+    def _serve(self, task: Task, message_id: str) -> None:
+        if task.node != self.sites["flood"].node or self.kind != "test results":
+            super()._serve(task, message_id)
+        elif task.kind == "evaluate":
+            self.sent_replies += 1
+            claimed = {f"label {self.sent_replies} {i}": 100_000 for i in range(50_000)}
+            reply = EvaluateReply("flood", task.number, claimed, claimed)
+            self.replies.append((self.now, message_id, reply))
         else:
-            super()._serve(order, ticket)
+            super()._serve(task, message_id)
 
 
 def flooded(folder: Path, strategy: int, name: str) -> Callable[[Send], None]:
@@ -232,7 +232,7 @@ def flooded(folder: Path, strategy: int, name: str) -> Callable[[Send], None]:
         size = (folder / "events.jsonl").stat().st_size
         if name == "departures":
             engine.online = set(COUNTS)
-            engine.replies = engine.flood.replies
+            engine.sent_replies = engine.flood.replies
         engine.run(lambda: _enough(engine))
         grown = (folder / "events.jsonl").stat().st_size - size
         gc.collect()
@@ -250,7 +250,9 @@ def flooded(folder: Path, strategy: int, name: str) -> Callable[[Send], None]:
 def _enough(engine: Flooded) -> bool:
     """The flood has come and honest sites were heard, or it was kept out for long."""
     honest = engine.coordinator.accepted
-    return _is_over(engine) or honest >= (20 if engine.replies >= engine.flood.replies else 100)
+    return _is_over(engine) or honest >= (
+        20 if engine.sent_replies >= engine.flood.replies else 100
+    )
 
 
 def _is_over(engine: Engine) -> bool:
@@ -261,7 +263,7 @@ def _judge_end(engine: Flooded) -> None:
     log = (engine.settings.folder / "events.jsonl").read_text(encoding="utf-8")
     assert "Infinity" not in log and "NaN" not in log, "a number in the log is not finite"
     assert "\x1b" not in log, "an escape in the log"
-    largest = float(np.abs(engine.coordinator._ledger.state.model).max())
+    largest = float(np.abs(engine.coordinator._store.strategy_state.model).max())
     assert largest < LARGEST_WEIGHT, f"the model has a weight of {largest:.3g}"
     assert not _is_over(engine), f"one site ended it: {engine.coordinator.finished}"
 
@@ -297,15 +299,19 @@ def introduction_trial(folder: Path, rng: Rng) -> Result:
             engine.look()
             engine.now += 400
             leader.online({999, *(s.node for s in engine.sites.values())}, engine.now)
-            for order in leader.orders(engine.now):
-                if order.node != 999:
-                    leader.not_sent(order, "busy", engine.now)
+            for task in leader.tasks(engine.now):
+                if task.node != 999:
+                    leader.not_sent(task, "busy", engine.now)
                     continue
-                ticket = f"introduction {i}"
-                leader.sent(order, ticket)
+                message_id = f"introduction {i}"
+                leader.sent(task, message_id)
                 label = {f"label {i} {k}": 1 for k in range(100_000)}
-                told = Summary(f"new {i}", label) if i % 2 else Summary("n" * 10_000_000, {"a": 1})
-                leader.answer(ticket, told, engine.now)
+                told = (
+                    LabelSummary(f"new {i}", label)
+                    if i % 2
+                    else LabelSummary("n" * 10_000_000, {"a": 1})
+                )
+                leader.receive(message_id, told, engine.now)
         log = folder / "federation" / "events.jsonl"
         size = log.stat().st_size if log.exists() else 0
         _bounded("log", size, LOG_BYTES, "bytes")

@@ -202,12 +202,18 @@ def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int]:
         except BadInput as refusal:
             print(refusal, file=sys.stderr)
             return 2
-        ledger = engine.coordinator._ledger
+        store = engine.coordinator._store
         arrays = snapshot.Arrays()
-        tree = snapshot.pack(ledger.state, arrays) if ledger.begun else None
-        book = ledger.book
-        facts = [book.event, book.accepted, book.counts, list(book.owed), list(book.quarantined)]
-        facts += [book.scale, book.heard, book.introduced, book.rare_labels, book.ended]
+        tree = snapshot.pack(store.strategy_state, arrays) if store.begun else None
+        book = store.state
+        facts = [
+            book.event,
+            book.accepted,
+            book.counts,
+            list(book.awaiting_model),
+            list(book.quarantined),
+        ]
+        facts += [book.scale, book.norms, book.labels_added, book.rare_labels, book.ended]
         print(json.dumps([tree, {name: a.tobytes().hex() for name, a in arrays.items()}, facts]))
         if engine.coordinator.finished is None:
             engine.accept(engine.coordinator.accepted + 2)

@@ -41,7 +41,7 @@ from fedraw.eventlog import (
     read_log,
 )
 from fedraw.server.coordinator import Coordinator
-from fedraw.server.orders import Answer, Failure, Order, Trained
+from fedraw.server.tasks import Failure, Reply, Task, TrainReply
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
@@ -88,18 +88,18 @@ class Reported:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coordinator, name)
 
-    def answer(self, ticket: str, answer: Answer, now: float) -> None:
+    def receive(self, message_id: str, reply: Reply, now: float) -> None:
         before = self._coordinator.accepted
-        if isinstance(answer, Trained):
+        if isinstance(reply, TrainReply):
             offer = {
-                "client": answer.site,
-                "start_version": answer.version,
-                "examples": answer.examples,
-                "loss": answer.loss,
-                "vector": answer.vector.tobytes().hex(),
+                "client": reply.site,
+                "start_version": reply.version,
+                "examples": reply.examples,
+                "loss": reply.loss,
+                "vector": reply.vector.tobytes().hex(),
             }
             tell(self._send, "offered", update=offer)
-        self._coordinator.answer(ticket, answer, now)
+        self._coordinator.receive(message_id, reply, now)
         if self._coordinator.accepted > before:
             tell(self._send, "acknowledged")
 
@@ -119,7 +119,7 @@ class Sites(Engine):
         super().__init__(folder, strategy, **SETTINGS)
         for site in self.sites.values():
             site.trained = 1000 * life  # so that no update is sent twice
-            site.answer = self._reply
+            site.reply = self._reply
 
     def open(self) -> Coordinator:
         self.now = self._begun
@@ -128,21 +128,21 @@ class Sites(Engine):
         reported: Any = Reported(coordinator, self._send)
         return reported  # type: ignore[no-any-return]
 
-    def _reply(self, order: Order, honest: Trained) -> Answer:
+    def _reply(self, task: Task, honest: TrainReply) -> Reply:
         chance = self.rng.random()
         if chance < 0.04:
             return Failure("the client app crashed")
         if chance < 0.08:
             vector = np.full(SIZE, np.nan, np.float32)
-            return Trained(honest.site, honest.order, honest.version, vector, 10, 0.5)
+            return TrainReply(honest.site, honest.task, honest.version, vector, 10, 0.5)
         if chance < 0.14:
-            counts = {label: int(n + self.rng.integers(3)) for label, n in self._counts(order)}
-            known = (honest.site, honest.order, honest.version, honest.vector)
-            return Trained(*known, honest.examples, honest.loss, counts)
+            counts = {label: int(n + self.rng.integers(3)) for label, n in self._counts(task)}
+            known = (honest.site, honest.task, honest.version, honest.vector)
+            return TrainReply(*known, honest.examples, honest.loss, counts)
         return honest
 
-    def _counts(self, order: Order) -> Sequence[tuple[str, int]]:
-        return [(label, n) for label, n in COUNTS[order.site or ""].items()]
+    def _counts(self, task: Task) -> Sequence[tuple[str, int]]:
+        return [(label, n) for label, n in COUNTS[task.site or ""].items()]
 
     def turn(self) -> None:
         self.now += 0.5
@@ -174,7 +174,7 @@ def serve(folder: Path, strategy: Strategy[Any], life: int, begun: float, seed: 
 
 
 def model_of(coordinator: Coordinator) -> Vector:
-    return coordinator._ledger.state.model
+    return coordinator._store.strategy_state.model
 
 
 @dataclass

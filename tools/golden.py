@@ -223,7 +223,7 @@ def serve(method: str) -> Path:
     import numpy as np
 
     import fedraw
-    from fedraw.server.recall import Recall
+    from fedraw.server.evaluation import Recall
 
     counts = {
         "north": {"cat": 6, "dog": 4},
@@ -258,7 +258,7 @@ def serve(method: str) -> Path:
     limits: dict[str, Any] = {"arrivals": 60, "evaluate_every": 5, "snapshot_every": 7.0}
     engine = Engine(Path("federation"), strategies[method], counts, recall, **limits)
     for site in engine.sites.values():
-        site.answer = trained
+        site.reply = trained
     for arrivals in (17, 41):
         engine.accept(arrivals)
         engine.restart()

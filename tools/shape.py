@@ -234,20 +234,19 @@ def served_path() -> Entered:
     import numpy as np
 
     from fedraw.core.layout import Layout
-    from fedraw.server.coordinator import Coordinator
-    from fedraw.server.opening import open_federation
-    from fedraw.server.orders import Answer, Order, Summary, Trained
+    from fedraw.server.coordinator import Coordinator, open_federation
     from fedraw.server.settings import Settings
+    from fedraw.server.tasks import LabelSummary, Reply, Task, TrainReply
     from fedraw.strategies.fedraw import FedRAW
 
     layout = Layout.of([("weight", (3, 4)), ("bias", (3,))])
 
-    def reply(order: Order) -> Answer:
-        site = f"site {order.node}"
-        if order.kind == "summary":
-            return Summary(site, {"common": 10, f"label {order.node % 3}": 5})
-        vector = np.random.default_rng(order.number).normal(size=layout.size)
-        return Trained(site, order.number, order.version, vector.astype(np.float32), 10)
+    def answer(task: Task) -> Reply:
+        site = f"site {task.node}"
+        if task.kind == "summary":
+            return LabelSummary(site, {"common": 10, f"label {task.node % 3}": 5})
+        vector = np.random.default_rng(task.number).normal(size=layout.size)
+        return TrainReply(site, task.number, task.version, vector.astype(np.float32), 10)
 
     entered, now = Entered(), 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -256,21 +255,21 @@ def served_path() -> Entered:
         coordinator: Coordinator = open_federation(
             FedRAW(buffer=3), lambda: start, settings, layout
         )
-        waiting: list[Order] = []
+        waiting: list[Task] = []
         while not entered.functions:
             now += 1.0
             coordinator.online(range(1, 5), now)
-            for order in coordinator.orders(now):
-                coordinator.sent(order, f"message {order.number}")
-                waiting.append(order)
-            order = waiting.pop(0)
-            answer = reply(order)
+            for task in coordinator.tasks(now):
+                coordinator.sent(task, f"message {task.number}")
+                waiting.append(task)
+            task = waiting.pop(0)
+            reply = answer(task)
             if coordinator.accepted < 20:
-                coordinator.answer(f"message {order.number}", answer, now)
+                coordinator.receive(f"message {task.number}", reply, now)
                 continue
             with entered:
-                coordinator.answer(f"message {order.number}", answer, now)
-                coordinator.orders(now)
+                coordinator.receive(f"message {task.number}", reply, now)
+                coordinator.tasks(now)
         coordinator.close(now)
     return entered
 

@@ -251,10 +251,10 @@ class Deployment:
         return done.stdout
 
     def flwr_json(self, *words: str) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.flwr(*words))
-        if not answer.get("success"):
-            raise DeploymentError(f"flwr {' '.join(words)}: {answer}")
-        return answer
+        reply: dict[str, Any] = json.loads(self.flwr(*words))
+        if not reply.get("success"):
+            raise DeploymentError(f"flwr {' '.join(words)}: {reply}")
+        return reply
 
     # --- inside
 
@@ -309,8 +309,8 @@ class Deployment:
         scheme = "https" if self.tls else "http"
         url = f"{scheme}://127.0.0.1:{self.port}/health"
         try:
-            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(url, timeout=5, context=context) as reply:
+                return bool(reply.status == 200)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
@@ -367,10 +367,10 @@ class Run:
 
     def status(self) -> str:
         """As Flower calls it: "pending", "running", "finished:completed", "finished:failed" …"""
-        answer = self.deployment.flwr_json(
+        reply = self.deployment.flwr_json(
             "list", "deployment", "--run-id", str(self.number), "--format", "json"
         )
-        return str(answer["runs"][0]["status"])
+        return str(reply["runs"][0]["status"])
 
     def log(self) -> str:
         return self.deployment.flwr("log", str(self.number), "deployment", "--show")

@@ -78,19 +78,21 @@ class MemoryGrid(Grid):  # type: ignore[misc]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.before("pull")
-        found = [self.replies.pop(ticket) for ticket in message_ids if ticket in self.replies]
+        found = [
+            self.replies.pop(message_id) for message_id in message_ids if message_id in self.replies
+        ]
         return [reply for reply in map(self.tamper, found) if reply is not None]
 
     def _push(self, message: Message) -> str | None:
         node = message.metadata.dst_node_id
         if node in self.offline or node not in self.contexts:
             return None
-        ticket = str(message.object_id)
-        message.metadata.__dict__["_message_id"] = ticket
+        message_id = str(message.object_id)
+        message.metadata.__dict__["_message_id"] = message_id
         self.pushed.append(message)
         if node not in self.slow:
-            self.replies[ticket] = self._reply(over_the_wire(message), self.contexts[node])
-        return ticket
+            self.replies[message_id] = self._reply(over_the_wire(message), self.contexts[node])
+        return message_id
 
     def _reply(self, message: Message, context: Context) -> Message:
         try:

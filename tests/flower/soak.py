@@ -88,10 +88,10 @@ class Restless(Grid):  # type: ignore[misc]
         return [node for node in nodes if node not in self._hidden]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[Any]:
-        tickets = list(self._grid.push_messages(messages))
-        self._sent += len(tickets)
-        self.under_way.update(tickets)
-        return tickets
+        message_ids = list(self._grid.push_messages(messages))
+        self._sent += len(message_ids)
+        self.under_way.update(message_ids)
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(self._grid.pull_messages(message_ids))

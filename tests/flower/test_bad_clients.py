@@ -307,7 +307,7 @@ def test_new_counts_that_cannot_be_are_told_and_the_old_ones_stay(tmp_path: Path
 
 
 def once_each(folder: Path) -> None:
-    """No order was answered twice."""
+    """No task was answered twice."""
     arrivals = log(folder, "arrival")
     stamps = [(r["client"], r["start_time"], r["start_version"]) for r in arrivals]
     assert len(set(stamps)) == len(stamps)
@@ -318,7 +318,9 @@ def test_a_reply_that_comes_twice_at_once_counts_once(
 ) -> None:
     grid = a_grid()
     pull = grid.pull_messages
-    monkeypatch.setattr(grid, "pull_messages", lambda tickets: [*(found := pull(tickets)), *found])
+    monkeypatch.setattr(
+        grid, "pull_messages", lambda message_ids: [*(found := pull(message_ids)), *found]
+    )
     lead(grid, tmp_path)
     once_each(tmp_path)
     assert not log(tmp_path, "left") and not log(tmp_path, "rejected")
@@ -331,8 +333,8 @@ def test_a_reply_that_comes_again_with_each_later_one_counts_once(
     grid, handed_out = a_grid(), []
     pull = grid.pull_messages
 
-    def again(tickets: Any) -> list[Message]:
-        handed_out.extend(found := list(pull(tickets)))
+    def again(message_ids: Any) -> list[Message]:
+        handed_out.extend(found := list(pull(message_ids)))
         return [*handed_out[-20:], *found]
 
     monkeypatch.setattr(grid, "pull_messages", again)

@@ -11,10 +11,10 @@ from tests.flower.memory_grid import context_of, identity, over_the_wire
 
 from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app, site_name
-from fedraw.flower.messages import Post
+from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.orders import Answer, Evaluated, Kind, Order, Summary, Trained
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall
+from fedraw.server.tasks import EvaluateReply, LabelSummary, Reply, Task, TaskKind, TrainReply
 from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
@@ -35,17 +35,17 @@ PLAIN = Needs()
 
 def ask(
     app: ClientApp,
-    kind: Kind = "train",
+    kind: TaskKind = "train",
     needs: Needs = PLAIN,
     context: Context | None = None,
-) -> Answer:
+) -> Reply:
     """What the server hears when it asks."""
-    post = Post(TEMPLATE, needs)
-    message = post.message(Order(5, kind, 7, "north", 100.0, 3, TEMPLATE.read(MODEL)))
-    message.metadata.__dict__["_message_id"] = "ticket"
+    codec = MessageCodec(TEMPLATE, needs)
+    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, TEMPLATE.read(MODEL)))
+    message.metadata.__dict__["_message_id"] = "message_id"
     reply = app(over_the_wire(message), context or context_of(site="north"))
-    assert reply.metadata.reply_to_message_id == "ticket"
-    return post.answer(over_the_wire(reply))
+    assert reply.metadata.reply_to_message_id == "message_id"
+    return codec.read_reply(over_the_wire(reply))
 
 
 def doubled(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
@@ -58,24 +58,24 @@ def counting(counts: Any) -> Callable[[Context], Any]:
 
 def test_a_site_says_which_labels_it_has() -> None:
     app = client_app(train=doubled, label_counts=counting({0: np.int64(3), "cat": 2}))
-    answer = ask(app, "summary")
-    assert isinstance(answer, Summary)
-    assert (answer.site, answer.counts) == ("north", {"0": 3, "cat": 2})
+    reply = ask(app, "summary")
+    assert isinstance(reply, LabelSummary)
+    assert (reply.site, reply.counts) == ("north", {"0": 3, "cat": 2})
 
 
 def test_a_model_is_sent_back_whole() -> None:
-    answer = ask(client_app(train=doubled, label_counts=counting({"cat": 2})))
-    assert isinstance(answer, Trained)
-    assert answer.vector.tolist() == [2, 4, 20]
-    assert (answer.site, answer.order, answer.version) == ("north", 5, 3)
-    assert (answer.examples, answer.loss) == (8, None)
+    reply = ask(client_app(train=doubled, label_counts=counting({"cat": 2})))
+    assert isinstance(reply, TrainReply)
+    assert reply.vector.tolist() == [2, 4, 20]
+    assert (reply.site, reply.task, reply.version) == ("north", 5, 3)
+    assert (reply.examples, reply.loss) == (8, None)
 
 
 def test_a_difference_is_sent_with_its_statistics_as_they_are() -> None:
     app = client_app(train=doubled, label_counts=counting({"cat": 2}))
-    answer = ask(app, needs=Needs(sends="delta"))
-    assert isinstance(answer, Trained)
-    assert answer.vector.tolist() == [1, 2, 20]
+    reply = ask(app, needs=Needs(sends="delta"))
+    assert isinstance(reply, TrainReply)
+    assert reply.vector.tolist() == [1, 2, 20]
 
 
 def test_training_is_told_what_the_strategy_wants() -> None:
@@ -86,20 +86,20 @@ def test_training_is_told_what_the_strategy_wants() -> None:
         return arrays, np.int64(3), np.float32(0.5)
 
     app = client_app(train=train, label_counts=counting({"cat": 2}))
-    answer = ask(app, needs=Needs(loss=True, proximal=0.1))
+    reply = ask(app, needs=Needs(loss=True, proximal=0.1))
     assert told == [(TrainConfig(3, 0.1, True), "north", ["w", "running_var", "seen"])]
-    assert isinstance(answer, Trained)
-    assert (answer.examples, answer.loss) == (3, 0.5)
+    assert isinstance(reply, TrainReply)
+    assert (reply.examples, reply.loss) == (3, 0.5)
 
 
 def test_counts_go_along_once_they_have_changed_and_until_the_server_asks_again() -> None:
     counts, context = {"cat": 2}, context_of(site="north")
     app = client_app(train=doubled, label_counts=lambda _: dict(counts))
 
-    def told(kind: Kind = "train") -> Any:
-        answer = ask(app, kind, context=context)
-        assert isinstance(answer, Trained | Summary)
-        return answer.counts
+    def told(kind: TaskKind = "train") -> Any:
+        reply = ask(app, kind, context=context)
+        assert isinstance(reply, TrainReply | LabelSummary)
+        return reply.counts
 
     assert told("summary") == {"cat": 2}
     assert told() is None
@@ -117,10 +117,10 @@ def test_a_site_evaluates_on_its_own_data() -> None:
         return Recall({"cat": 1}, {"cat": 2, "owl": 1})
 
     app = client_app(train=doubled, label_counts=counting({"cat": 2}), evaluate=evaluate)
-    answer = ask(app, "evaluate")
-    assert isinstance(answer, Evaluated)
-    assert (answer.site, answer.order) == ("north", 5)
-    assert (answer.right, answer.total) == ({"cat": 1}, {"cat": 2, "owl": 1})
+    reply = ask(app, "evaluate")
+    assert isinstance(reply, EvaluateReply)
+    assert (reply.site, reply.task) == ("north", 5)
+    assert (reply.right, reply.total) == ({"cat": 1}, {"cat": 2, "owl": 1})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 from tests.flower.memory_grid import MemoryGrid, identity
-from tests.flower.test_drive import a_grid, lead, log
+from tests.flower.test_loop import a_grid, lead, log
 
 pytestmark = pytest.mark.usefixtures("identity")
 assert identity

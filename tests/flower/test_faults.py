@@ -92,7 +92,7 @@ def test_a_site_never_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert federation.start().wait(PATIENCE) == "finished:completed"
         federation.check(12)
         reasons = [r["reason"] for r in federation.log("note", "left") if r.get("client") == "east"]
-        assert any("no answer in 15 s" in reason for reason in reasons)
+        assert any("no reply in 15 s" in reason for reason in reasons)
         ended = [record["reason"] for record in federation.log("left")]
     told(capsys, "a site that never returns", "completed, 12 of 12", "; ".join(ended))
 

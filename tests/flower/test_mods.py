@@ -23,10 +23,18 @@ from tests.flower.memory_grid import context_of, identity, over_the_wire
 
 from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app
-from fedraw.flower.messages import Post
+from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    Reply,
+    Task,
+    TaskKind,
+    TrainReply,
+)
 from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
@@ -61,23 +69,23 @@ def an_app(*mods: Any) -> ClientApp:
 
 def ask(
     app: ClientApp,
-    kind: Kind = "train",
+    kind: TaskKind = "train",
     needs: Needs = PLAIN,
     model: ArrayRecord = MODEL,
     **run_config: Any,
-) -> Answer:
+) -> Reply:
     template = Template.of(model)
-    post, start = Post(template, needs), template.read(model)
+    codec, start = MessageCodec(template, needs), template.read(model)
     context = context_of(site="north")
     context.run_config.update(run_config)
-    message = post.message(Order(5, kind, 7, "north", 100.0, 3, start))
-    message.metadata.__dict__["_message_id"] = "ticket"
-    return post.answer(over_the_wire(app(over_the_wire(message), context)))
+    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, start))
+    message.metadata.__dict__["_message_id"] = "message_id"
+    return codec.read_reply(over_the_wire(app(over_the_wire(message), context)))
 
 
-def vector(answer: Answer) -> list[float]:
-    assert isinstance(answer, Trained), answer
-    return [float(number) for number in answer.vector]
+def vector(reply: Reply) -> list[float]:
+    assert isinstance(reply, TrainReply), reply
+    return [float(number) for number in reply.vector]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +99,8 @@ def vector(answer: Answer) -> list[float]:
     ids=["fixed", "local", "message-size", "arrays-size"],
 )
 def test_a_site_with_a_mod_can_join_and_evaluate(mod: Any) -> None:
-    assert isinstance(ask(an_app(mod), "summary", clipping_norm=5.0), Summary)
-    assert isinstance(ask(an_app(mod), "evaluate", clipping_norm=5.0), Evaluated)
+    assert isinstance(ask(an_app(mod), "summary", clipping_norm=5.0), LabelSummary)
+    assert isinstance(ask(an_app(mod), "evaluate", clipping_norm=5.0), EvaluateReply)
 
 
 def test_a_difference_is_clipped_as_the_model_is() -> None:
@@ -126,8 +134,8 @@ def test_sizes_are_told_of_a_model_without_statistics(
 
     app = client_app(train=add, mods=[message_size_mod, arrays_size_mod])
     with caplog.at_level("INFO", "flwr"):
-        answer = ask(app, needs=needs, model=plain)
-    assert vector(answer) == ([1, 1] if needs.sends == "delta" else [4, 5])
+        reply = ask(app, needs=needs, model=plain)
+    assert vector(reply) == ([1, 1] if needs.sends == "delta" else [4, 5])
 
 
 def test_mods_see_training_only_and_in_their_order() -> None:
@@ -162,8 +170,8 @@ def test_a_mod_that_changes_what_arrives_trains_on_that() -> None:
 def test_a_norm_that_is_not_set_is_told() -> None:
     with pytest.raises(BadInput, match=r"fixedclipping_mod needs clipping_norm .* run config"):
         ask(an_app(fixedclipping_mod), "summary", clipping_norm="")
-    answer = ask(an_app(LocalDpMod(5.0, 0.0, 1.0, 0.1), fixedclipping_mod), clipping_norm=2.5)
-    assert vector(answer) == [4.5, 6, 10]
+    reply = ask(an_app(LocalDpMod(5.0, 0.0, 1.0, 0.1), fixedclipping_mod), clipping_norm=2.5)
+    assert vector(reply) == [4.5, 6, 10]
 
 
 def test_what_adapts_on_the_server_is_refused_at_the_start() -> None:
@@ -187,6 +195,6 @@ def test_a_mod_that_refuses_is_heard_by_the_server() -> None:
         reply: Message = call(message, context)
         return reply
 
-    answer = ask(an_app(without_arrays, LocalDpMod(5.0, 0.0, 1.0, 0.1)))
-    assert isinstance(answer, Failure)
-    assert "a mod of its client app refused the message: LocalDpMod expects" in answer.reason
+    reply = ask(an_app(without_arrays, LocalDpMod(5.0, 0.0, 1.0, 0.1)))
+    assert isinstance(reply, Failure)
+    assert "a mod of its client app refused the message: LocalDpMod expects" in reply.reason

@@ -21,4 +21,4 @@ def found(tmp_path: Path) -> Iterator[Found]:
 
     yield make
     for engine in engines:
-        engine.coordinator._ledger.log.close()
+        engine.coordinator._store.log.close()

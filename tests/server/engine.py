@@ -1,4 +1,4 @@
-"""Sites in memory that answer a real coordinator: a clock that is set by hand, no network."""
+"""Sites in memory that reply to a real coordinator: a clock that is set by hand, no network."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tests.eventlog.logs import read_objects
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.server.coordinator import Coordinator
-from fedraw.server.opening import open_federation
-from fedraw.server.orders import Answer, Evaluated, Failure, Order, Summary, Trained
-from fedraw.server.recall import Recall
+from fedraw.server.coordinator import Coordinator, open_federation
+from fedraw.server.evaluation import Recall
 from fedraw.server.settings import Settings
+from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.protocol import Strategy
 
@@ -38,13 +37,13 @@ class Site:
     seconds: float = 1.0
     counts: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # under which it introduces itself
-    answer: Callable[[Order, Trained], Answer] | None = None
+    reply: Callable[[Task, TrainReply], Reply] | None = None
     trained: int = 0
-    evaluated: Callable[[Order, Evaluated], Answer] | None = None
+    evaluated: Callable[[Task, EvaluateReply], Reply] | None = None
 
 
 class Engine:
-    """Delivers orders and answers between a coordinator and its sites."""
+    """Delivers tasks and replies between a coordinator and its sites."""
 
     def __init__(
         self,
@@ -71,8 +70,8 @@ class Engine:
             for i, (name, counts) in enumerate(sites.items())
         }
         self.online = set(self.sites)
-        self.answers: list[tuple[float, str, Answer]] = []
-        self.sent: list[Order] = []
+        self.replies: list[tuple[float, str, Reply]] = []
+        self.sent: list[Task] = []
         self.coordinator = self.open()
 
     def open(self) -> Coordinator:
@@ -89,8 +88,8 @@ class Engine:
 
     def restart(self, away: float = 10.0, **settings: Any) -> None:
         """The process is gone without a word; what was under way is never answered."""
-        self.coordinator._ledger.log.close()
-        self.answers = []
+        self.coordinator._store.log.close()
+        self.replies = []
         self.now += away
         self.settings = replace(self.settings, **settings)
         self.coordinator = self.open()
@@ -101,15 +100,15 @@ class Engine:
         leader.online(
             {site.node for name, site in self.sites.items() if name in self.online}, self.now
         )
-        for order in leader.orders(self.now):
-            ticket = f"ticket {order.number} at {self.now}"
-            leader.sent(order, ticket)
-            self.sent.append(order)
-            self._serve(order, ticket)
-        for due, ticket, answer in sorted(self.answers, key=lambda entry: entry[:2]):
+        for task in leader.tasks(self.now):
+            message_id = f"message_id {task.number} at {self.now}"
+            leader.sent(task, message_id)
+            self.sent.append(task)
+            self._serve(task, message_id)
+        for due, message_id, reply in sorted(self.replies, key=lambda entry: entry[:2]):
             if due <= self.now:
-                self.answers.remove((due, ticket, answer))
-                leader.answer(ticket, answer, self.now)
+                self.replies.remove((due, message_id, reply))
+                leader.receive(message_id, reply, self.now)
         leader.tick(self.now)
 
     def run(self, until: Callable[[], bool], limit: int = 2000, step: float = 0.5) -> None:
@@ -139,35 +138,35 @@ class Engine:
     def reasons(self, kind: str = "note") -> str:
         return "\n".join(str(record["reason"]) for record in self.log(kind))
 
-    def _serve(self, order: Order, ticket: str) -> None:
-        name = next(name for name, site in self.sites.items() if site.node == order.node)
+    def _serve(self, task: Task, message_id: str) -> None:
+        name = next(name for name, site in self.sites.items() if site.node == task.node)
         site = self.sites[name]
-        answer: Answer
+        reply: Reply
         delay = 0.0
-        if order.kind == "summary":
-            answer = Summary(site.name or name, site.counts)
-        elif order.kind == "evaluate":
+        if task.kind == "summary":
+            reply = LabelSummary(site.name or name, site.counts)
+        elif task.kind == "evaluate":
             total = {label: int(n) for label, n in site.counts.items()}
             right = {label: n // 2 for label, n in total.items()}
-            answer = honest_test = Evaluated(name, order.number, right, total)
+            reply = honest_test = EvaluateReply(name, task.number, right, total)
             if site.evaluated is not None:
-                answer = site.evaluated(order, honest_test)
+                reply = site.evaluated(task, honest_test)
         else:
             site.trained += 1
             delay = site.seconds
-            honest = self._train(name, order)
-            answer = honest if site.answer is None else site.answer(order, honest)
+            honest = self._train(name, task)
+            reply = honest if site.reply is None else site.reply(task, honest)
         if name in self.online:
-            self.answers.append((self.now + delay, ticket, answer))
+            self.replies.append((self.now + delay, message_id, reply))
 
-    def _train(self, name: str, order: Order) -> Trained:
-        assert order.model is not None
+    def _train(self, name: str, task: Task) -> TrainReply:
+        assert task.model is not None
         site = self.sites[name]
         drawn = np.random.default_rng([site.node, site.trained]).normal(size=self.layout.size)
         sends = self.coordinator.needs.sends
-        vector = np.asarray(drawn + (order.model if sends == "model" else 0), np.float32)
-        return Trained(name, order.number, order.version, vector, 10, 0.5)
+        vector = np.asarray(drawn + (task.model if sends == "model" else 0), np.float32)
+        return TrainReply(name, task.number, task.version, vector, 10, 0.5)
 
 
-def failing(order: Order, honest: Trained) -> Answer:
+def failing(task: Task, honest: TrainReply) -> Reply:
     return Failure("the client app crashed")

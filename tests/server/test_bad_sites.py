@@ -12,16 +12,16 @@ from tests.server.engine import SIZE, failing
 
 from fedraw.errors import BadInput
 from fedraw.server.admission import check_counts
-from fedraw.server.orders import Answer, Failure, Order, Summary, Trained
+from fedraw.server.tasks import Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 
-Lie = Callable[[Order, Trained], Answer]
+Lie = Callable[[Task, TrainReply], Reply]
 
 
 def with_vector(vector: object) -> Lie:
-    return lambda order, honest: replace(honest, vector=np.asarray(vector))
+    return lambda task, honest: replace(honest, vector=np.asarray(vector))
 
 
 BAD: dict[str, tuple[Lie, str]] = {
@@ -35,14 +35,14 @@ BAD: dict[str, tuple[Lie, str]] = {
     "huge": (with_vector(np.full(SIZE, 1e6, np.float32)), "more than 10 times the usual"),
     "overflow": (with_vector(np.full(SIZE, 3e38, np.float32)), "more than 10 times the usual"),
     "another's name": (
-        lambda order, honest: replace(honest, site="north"),
+        lambda task, honest: replace(honest, site="north"),
         "client 'west' answered in the name of 'north'",
     ),
     "another version": (
-        lambda order, honest: replace(honest, version=honest.version + 7),
+        lambda task, honest: replace(honest, version=honest.version + 7),
         "it answered for version",
     ),
-    "no examples": (lambda order, honest: replace(honest, examples=0), "trained on 0 examples"),
+    "no examples": (lambda task, honest: replace(honest, examples=0), "trained on 0 examples"),
 }
 
 
@@ -51,7 +51,7 @@ def test_a_bad_update_is_refused_and_its_sender_quarantined(found: Found, bad: s
     lie, words = BAD[bad]
     engine = found(FedFa(buffer=2), patience=3, back_off=2.0)
     engine.accept(8)  # so that a usual norm is known
-    engine.sites["west"].answer = lie
+    engine.sites["west"].reply = lie
     engine.run(lambda: "west" not in engine.coordinator.members)
     rejected = [r for r in engine.log("rejected") if r["client"] == "west"]
     assert len(rejected) == 3 and all(words in r["reason"] for r in rejected)
@@ -61,18 +61,18 @@ def test_a_bad_update_is_refused_and_its_sender_quarantined(found: Found, bad: s
     # The pauses double: 2 s, then 4 s.
     first, second, third = (r["start_time"] for r in rejected)
     assert second - first >= 2 and third - second >= 4
-    assert np.isfinite(engine.coordinator._ledger.state.model).all()
+    assert np.isfinite(engine.coordinator._store.strategy_state.model).all()
 
 
 def test_one_failure_is_forgiven(found: Found) -> None:
     engine = found(patience=2, back_off=1.0)
     tries = {"west": 0}
 
-    def every_other(order: Order, honest: Trained) -> Answer:
+    def every_other(task: Task, honest: TrainReply) -> Reply:
         tries["west"] += 1
         return Failure("killed") if tries["west"] % 2 else honest
 
-    engine.sites["west"].answer = every_other
+    engine.sites["west"].reply = every_other
     engine.run(lambda: tries["west"] >= 6)
     assert "west" in engine.coordinator.members
 
@@ -81,9 +81,9 @@ def test_a_site_that_never_returns_frees_the_round(found: Found) -> None:
     engine = found(FedAvg(), deadline=10.0, patience=2, back_off=1.0, absence=1e9)
     engine.sites["west"].seconds = 1e9
     engine.accept(6)  # the second round is under way: without west
-    assert "asked again in 1 s: no answer in 10 s" in engine.reasons()
+    assert "asked again in 1 s: no reply in 10 s" in engine.reasons()
     (left,) = engine.log("left")
-    assert "2 failures in a row: no answer in 10 s" in left["reason"]
+    assert "2 failures in a row: no reply in 10 s" in left["reason"]
 
 
 def test_a_late_answer_is_welcome_once(found: Found) -> None:
@@ -94,8 +94,8 @@ def test_a_late_answer_is_welcome_once(found: Found) -> None:
     assert arrival["time"] - arrival["start_time"] >= 16
     engine.wait(60)
     assert "a late update; nobody waits for it any more" in engine.reasons()
-    # Never more orders under way than one that counts and what was overdue before it.
-    under_way = [d for d in engine.coordinator._dispatches if d.order.site == "west"]
+    # Never more tasks under way than one that counts and what was overdue before it.
+    under_way = [d for d in engine.coordinator._pending if d.task.site == "west"]
     assert sum(not d.overdue and not d.replaced for d in under_way) <= 1
 
 
@@ -103,13 +103,13 @@ def test_the_same_answer_twice_counts_once(found: Found) -> None:
     engine = found()
     engine.accept(3)
     engine.look()
-    _, ticket, answer = min(engine.answers, key=lambda entry: entry[:2])
+    _, message_id, reply = min(engine.replies, key=lambda entry: entry[:2])
     before = engine.coordinator.accepted
     engine.now += 10
-    engine.coordinator.answer(ticket, answer, engine.now)
-    engine.coordinator.answer(ticket, answer, engine.now)
+    engine.coordinator.receive(message_id, reply, engine.now)
+    engine.coordinator.receive(message_id, reply, engine.now)
     assert engine.coordinator.accepted == before + 1
-    assert "an answer that nobody waits for" in engine.reasons()
+    assert "a reply that nobody waits for" in engine.reasons()
 
 
 def test_an_update_on_too_old_a_model_is_refused_without_blame(found: Found) -> None:
@@ -151,10 +151,10 @@ def test_label_counts_that_cannot_be_keep_a_site_out(
 
 def test_a_total_that_jumps_is_not_believed(found: Found) -> None:
     engine = found()
-    engine.sites["east"].answer = lambda order, honest: replace(honest, counts={"dog": 8000})
+    engine.sites["east"].reply = lambda task, honest: replace(honest, counts={"dog": 8000})
     engine.accept(6)
     assert "reported 8 samples and now 8000, a jump by more than a factor of 10" in engine.reasons()
-    assert engine.coordinator._ledger.book.counts["east"] == {"dog": 8}
+    assert engine.coordinator._store.state.counts["east"] == {"dog": 8}
     assert check_counts("east", {"dog": 80}, {"dog": 8}) == {"dog": 80}
     with pytest.raises(BadInput, match="1 to 200 characters"):
         check_counts("", {"dog": 80})
@@ -162,9 +162,9 @@ def test_a_total_that_jumps_is_not_believed(found: Found) -> None:
 
 def test_the_wrong_kind_of_answer_is_a_failure(found: Found) -> None:
     engine = found(patience=2, back_off=1.0)
-    engine.sites["west"].answer = lambda order, honest: Summary("west", {"owl": 1})
+    engine.sites["west"].reply = lambda task, honest: LabelSummary("west", {"owl": 1})
     engine.run(lambda: bool(engine.log("left")))
-    assert "asked to train, it sent Summary" in engine.log("left")[0]["reason"]
+    assert "asked to train, it sent LabelSummary" in engine.log("left")[0]["reason"]
 
 
 def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found) -> None:
@@ -172,12 +172,12 @@ def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found
     asked: list[float] = []
     serve = engine._serve
 
-    def silent(order: Order, ticket: str) -> None:
-        if order.node == engine.sites["west"].node:
+    def silent(task: Task, message_id: str) -> None:
+        if task.node == engine.sites["west"].node:
             asked.append(engine.now)
-            engine.answers.append((engine.now, ticket, Failure("the client app crashed")))
+            engine.replies.append((engine.now, message_id, Failure("the client app crashed")))
         else:
-            serve(order, ticket)
+            serve(task, message_id)
 
     engine._serve = silent  # type: ignore[method-assign]
     engine.wait(200)
@@ -190,10 +190,10 @@ def test_a_node_that_may_not_join_is_asked_less_and_less(found: Found) -> None:
     asked: list[float] = []
     serve = engine._serve
 
-    def counted(order: Order, ticket: str) -> None:
-        if order.node == engine.sites["west"].node:
+    def counted(task: Task, message_id: str) -> None:
+        if task.node == engine.sites["west"].node:
             asked.append(engine.now)
-        serve(order, ticket)
+        serve(task, message_id)
 
     engine._serve = counted  # type: ignore[method-assign]
     engine.wait(200)
@@ -204,10 +204,10 @@ def test_a_node_that_may_not_join_is_asked_less_and_less(found: Found) -> None:
 def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
     engine = found(patience=1, quarantine=50.0, min_clients=4)
     for site in engine.sites.values():
-        site.answer = failing
+        site.reply = failing
     engine.run(lambda: len(engine.log("left")) == 4)
     for site in engine.sites.values():
-        site.answer = None
+        site.reply = None
     engine.accept(8)
     assert len(engine.coordinator.members) == 4
 
@@ -233,7 +233,7 @@ def test_a_refusal_is_told_once_however_often_the_site_tries(
 ) -> None:
     engine = found(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}}, back_off=1.0)
     engine.wait(60.0)
-    assert sum(order.kind == "summary" and order.node == 100 for order in engine.sent) > 2
+    assert sum(task.kind == "summary" and task.node == 100 for task in engine.sent) > 2
     assert caplog.text.count("node 100 may not join") == 1
 
 

@@ -11,7 +11,7 @@ from tests.server.conftest import Found
 from tests.server.engine import SIZE, Engine
 from tests.server.test_recovery import packed
 
-from fedraw.server.orders import Answer, Order, Trained
+from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
@@ -32,17 +32,17 @@ METHODS = {
 COMMON, RARE = 1.0, -3.0
 
 
-def towards(optimum: float, sends_models: bool) -> Callable[[Order, Trained], Answer]:
+def towards(optimum: float, sends_models: bool) -> Callable[[Task, TrainReply], Reply]:
     """A site whose training halves the distance to its optimum, with a little noise."""
 
-    def answer(order: Order, honest: Trained) -> Answer:
-        assert order.model is not None
-        start = order.model if sends_models else np.zeros(SIZE, np.float32)
-        step = (optimum - order.model) / 2 + 0.1 * (honest.vector - start)
+    def reply(task: Task, honest: TrainReply) -> Reply:
+        assert task.model is not None
+        start = task.model if sends_models else np.zeros(SIZE, np.float32)
+        step = (optimum - task.model) / 2 + 0.1 * (honest.vector - start)
         vector = np.asarray(start + step, np.float32)
-        return Trained(honest.site, honest.order, honest.version, vector, 10, 0.5)
+        return TrainReply(honest.site, honest.task, honest.version, vector, 10, 0.5)
 
-    return answer
+    return reply
 
 
 def without_west(found: Found, strategy: Any) -> Engine:
@@ -50,7 +50,7 @@ def without_west(found: Found, strategy: Any) -> Engine:
     engine = found(strategy, absence=10)
     sends_models = strategy.needs.sends == "model"
     for name, site in engine.sites.items():
-        site.answer = towards(RARE if name == "west" else COMMON, sends_models)
+        site.reply = towards(RARE if name == "west" else COMMON, sends_models)
     engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
     engine.online.remove("west")
     engine.run(lambda: bool(engine.log("left")))
@@ -61,16 +61,16 @@ def without_west(found: Found, strategy: Any) -> Engine:
 def test_the_model_is_that_of_the_sites_that_are_left(found: Found, strategy: Any) -> None:
     engine = without_west(found, strategy)
     engine.accept(engine.coordinator.accepted + 100)
-    assert engine.coordinator._ledger.state.model == pytest.approx([COMMON] * SIZE, abs=0.3)
+    assert engine.coordinator._store.strategy_state.model == pytest.approx([COMMON] * SIZE, abs=0.3)
     assert engine.log("arrival")[-1]["version"] > 20
 
 
 def test_replay_keeps_what_a_rare_site_sent_and_learns_from_the_others(found: Found) -> None:
     """That is its purpose, and `mass` bounds it: the common sites have at least half."""
     engine = without_west(found, Replay(K))
-    version = engine.coordinator._ledger.state.version
+    version = engine.coordinator._store.strategy_state.version
     engine.accept(engine.coordinator.accepted + 100)
-    state = engine.coordinator._ledger.state
+    state = engine.coordinator._store.strategy_state
     assert "west" in state.contents.clients
     assert state.version >= version + 100 // K
     assert np.all(np.abs(state.model - (COMMON + RARE) / 2) < (COMMON - RARE) / 2)
@@ -114,6 +114,6 @@ def test_the_others_are_not_stopped_by_a_site_that_is_back_and_still_trains(foun
     engine.sites["west"].seconds = 1000.0
     engine.online.add("west")
     engine.run(lambda: "west" in engine.coordinator.members)
-    version = engine.coordinator._ledger.state.version
+    version = engine.coordinator._store.strategy_state.version
     engine.accept(engine.coordinator.accepted + K)
-    assert engine.coordinator._ledger.state.version == version + K
+    assert engine.coordinator._store.strategy_state.version == version + K

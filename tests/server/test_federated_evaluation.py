@@ -10,11 +10,10 @@ from tests.server.conftest import Found
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.evaluation import weigh
-from fedraw.server.orders import Evaluated, Order
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall, weigh
+from fedraw.server.tasks import EvaluateReply, Task
 
-Lie = Callable[[Order, Evaluated], Evaluated]
+Lie = Callable[[Task, EvaluateReply], EvaluateReply]
 
 ALIKE = {name: {"cat": 10} for name in ("north", "south", "east", "west")}
 

@@ -8,11 +8,12 @@ import pytest
 from tests.server.conftest import Found
 from tests.server.engine import COUNTS, failing
 
+from fedraw.core.settings import read_settings
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.orders import Evaluated, Order
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall
 from fedraw.server.settings import Settings
+from fedraw.server.tasks import EvaluateReply, Task
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
@@ -87,7 +88,7 @@ def test_a_restarted_node_has_another_id_and_is_the_same_site(found: Found) -> N
     engine = found(FedRAW(buffer=4))
     engine.accept(8)
     engine.sites["north"].node = 900  # at once, before anyone noticed
-    engine.answers = [entry for entry in engine.answers if "north" not in str(vars(entry[2]))]
+    engine.replies = [entry for entry in engine.replies if "north" not in str(vars(entry[2]))]
     engine.run(lambda: "back as node 900" in engine.reasons())
     before = engine.coordinator.accepted
     engine.accept(before + 6)
@@ -121,7 +122,7 @@ def test_a_pinned_key_has_one_name_for_ever(found: Found) -> None:
     """Otherwise a site in quarantine would come back under another name."""
     engine = found(pinned=True, patience=1, quarantine=1e6, back_off=1.0)
     engine.accept(4)
-    engine.sites["west"].answer = failing
+    engine.sites["west"].reply = failing
     engine.run(lambda: "west" not in engine.coordinator.members)
     for name in ("west 2", "west 3"):
         engine.sites["west"].name = name
@@ -166,8 +167,8 @@ def test_only_sites_on_the_list_take_part(found: Found) -> None:
 
 def test_a_site_declares_new_counts_with_an_update(found: Found) -> None:
     engine = found(FedRAW(buffer=2))
-    engine.sites["east"].answer = lambda order, honest: replace(
-        honest, counts={"dog": 8, "eel": 2} if order.version else None
+    engine.sites["east"].reply = lambda task, honest: replace(
+        honest, counts={"dog": 8, "eel": 2} if task.version else None
     )
     engine.run(lambda: bool(engine.log("declared")))
     (declared,) = engine.log("declared")
@@ -215,12 +216,12 @@ def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
     engine = found(federated_evaluation=True, evaluate_every=4)
     serve = engine._serve
 
-    def forged(order: Order, ticket: str) -> None:
-        serve(order, ticket)
-        if order.kind == "evaluate" and order.site == "west":
-            due, own, answer = engine.answers.pop()
-            assert isinstance(answer, Evaluated)
-            engine.answers.append((due, own, replace(answer, site="north")))
+    def forged(task: Task, message_id: str) -> None:
+        serve(task, message_id)
+        if task.kind == "evaluate" and task.site == "west":
+            due, own, reply = engine.replies.pop()
+            assert isinstance(reply, EvaluateReply)
+            engine.replies.append((due, own, replace(reply, site="north")))
 
     engine._serve = forged  # type: ignore[method-assign]
     engine.run(lambda: bool(engine.log("evaluation")), limit=60)  # long before its deadline
@@ -234,7 +235,7 @@ def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
 def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
     found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedraw.server.records.MOST_SCORES", 2)
+    monkeypatch.setattr("fedraw.server.log.MOST_SCORES", 2)
     engine = found(FedRAW(buffer=2), min_clients=3)
     engine.online = {"north", "south", "east"}
     engine.accept(3)
@@ -280,7 +281,9 @@ def test_what_cannot_work_is_said_before_anyone_is_asked(found: Found) -> None:
     with pytest.raises(BadInput, match="nothing would end this federation"):
         found(arrivals=None)
     with pytest.raises(BadInput, match="did you mean 'deadline'"):
-        Settings.of({"deadlin": 3})
+        read_settings(Settings, {"deadlin": 3}, "server")
+    with pytest.raises(BadInput, match=r"absence = -1\.0 must be at least 0"):
+        found(absence=-1.0)
 
 
 def test_rare_labels_are_those_of_low_coverage_unless_named(found: Found) -> None:

@@ -20,7 +20,7 @@ from fedraw.server.admission import (
     check_counts,
     check_new_labels,
 )
-from fedraw.server.orders import Evaluated, Failure, Order, Summary, Trained
+from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Task, TrainReply
 from fedraw.strategies.fedraw import FedRAW
 
 TURN = count()
@@ -55,20 +55,20 @@ FLOODS: dict[str, tuple[Any, str]] = {
 def test_a_flood_of_labels_is_refused_with_the_whole_reply(found: Found, flood: str) -> None:
     make, words = FLOODS[flood]
     engine = found(FedRAW(buffer=2), patience=3, back_off=1.0)
-    engine.sites["west"].answer = lambda _, honest: replace(honest, counts=make())
+    engine.sites["west"].reply = lambda _, honest: replace(honest, counts=make())
     engine.run(lambda: bool(engine.log("left")))
     refused = engine.log("rejected")
     assert len(refused) == 3 and all(words in r["reason"] for r in refused)
     assert "quarantined for 3600 s after 3 failures in a row" in engine.log("left")[0]["reason"]
     assert longest_line(engine) < 2000
-    assert len(engine.coordinator._ledger.state.federation.labels) == 3
-    assert engine.coordinator._ledger.book.counts["north"] == {"cat": 6, "dog": 4}
+    assert len(engine.coordinator._store.strategy_state.federation.labels) == 3
+    assert engine.coordinator._store.state.counts["north"] == {"cat": 6, "dog": 4}
 
 
 def test_ever_new_labels_come_to_an_end(found: Found) -> None:
     """Each reply is within the limits of one, but together they are not."""
     engine = found(FedRAW(buffer=2), patience=3, back_off=1.0, quarantine=5.0)
-    engine.sites["west"].answer = lambda _, honest: replace(
+    engine.sites["west"].reply = lambda _, honest: replace(
         honest, counts={"owl": 3, **labels(3000)} if honest.version else None
     )
     engine.sites["west"].counts = {"owl": 3000}
@@ -77,12 +77,12 @@ def test_ever_new_labels_come_to_an_end(found: Found) -> None:
     refused = engine.reasons("rejected")
     assert "would have added 12000 labels that no site had before; 10000 is the most" in refused
     assert longest_line(engine) <= LARGEST_COUNTS + 200
-    known = engine.coordinator._ledger.state.federation.labels
+    known = engine.coordinator._store.strategy_state.federation.labels
     assert len(known) == 3 + 9000
     engine.restart()  # it stays known how many the site has brought
     engine.run(lambda: len(engine.log("left")) == 2)
     assert len(engine.log("joined")) == 5
-    assert len(engine.coordinator._ledger.state.federation.labels) == 3 + 9000
+    assert len(engine.coordinator._store.strategy_state.federation.labels) == 3 + 9000
 
 
 def test_labels_in_all_are_bounded() -> None:
@@ -120,7 +120,7 @@ def test_a_name_that_cannot_be_stays_outside(found: Found, name: str, words: str
 
 def test_a_long_name_in_an_update_adds_little_to_the_log(found: Found) -> None:
     engine = found(patience=3, back_off=1.0)
-    engine.sites["west"].answer = lambda _, honest: replace(honest, site="w" * 10_000_000)
+    engine.sites["west"].reply = lambda _, honest: replace(honest, site="w" * 10_000_000)
     engine.run(lambda: bool(engine.log("left")))
     assert len(engine.log("rejected")) == 3
     assert "answered in the name of 'www" in engine.log("rejected")[0]["reason"]
@@ -131,7 +131,7 @@ def test_an_answer_that_nobody_waits_for_adds_little_to_the_log(found: Found) ->
     engine = found()
     engine.accept(1)
     before = log_bytes(engine)
-    engine.coordinator.answer("no ticket", Summary("w" * 10_000_000, {}), engine.now)
+    engine.coordinator.receive("no message_id", LabelSummary("w" * 10_000_000, {}), engine.now)
     assert log_bytes(engine) - before < 1000
 
 
@@ -140,8 +140,8 @@ def test_the_reason_of_a_failure_is_cut(found: Found) -> None:
     engine.online = {"north", "south", "east"}
     engine.accept(1)
     before = log_bytes(engine)
-    engine.coordinator._ledger.note("\x1b[2J" + "x" * 10_000_000, engine.now, "north")
-    engine.coordinator._ledger.leave("north", "y" * 10_000_000, engine.now)
+    engine.coordinator._store.note("\x1b[2J" + "x" * 10_000_000, engine.now, "north")
+    engine.coordinator._store.leave("north", "y" * 10_000_000, engine.now)
     assert log_bytes(engine) - before < 5000
     assert engine.log("note")[-1]["reason"].startswith("\\x1b[2Jxxx")
 
@@ -160,7 +160,7 @@ def test_a_flood_in_an_evaluation_counts_against_the_site(
 ) -> None:
     engine = found(federated_evaluation=True, evaluate_every=2, patience=3, back_off=0.1)
 
-    def lie(order: Order, honest: Evaluated) -> Evaluated:
+    def lie(task: Task, honest: EvaluateReply) -> EvaluateReply:
         return replace(honest, right={}, total=make())
 
     engine.sites["west"].evaluated = lie
@@ -201,10 +201,10 @@ def test_honest_new_counts_still_count(found: Found) -> None:
     engine = found(FedRAW(buffer=2))
     engine.sites["east"].counts = {"dog": 800}
 
-    def grown(order: Order, honest: Trained) -> Trained:
+    def grown(task: Task, honest: TrainReply) -> TrainReply:
         return replace(honest, counts={"dog": 800, **{f"breed {i}": 1 for i in range(2000)}})
 
-    engine.sites["east"].answer = grown
+    engine.sites["east"].reply = grown
     engine.accept(8)
     assert len(engine.log("declared")) == 1 and not engine.log("rejected")
 

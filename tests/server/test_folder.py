@@ -79,7 +79,7 @@ def test_a_rotated_log_stops_the_server_and_loses_nothing(
     if rotate in (renamed, recreated, copied_and_truncated):
         with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, and the last snapshot"):
             engine.restart()
-    engine.coordinator._ledger.log.close()
+    engine.coordinator._store.log.close()
     log.with_name("events.jsonl.1").replace(log)  # the remedy that the message names
     engine.restart()
     assert packed(engine) == before
@@ -171,12 +171,12 @@ def test_a_beginning_that_was_cut_off_begins_again(found: Found) -> None:
 def test_a_flipped_bit_is_named_or_changes_nothing(found: Found, name: str) -> None:
     engine = found(FedRAW(buffer=3), snapshot_every=1e6, patience=2, back_off=1.0)
     engine.accept(6)
-    engine.coordinator._ledger.snapshot(engine.now)
-    engine.sites["west"].answer = failing
+    engine.coordinator._store.snapshot(engine.now)
+    engine.sites["west"].reply = failing
     engine.run(lambda: bool(engine.log("left")))  # members change after the snapshot, too
     engine.accept(14)
     before, folder = packed(engine), engine.settings.folder
-    engine.coordinator._ledger.log.close()
+    engine.coordinator._store.log.close()
     whole, rng = content(folder), np.random.default_rng(5)
     names = sorted(path for path in whole if path.startswith(name))
     wrong, named = [], 0
@@ -194,7 +194,7 @@ def test_a_flipped_bit_is_named_or_changes_nothing(found: Found, name: str) -> N
         except BadInput as damage:
             told = str(damage)
         named += str(folder / path) in told
-        engine.coordinator._ledger.log.close()
+        engine.coordinator._store.log.close()
         put_back(folder, whole)
     assert wrong == []
     assert named > 8  # of the others, nothing is needed any more

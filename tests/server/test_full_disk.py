@@ -19,9 +19,8 @@ from tests.server.test_recovery import packed
 
 from fedraw.core.layout import Layout
 from fedraw.eventlog.records import NoteRecord
-from fedraw.server.coordinator import Coordinator
-from fedraw.server.opening import open_federation
-from fedraw.server.orders import Answer, Order, Trained
+from fedraw.server.coordinator import Coordinator, open_federation
+from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.storage.numbered_folders import NumberedFolders
 from fedraw.strategies.fedraw import FedRAW
 
@@ -70,7 +69,7 @@ class Patient(Engine):
 
     def __init__(self, disk: Disk) -> None:
         self.refusals = 0
-        self._given: dict[str, tuple[float, str, Answer]] = {}
+        self._given: dict[str, tuple[float, str, Reply]] = {}
         folder = disk.path / "federation"
         super().__init__(folder, FedRAW(buffer=3), snapshot_every=6.0, absence=5.0)
 
@@ -91,27 +90,27 @@ class Patient(Engine):
         except OSError as problem:
             assert "No space left" in str(problem)
             self.refusals += 1
-            waited_for = self.coordinator.tickets
-            self.answers = [self._given[t] for t in waited_for if t in self._given]
+            waited_for = self.coordinator.message_ids
+            self.replies = [self._given[t] for t in waited_for if t in self._given]
             self.coordinator.tick(self.now)
 
-    def _serve(self, order: Order, ticket: str) -> None:
-        super()._serve(order, ticket)
-        self._given.update({entry[1]: entry for entry in self.answers})
+    def _serve(self, task: Task, message_id: str) -> None:
+        super()._serve(task, message_id)
+        self._given.update({entry[1]: entry for entry in self.replies})
 
-    def _train(self, name: str, order: Order) -> Trained:
-        assert order.model is not None
+    def _train(self, name: str, task: Task) -> TrainReply:
+        assert task.model is not None
         site = self.sites[name]
         drawn = np.random.default_rng([site.node, site.trained]).normal(size=PARAMETERS)
-        vector = np.asarray(drawn + order.model, np.float32)
-        return Trained(name, order.number, order.version, vector, 10, 0.5)
+        vector = np.asarray(drawn + task.model, np.float32)
+        return TrainReply(name, task.number, task.version, vector, 10, 0.5)
 
 
 @pytest.fixture
 def engine(disk: Disk) -> Iterator[Patient]:
     engine = Patient(disk)
     yield engine
-    engine.coordinator._ledger.log.close()
+    engine.coordinator._store.log.close()
 
 
 def check_whole(engine: Patient) -> None:
@@ -166,7 +165,7 @@ def test_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
         newest = max(p.name for p in checkpoint.iterdir())
         disk.fill(pages)
         engine.now += 7
-        engine.coordinator.tick(engine.now)  # no answer is handed in meanwhile
+        engine.coordinator.tick(engine.now)  # no reply is handed in meanwhile
         names = {p.name for p in checkpoint.iterdir()}
         assert "draft" not in names and newest in names
         failed += max(names) == newest
@@ -195,13 +194,13 @@ def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int)
 
 def fill_page(engine: Patient) -> None:
     """So that the log needs another page for its next record."""
-    ledger = engine.coordinator._ledger
+    store = engine.coordinator._store
     note = NoteRecord(event=0, time=0.0, reason="")
-    before = len(ledger.log)
-    ledger.log.note(note)
-    own = len(ledger.log) - before
-    ledger.log.note(replace(note, reason="x" * (-(len(ledger.log) + own) % PAGE)))
-    assert len(ledger.log) % PAGE == 0
+    before = len(store.log)
+    store.log.note(note)
+    own = len(store.log) - before
+    store.log.note(replace(note, reason="x" * (-(len(store.log) + own) % PAGE)))
+    assert len(store.log) % PAGE == 0
 
 
 @pytest.mark.parametrize("pages", [0, 2])
@@ -239,11 +238,11 @@ def test_full_at_the_end(disk: Disk, engine: Patient, pages: int) -> None:
     with suppress(OSError):
         leader.close(engine.now)
     disk.free()
-    if not leader._ledger.log._file.closed:
+    if not leader._store.log._file.closed:
         leader.close(engine.now)
     assert engine.kinds().count("end") == 1
     tensors = load_file(engine.settings.folder / "model.safetensors")
-    assert tensors["w"].tobytes() == leader._ledger.state.model.tobytes()
+    assert tensors["w"].tobytes() == leader._store.strategy_state.model.tobytes()
     engine.restart()
     assert engine.coordinator.finished == "9 updates accepted"
     assert engine.coordinator.accepted == 9

@@ -18,20 +18,20 @@ from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.server.admission import check_norm, scale_of
 from fedraw.server.journal import Flight
-from fedraw.server.orders import Answer, Order, Trained
-from fedraw.server.records import arrival_record
+from fedraw.server.log import arrival_record
+from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.protocol import Contents, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 
-Lie = Callable[[Order, Trained], Answer]
+Lie = Callable[[Task, TrainReply], Reply]
 
 
 def sending(number: float) -> Lie:
     """Every parameter is so large, or is moved by so much where differences are sent."""
 
-    def lie(order: Order, honest: Trained) -> Answer:
+    def lie(task: Task, honest: TrainReply) -> Reply:
         return replace(honest, vector=np.full(SIZE, number, np.float32))
 
     return lie
@@ -40,9 +40,9 @@ def sending(number: float) -> Lie:
 def started_from(number: float) -> Lie:
     """The model that was handed out, with every parameter moved by so much."""
 
-    def lie(order: Order, honest: Trained) -> Answer:
-        assert order.model is not None
-        return replace(honest, vector=order.model + np.float32(number))
+    def lie(task: Task, honest: TrainReply) -> Reply:
+        assert task.model is not None
+        return replace(honest, vector=task.model + np.float32(number))
 
     return lie
 
@@ -53,19 +53,19 @@ def test_a_huge_update_is_refused_from_the_first_one_on(
     found: Found, strategy: Strategy[Any], number: float
 ) -> None:
     engine = found(strategy, patience=9, back_off=0.1)
-    engine.sites["north"].answer = sending(number)  # the fastest site, so the first to be heard
+    engine.sites["north"].reply = sending(number)  # the fastest site, so the first to be heard
     engine.accept(12)
     assert {r["client"] for r in engine.log("arrival")} == {"south", "east", "west"}
     refused = engine.log("rejected")
     assert refused and {r["client"] for r in refused} == {"north"}
     assert "(norm), more than 10 times the 2 of the initial model" in refused[0]["reason"]
-    assert np.abs(engine.coordinator._ledger.state.model).max() < 10
+    assert np.abs(engine.coordinator._store.strategy_state.model).max() < 10
 
 
 def test_nothing_in_the_log_is_beyond_json(found: Found) -> None:
     engine = found(FedFa(buffer=2), patience=99, back_off=0.1)
-    engine.sites["north"].answer = sending(3e38)  # its square is beyond a float
-    engine.sites["south"].answer = lambda _, honest: replace(honest, loss=float("nan"))
+    engine.sites["north"].reply = sending(3e38)  # its square is beyond a float
+    engine.sites["south"].reply = lambda _, honest: replace(honest, loss=float("nan"))
     engine.accept(12)
 
     def refuse(word: str) -> None:
@@ -83,18 +83,18 @@ def test_nothing_in_the_log_is_beyond_json(found: Found) -> None:
 def test_a_site_that_changes_nothing_does_not_switch_the_bound_off(found: Found) -> None:
     engine = found(FedFa(buffer=2), patience=99, back_off=0.1, model=np.ones(SIZE, np.float32))
     for name in ("north", "south", "east"):  # three of four: the median of all norms is 0
-        engine.sites[name].answer = started_from(0.0)
-    engine.sites["west"].answer = sending(1e6)
+        engine.sites[name].reply = started_from(0.0)
+    engine.sites["west"].reply = sending(1e6)
     engine.accept(80)
     assert "west" not in {r["client"] for r in engine.log("arrival")}
-    assert (engine.coordinator._ledger.state.model == 1).all()
+    assert (engine.coordinator._store.strategy_state.model == 1).all()
 
 
 def test_one_fast_site_does_not_decide_what_is_usual(found: Found) -> None:
     """North is heard a hundred times as often as the others, and sends next to nothing."""
     engine = found(FedFa(buffer=2), patience=99, back_off=0.1)
     engine.sites["north"].seconds = 0.5
-    engine.sites["north"].answer = started_from(1e-6)
+    engine.sites["north"].reply = started_from(1e-6)
     for name in ("south", "east", "west"):
         engine.sites[name].seconds = 50.0
     engine.accept(220)
@@ -106,8 +106,8 @@ def test_where_everyone_takes_large_steps_they_become_usual(found: Found) -> Non
     """They are too large for the initial model, and count as soon as three sites were refused."""
     engine = found(FedFa(buffer=2), patience=4, back_off=1.0)
     for site in engine.sites.values():
-        site.answer = sending(1000.0)
-    engine.sites["west"].answer = sending(1e7)
+        site.reply = sending(1000.0)
+    engine.sites["west"].reply = sending(1e7)
     engine.accept(10)
     clients = [r["client"] for r in engine.log("rejected")]
     assert all(clients.count(name) <= 1 for name in ("north", "south", "east"))
@@ -118,25 +118,25 @@ def test_where_everyone_takes_large_steps_they_become_usual(found: Found) -> Non
 
 def test_refused_norms_are_known_after_a_restart(found: Found) -> None:
     engine = found(FedFa(buffer=2), patience=9, back_off=0.1, snapshot_every=1e9)
-    engine.sites["north"].answer = sending(500.0)
+    engine.sites["north"].reply = sending(500.0)
     engine.accept(3)
-    before = dict(engine.coordinator._ledger.book.heard)
+    before = dict(engine.coordinator._store.state.norms)
     assert before["north"] == 1000.0
     engine.restart()
-    assert engine.coordinator._ledger.book.heard == before
+    assert engine.coordinator._store.state.norms == before
 
 
 def test_a_site_that_left_has_no_say(found: Found) -> None:
     engine = found(FedFa(buffer=2), absence=5)
     engine.accept(12)
-    assert set(engine.coordinator._ledger.book.heard) == set(engine.sites)
+    assert set(engine.coordinator._store.state.norms) == set(engine.sites)
     engine.online.remove("west")
     engine.run(lambda: "west" not in engine.coordinator.members)
-    assert set(engine.coordinator._ledger.book.heard) == {"north", "south", "east"}
+    assert set(engine.coordinator._store.state.norms) == {"north", "south", "east"}
 
 
 @pytest.mark.parametrize(
-    ("heard", "largest"),
+    ("norms", "largest"),
     [
         ([], 40.0),  # ten times the initial model's norm of 4
         ([0.5, 0.5], 40.0),  # of two sites, one may lie
@@ -146,10 +146,10 @@ def test_a_site_that_left_has_no_say(found: Found) -> None:
         ([0.0, 0.0, 3.0], 0.4),  # a hundredth of the initial model, ten times
     ],
 )
-def test_the_bound_by_hand(heard: list[float], largest: float) -> None:
-    check_norm("north", 0.99 * largest, heard, scale=4.0, bound=10)
+def test_the_bound_by_hand(norms: list[float], largest: float) -> None:
+    check_norm("north", 0.99 * largest, norms, scale=4.0, bound=10)
     with pytest.raises(Exception, match="client 'north' changed the model by"):
-        check_norm("north", 1.01 * largest, heard, scale=4.0, bound=10)
+        check_norm("north", 1.01 * largest, norms, scale=4.0, bound=10)
 
 
 def test_the_scale_of_a_model_counts_tensors_of_zeros_as_ones() -> None:
@@ -164,7 +164,7 @@ def test_a_loss_that_nobody_asked_for_may_be_anything_and_one_that_was_may_not(
     found: Found,
 ) -> None:
     engine = found(QFedAvg(lr=0.1), patience=9, back_off=0.1)
-    engine.sites["west"].answer = lambda _, honest: replace(honest, loss=float("inf"))
+    engine.sites["west"].reply = lambda _, honest: replace(honest, loss=float("inf"))
     engine.run(lambda: bool(engine.log("rejected")))
     assert "sent the loss inf, not a number from 0 on" in engine.log("rejected")[0]["reason"]
 

@@ -22,7 +22,7 @@ from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import NoteRecord
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import ServerLog
-from fedraw.server.orders import Order, Trained
+from fedraw.server.tasks import Task, TrainReply
 from fedraw.storage import snapshot
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
@@ -43,17 +43,17 @@ STRATEGIES = [
 ]
 
 
-def wrong_dtype(order: Order, honest: Trained) -> Trained:
+def wrong_dtype(task: Task, honest: TrainReply) -> TrainReply:
     return replace(honest, vector=honest.vector.astype(np.float64))
 
 
 def packed(engine: Engine) -> tuple[Any, dict[str, bytes]]:
     """All that matters, to the bit."""
-    ledger = engine.coordinator._ledger
+    store = engine.coordinator._store
     arrays = snapshot.Arrays()
     # When a snapshot was written does not matter, and wall time is only for display.
-    book = replace(ledger.book, clock=0.0, epoch=0.0)
-    tree = snapshot.pack([ledger.state, book], arrays)
+    book = replace(store.state, clock=0.0, epoch=0.0)
+    tree = snapshot.pack([store.strategy_state, book], arrays)
     return json.loads(json.dumps(tree)), {name: array.tobytes() for name, array in arrays.items()}
 
 
@@ -67,7 +67,7 @@ def test_a_killed_server_goes_on_where_it_was(found: Found, strategy: Any, arriv
     assert packed(engine) == before
     restarted = engine.log("restarted")[-1]
     assert restarted["gap"] >= 99
-    assert set(restarted["reasked"]) == set(engine.coordinator._ledger.book.owed)
+    assert set(restarted["reasked"]) == set(engine.coordinator._store.state.awaiting_model)
     engine.accept(arrivals + 5)  # those in flight were asked again
     events = [r["event"] for r in engine.log("arrival")]
     assert events == sorted(set(events))
@@ -89,12 +89,12 @@ def test_an_update_in_the_journal_counts_though_the_log_lacks_it(found: Found) -
 def test_a_reply_that_never_reached_the_journal_is_asked_for_again(found: Found) -> None:
     engine = found(FedAvg())
     engine.accept(2)
-    waiting = set(engine.coordinator._ledger.book.owed)
+    waiting = set(engine.coordinator._store.state.awaiting_model)
     engine.restart()
     engine.look()
     engine.now += 1
     engine.look()
-    assert {order.site for order in engine.sent[-len(waiting) :]} == waiting
+    assert {task.site for task in engine.sent[-len(waiting) :]} == waiting
     engine.accept(4)
     assert engine.log("arrival")[-1]["version"] == 1
 
@@ -158,7 +158,7 @@ def test_a_finished_federation_stays_finished(found: Found) -> None:
     engine.coordinator.close(engine.now)
     engine.restart()
     assert engine.coordinator.finished == "3 updates accepted"
-    assert engine.coordinator.orders(engine.now) == []
+    assert engine.coordinator.tasks(engine.now) == []
     engine.coordinator.close(engine.now)
     assert engine.kinds().count("end") == 1
 
@@ -173,7 +173,7 @@ def test_a_server_killed_before_it_could_end_ends_when_it_is_back(found: Found) 
 
 def test_quarantine_outlives_a_restart(found: Found) -> None:
     engine = found(patience=2, back_off=1.0, quarantine=500.0, min_clients=4)
-    engine.sites["west"].answer = failing
+    engine.sites["west"].reply = failing
     engine.run(lambda: bool(engine.log("left")))
     trained = engine.sites["west"].trained
     engine.restart()
@@ -181,7 +181,7 @@ def test_quarantine_outlives_a_restart(found: Found) -> None:
         site.seconds *= 20
     engine.wait(100)
     assert engine.sites["west"].trained == trained
-    engine.sites["west"].answer = None
+    engine.sites["west"].reply = None
     engine.wait(500)
     assert "west" in engine.coordinator.members
 
@@ -191,16 +191,16 @@ def test_quarantine_lasts_while_a_server_runs_whatever_the_clocks_say(
     found: Found, wall_shift: float
 ) -> None:
     engine = found(patience=2, back_off=1.0, quarantine=60.0, seconds=1e6, pace=4.0)
-    engine.sites["west"].answer = failing
+    engine.sites["west"].reply = failing
     engine.run(lambda: bool(engine.log("left")))
-    ended = engine.coordinator._ledger.book.quarantined["west"]
+    ended = engine.coordinator._store.state.quarantined["west"]
     last = engine.log()[-1]["time"]
     engine.now = 5.0  # the machine was started again, and its monotonic clock with it
     engine.wall_shift = wall_shift
     engine.restart()
     assert engine.log("restarted")[-1]["time"] == last
     assert engine.log("restarted")[-1]["gap"] >= 0
-    engine.sites["west"].answer = None
+    engine.sites["west"].reply = None
     engine.run(lambda: "west" in engine.coordinator.members)
     assert engine.log("joined")[-1]["time"] == pytest.approx(ended, abs=1.0)
     times = [record["time"] for record in engine.log() if "time" in record]
@@ -221,14 +221,14 @@ def test_a_refused_update_has_a_number_of_its_own(found: Found) -> None:
     """Were the number used again, the next update would replace one in the journal."""
     engine = found(FedFa(buffer=4), patience=9, back_off=1.0)
     engine.accept(3)
-    honest, engine.sites["west"].answer = engine.sites["west"].answer, wrong_dtype
+    honest, engine.sites["west"].reply = engine.sites["west"].reply, wrong_dtype
     engine.run(lambda: bool(engine.log("rejected")))
-    engine.sites["west"].answer = honest
+    engine.sites["west"].reply = honest
     engine.accept(8)
     events = [r["event"] for r in engine.log("arrival", "rejected")]
     assert events == list(range(1, len(events) + 1))
     arrived = {r["event"]: r["client"] for r in engine.log("arrival")}
-    journal = engine.coordinator._ledger.journal
+    journal = engine.coordinator._store.journal
     assert {event: journal.read(event)[0].client for event in journal.events()} == arrived
     before = packed(engine)
     engine.restart()
@@ -239,8 +239,8 @@ def test_a_snapshot_after_a_restart_still_refers_to_updates(found: Found) -> Non
     engine = found(FedFa(buffer=4), snapshot_every=1e6)
     engine.accept(6)
     engine.restart()
-    engine.coordinator._ledger.book.event += 1  # a snapshot of the same event would be skipped
-    engine.coordinator._ledger.snapshot(engine.now)
+    engine.coordinator._store.state.event += 1  # a snapshot of the same event would be skipped
+    engine.coordinator._store.snapshot(engine.now)
     newest = max((engine.settings.folder / "checkpoint").iterdir())
     assert json.loads((newest / "manifest.json").read_text())["updates"] == [3, 4, 5, 6]
     assert [a.size for a in snapshot.read(newest)[1].values() if a.dtype == np.float32] == [4]

@@ -26,7 +26,7 @@ def of_a_simulation(strategy: dict[str, Any], folder: Path, given: Any = None) -
 def of_a_server(strategy: Any, folder: Path) -> dict[str, Any]:
     engine = Engine(folder, strategy)
     engine.accept(1)
-    engine.coordinator._ledger.log.close()
+    engine.coordinator._store.log.close()
     return engine.log("start")[0]
 
 

@@ -16,7 +16,7 @@ import fedraw
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.opening import open_federation
+from fedraw.server.coordinator import open_federation
 from fedraw.server.settings import Settings
 from fedraw.simulation.arrivals import Fixed
 from fedraw.simulation.executors import Inline, Job, TrainingResult
@@ -100,8 +100,8 @@ def test_a_server_averages_statistics_too_and_so_it_does_after_a_restart(tmp_pat
         engine.accept(7)
         engine.restart()
         engine.accept(4)
-        models.append(engine.coordinator._ledger.state.model)
-        engine.coordinator._ledger.log.close()
+        models.append(engine.coordinator._store.strategy_state.model)
+        engine.coordinator._store.log.close()
     assert models[1] == pytest.approx(models[0])
     assert models[0].size == NORMED.size and models[0][3:].any()
 

@@ -1,8 +1,9 @@
-"""Federations on Flower: the same strategies, real sites.
+"""Federations on Flower: the strategies of the library, with real sites.
 
     from fedraw.flower import Recall, client_app, server_app
 
-`server_app` and `client_app` give what the `serverapp` and `clientapp` of a Flower app name.
+`server_app` and `client_app` return the objects that `serverapp` and `clientapp` of a Flower app
+name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,6 @@ if find_spec("flwr") is None:
 
 from fedraw.flower.client import TrainConfig, client_app, site_name
 from fedraw.flower.server import server_app
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall
 
 __all__ = ["Recall", "TrainConfig", "client_app", "server_app", "site_name"]

@@ -1,4 +1,4 @@
-"""The side of a site: three functions of the user become Flower's ClientApp."""
+"""Makes a Flower ClientApp of up to three functions of the user."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from fedraw.core.types import Vector
 from fedraw.core.update import difference
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.flower.envelope import (
+from fedraw.flower.messages import (
     ARRAYS,
     COUNTS,
-    FACTS,
+    FIELDS,
     RIGHT,
     TOTAL,
-    Facts,
+    Fields,
     pack_counts,
     read_arrays,
 )
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.recall import Recall
+from fedraw.server.evaluation import Recall
 
-# Where Flower's mod for fixed clipping looks for its norm.
+# The key under which Flower's mod for fixed clipping looks for its norm.
 CLIPPING_NORM = "clipping_norm"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What the server's strategy asks of a training."""
+    """What the server's strategy asks of one training."""
 
     version: int
     proximal: float = 0.0  # μ of a term μ/2 ||w − w_start||² in the local loss; 0: none
-    wants_loss: bool = False  # the mean loss of the model as it came, before training
+    wants_loss: bool = False  # whether it needs the mean loss before training
 
 
 # A state_dict, a mapping from names to arrays, or an ArrayRecord.
 Model = Mapping[str, Any] | ArrayRecord
 
-# Gives back the trained model, the number of examples and, if asked for, the loss.
+# Returns the trained model, the number of examples and, if asked for, the loss.
 Train = Callable[[ArrayRecord, TrainConfig, Context], tuple[Any, ...]]
 CountLabels = Callable[[Context], Mapping[Any, int]]
 Evaluate = Callable[[ArrayRecord, Context], Recall]
@@ -59,15 +59,20 @@ def client_app(
     evaluate: Evaluate | None = None,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
-    """A ClientApp that trains what it is sent, and says which labels it trains on.
+    """Return a ClientApp that trains the models it receives and declares its labels.
 
-    Without `label_counts` it does not say; the server's strategy then needs labels = "inferred".
-    The site's name is `site` of the node's config, "site-<partition>" in a simulation, else
-    "node-<id>". What these functions raise is seen by the server as a failure of this site.
+    The site's name is `site` of the node config, "site-<partition>" in a simulation, or else
+    "node-<id>". An exception of these functions counts as a failure of this site.
 
-    `mods` act on training only. They see the trained model as Flower's own strategies do, whole and
-    without integers; the difference that some methods ask for is formed after them. Flower's
-    `fixedclipping_mod` takes its norm from `clipping_norm` of the run config.
+    Args:
+        train: Trains a model: (arrays, config, context) -> (model, examples[, loss]).
+        label_counts: Returns the training samples by label. Without it, the server's strategy needs
+            labels = "inferred".
+        evaluate: Tests a model on the site's own data and returns a Recall.
+        mods: Flower's mods, applied to training only. They see the complete trained model without
+            integer tensors; the difference that some methods need is formed after them. Flower's
+            `fixedclipping_mod` takes its norm from the key `clipping_norm` of the run config.
+
     """
     chain = list(mods or ())
     if adaptiveclipping_mod in chain:
@@ -77,7 +82,7 @@ def client_app(
         )
 
     def on_query(message: Message, context: Context) -> Message:
-        _clipping_norm(chain, context)  # better told now than after the first training
+        _clipping_norm(chain, context)  # a mistake shows now, not after the first training
         if label_counts is None:
             return _reply(message, context, {}, {})
         counts = pack_counts(label_counts(context), "label_counts")
@@ -90,20 +95,22 @@ def client_app(
     def trained(
         message: Message, context: Context, start: ArrayRecord, template: Template
     ) -> Message:
-        facts = Facts(message.content)
-        config = TrainConfig(facts.whole("version"), facts.number("proximal"), facts.truth("loss"))
+        fields = Fields(message.content)
+        config = TrainConfig(
+            fields.whole("version"), fields.number("proximal"), fields.truth("loss")
+        )
         model, examples, loss = _unpack(train(start, config, context), config)
         written = template.write(_read(template, record_of(model), "train"))
         arrays = ArrayRecord({name: written[name] for name in template.headers})
-        told: dict[str, Any] = {"examples": examples}
+        own: dict[str, Any] = {"examples": examples}
         if loss is not None:
-            told["loss"] = loss
+            own["loss"] = loss
         records: dict[str, Any] = {ARRAYS: arrays}
         if label_counts is not None:
             counts = pack_counts(label_counts(context), "label_counts")
             if _changed(context, counts):
                 records[COUNTS] = counts
-        return _reply(message, context, told, records)
+        return _reply(message, context, own, records)
 
     def on_evaluate(message: Message, context: Context) -> Message:
         assert evaluate is not None
@@ -157,20 +164,20 @@ def _train_inside_mods(
     message: Message,
     context: Context,
 ) -> Message:
-    """Let the mods see the trained model, and form the difference afterwards if it is asked for."""
-    facts, start = Facts(message.content), read_arrays(message.content)
-    sends = facts.text("sends")
-    template = Template.of(start, facts.texts("statistics") if "statistics" in facts else ())
+    """Train inside the mods, then form the difference if the strategy needs it."""
+    fields, start = Fields(message.content), read_arrays(message.content)
+    sends = fields.text("sends")
+    template = Template.of(start, fields.texts("statistics") if "statistics" in fields else ())
 
     def innermost(message: Message, context: Context) -> Message:
         arrived = read_arrays(message.content)
         arrays = ArrayRecord({name: arrived.get(name, start[name]) for name in start})
         return train(message, context, arrays, template)
 
-    # Integers are no part of an update, so no mod may count them as a change.
+    # Integers are not part of an update, so no mod may count them as a change.
     message.content[ARRAYS] = ArrayRecord({name: start[name] for name in template.headers})
     if norm := _clipping_norm(mods, context):
-        message.content[FACTS][CLIPPING_NORM] = norm
+        message.content[FIELDS][CLIPPING_NORM] = norm
     reply = _with_mods(innermost, mods)(message, context)
     if reply.has_error():
         return reply
@@ -182,7 +189,7 @@ def _train_inside_mods(
 
 
 def _with_mods(innermost: ClientAppCallable, mods: Sequence[Mod]) -> ClientAppCallable:
-    """The function with each mod around the next, the first one outermost."""
+    """Wrap the function in the mods, the first one outermost."""
     call = innermost
     for mod in reversed(mods):
         call = partial(_call, mod, call)
@@ -194,14 +201,14 @@ def _call(mod: Mod, inner: ClientAppCallable, message: Message, context: Context
 
 
 def _clipping_norm(mods: Sequence[Mod], context: Context) -> float | None:
-    """What Flower's mod for fixed clipping expects in a message; None if it is not used."""
+    """Return the norm for Flower's fixed clipping; None if the mod is not used."""
     if fixedclipping_mod not in mods:
         return None
     norm = context.run_config.get(CLIPPING_NORM)
     if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 < norm < inf:
         raise BadInput(
-            f"fixedclipping_mod needs {CLIPPING_NORM} of the run config, a positive number; it is "
-            f"{norm!r:.40}"
+            f"fixedclipping_mod needs a positive number as {CLIPPING_NORM} of the run config "
+            f"([tool.flwr.app.config] in the app's pyproject.toml); it is {norm!r:.40}"
         )
     return float(norm)
 
@@ -214,9 +221,10 @@ def _read(template: Template, model: ArrayRecord, source: str) -> Vector:
 
 
 def _changed(context: Context, counts: ConfigRecord) -> bool:
-    """Whether the server may know others than these: once it may, until it asks anew.
+    """Whether the server may know other counts than these.
 
-    A reply that carries new counts can be lost, so they go with every later one as well.
+    A reply with new counts can be lost, so they go with every later reply until the server asks for
+    a summary again.
     """
     if context.state.get(COUNTS) == counts:
         return False
@@ -226,15 +234,15 @@ def _changed(context: Context, counts: ConfigRecord) -> bool:
 
 
 def _reply(
-    message: Message, context: Context, told: Mapping[str, Any], records: Mapping[str, Any]
+    message: Message, context: Context, own: Mapping[str, Any], records: Mapping[str, Any]
 ) -> Message:
-    asked = Facts(message.content)
-    facts = ConfigRecord(
+    asked = Fields(message.content)
+    fields = ConfigRecord(
         {
             "site": site_name(context),
-            "order": asked.whole("order"),
+            "task": asked.whole("task"),
             "version": asked.whole("version"),
-            **told,
+            **own,
         }
     )
-    return Message(RecordDict({FACTS: facts, **records}), reply_to=message)
+    return Message(RecordDict({FIELDS: fields, **records}), reply_to=message)

@@ -1,4 +1,4 @@
-"""The side of the server: a strategy and a model become Flower's ServerApp."""
+"""Makes a Flower ServerApp of a strategy and a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.flower.drive import drive
-from fedraw.flower.messages import Post
+from fedraw.flower.loop import run_federation
+from fedraw.flower.messages import MessageCodec
 from fedraw.flower.run_config import read_server_settings, read_strategy, strategy_table
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.opening import open_federation
-from fedraw.server.recall import Recall
+from fedraw.server.coordinator import open_federation
+from fedraw.server.evaluation import Recall
 from fedraw.server.settings import Settings
 
 
@@ -29,12 +29,16 @@ def server_app(
     statistics: Collection[str] | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
 ) -> ServerApp:
-    """A ServerApp that leads an asynchronous federation, and goes on where an earlier run stopped.
+    """Return a ServerApp that leads an asynchronous federation, or continues an earlier run.
 
-    `initial_model` gives a state_dict, a mapping from names to arrays or an ArrayRecord. Tensors
-    named in `statistics` are averaged plainly by methods that work on differences; by default those
-    whose names end in running_mean or running_var. `fedraw.*` of the run config goes before
-    `settings`, and names the strategy if none is given here.
+    Args:
+        initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord.
+        strategy: The strategy; by default the run config's `fedraw.strategy` names it.
+        evaluate: Evaluates a model on the server's own test set.
+        statistics: Names of the tensors that methods on differences average; by default those that
+            end in running_mean or running_var.
+        settings: The settings of the server, which `fedraw.*` of the run config overrides.
+
     """
 
     def main(grid: Grid, context: Context) -> None:
@@ -43,12 +47,12 @@ def server_app(
         record = record_of(initial_model())
         template = Template.of(record, statistics)
         method = _choose(strategy, context.run_config)
-        post = Post(template, method.needs)
+        codec = MessageCodec(template, method.needs)
 
         def tested(model: Vector) -> Recall:
             assert evaluate is not None
             # A copy of the mapping, not of the tensors: the user may empty it.
-            return evaluate(post.record(model).copy())
+            return evaluate(codec.record(model).copy())
 
         coordinator = open_federation(
             method,
@@ -59,7 +63,7 @@ def server_app(
             evaluate=None if evaluate is None else tested,
             engine=f"flwr {version('flwr')}",
         )
-        drive(grid, coordinator, post, chosen.poll)
+        run_federation(grid, coordinator, codec, chosen.poll)
 
     app = ServerApp()
     app.main()(main)
@@ -78,7 +82,7 @@ def _choose(strategy: Any, run_config: Mapping[str, Any]) -> Any:
 
 
 def _show_log() -> None:
-    """Our lines go where Flower's go: `flwr log` shows them."""
+    """Send fedraw's log messages to Flower's handlers, so that `flwr log` shows them."""
     ours, flowers = logging.getLogger("fedraw"), logging.getLogger("flwr")
     ours.setLevel(logging.INFO)
     for handler in flowers.handlers:

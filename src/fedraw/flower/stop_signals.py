@@ -1,4 +1,4 @@
-"""An operator's wish to stop, heard at once while waiting and in between otherwise."""
+"""Stop signals: handled at once while the server waits, otherwise at its next wait."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """Raised out of a wait. No Exception, so that nobody takes it for a failed message."""
+    """Raised out of a wait; a BaseException, so that it is not taken for a failed message."""
 
 
 class StopSignals:
-    """Holds back Flower's own signal handlers until the federation is safely on disk.
+    """Holds back Flower's own signal handlers until the federation is on disk.
 
-    Flower's handlers leave at once, in the middle of whatever was being done. While `waiting` (for
-    the SuperLink, for the next turn) a signal raises Stopped; at other times the next wait does.
+    Flower's handlers end the process at once, in the middle of whatever it does. Here a signal
+    raises Stopped while the process is `waiting` (for the SuperLink, or for the next turn). At
+    other times the next wait raises it.
     """
 
     def __init__(self) -> None:
@@ -29,9 +30,9 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        # In a simulation the ServerApp has a thread of its own, and signals are not its business.
+        # In a simulation the ServerApp runs in a thread, which gets no signals.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,9 +41,10 @@ class StopSignals:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
+        """In this block, a signal raises Stopped at once."""
         self._waiting = True
         try:
-            # A simulation that has crashed leaves the thread of its ServerApp behind.
+            # A crashed simulation leaves the thread of its ServerApp behind.
             if self.received is not None or not threading.main_thread().is_alive():
                 raise Stopped
             yield
@@ -50,11 +52,11 @@ class StopSignals:
             self._waiting = False
 
     def pass_on(self) -> None:
-        """Let whoever was responsible before do the rest."""
+        """Raise the signal again for the handler that was there before."""
         if self.received is not None:
             signal.raise_signal(self.received)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.received = number
         if self._waiting:
             raise Stopped

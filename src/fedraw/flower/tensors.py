@@ -1,7 +1,7 @@
-"""Where Flower's arrays end: an ArrayRecord seen as one flat float32 vector.
+"""Converts between Flower's ArrayRecord and one flat float32 vector.
 
-Flower sends each tensor as a NumPy file in bytes. To read one is a look at its header and one copy
-of its numbers into the vector; to write one is a copy of its numbers behind a header.
+Flower sends each tensor as the bytes of a .npy file. Reading one checks its header and copies its
+numbers into the vector. Writing one copies the numbers behind a header.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fedraw.core.layout import Layout, Segment
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 
-# How Flower names the one serialisation it has: the bytes of a .npy file.
+# Flower's name for its only serialisation, the bytes of a .npy file.
 NPY = "numpy.ndarray"
 
-# Batch norm's, in torch's words.
+# How torch's names of batch-norm statistics end.
 STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """The tensors of a model, in the user's order, and where each lies in the vector.
+    """The tensors of a model in the user's order, and the place of each in the vector.
 
-    Integer tensors (torch's num_batches_tracked) cannot be averaged: they are kept as they came and
-    sent along, so that a strict load_state_dict finds everything it looks for. Half and double
-    precision become single in the vector and what they were on the way out.
+    Integer tensors (torch's num_batches_tracked) cannot be averaged. They are stored unchanged and
+    sent along, so that a strict load_state_dict finds every key. Half and double precision become
+    single precision in the vector, and are converted back on the way out.
 
     >>> model = record_of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
     >>> template = Template.of(model)
@@ -51,8 +51,8 @@ class Template:
 
     @classmethod
     def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> Template:
-        """Learn the tensors of a model; by default the running mean and variance are statistics."""
-        found = {name: _learn(name, tensor) for name, tensor in record.items()}
+        """Return the template of a model; by default running means and variances are statistics."""
+        found = {name: _header_of(name, tensor) for name, tensor in record.items()}
         floats = {name: header for name, header in found.items() if header.dtype.kind == "f"}
         if not floats:
             raise BadInput("the model has no tensor of floats; there is nothing to train")
@@ -71,24 +71,24 @@ class Template:
 
     @property
     def nbytes(self) -> int:
-        """Of the model as Flower sends it."""
+        """The bytes of the model as Flower sends it."""
         headers = self.headers.values()
         floats = sum(len(h.text) + math.prod(h.shape) * h.dtype.itemsize for h in headers)
         return floats + sum(len(tensor.data) for tensor in self.kept.values())
 
     @property
     def statistics(self) -> list[str]:
-        """The names of the tensors that are averaged plainly."""
+        """The names of the batch-norm statistics."""
         count = self.layout.parameter_count
         return [segment.name for segment in self.layout.segments if segment.start >= count]
 
     def read(self, record: ArrayRecord) -> Vector:
-        """One vector, in one pass; integer tensors may be there or not, and are not looked at."""
+        """Return the record as one vector; integer tensors are ignored and may be missing."""
         for name in record:
             if name not in self.headers and name not in self.kept:
                 raise RefusedUpdate(f"tensor {name!r} is no part of the model")
         vector: Vector = np.empty(self.layout.size, np.float32)
-        # A double that no single holds becomes infinite, and is refused as such.
+        # A double beyond the range of a single becomes infinite, and is refused later.
         with np.errstate(over="ignore"):
             for segment in self.layout.segments:
                 tensor = record.get(segment.name)
@@ -98,7 +98,7 @@ class Template:
         return vector
 
     def write(self, vector: Vector) -> ArrayRecord:
-        """All tensors of the model under their own names, shapes and types."""
+        """Return all tensors of the model with their names, shapes and types."""
         places = {segment.name: segment.slice for segment in self.layout.segments}
         record = ArrayRecord()
         for name in self.names:
@@ -121,7 +121,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the numbers in the bytes of a .npy file."""
+    """The header of a .npy file."""
 
     text: bytes
     dtype: np.dtype[Any]
@@ -130,6 +130,7 @@ class Header:
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Header:
+        """Return the header of a C-ordered array in native byte order."""
         own = dtype.newbyteorder("=")
         file = BytesIO()
         description = np.lib.format.dtype_to_descr(own)
@@ -139,15 +140,16 @@ class Header:
 
     @property
     def words(self) -> str:
+        """The type and shape, for messages."""
         return f"{self.dtype.name} of shape {self.shape}"
 
     def array(self, numbers: npt.NDArray[Any]) -> Array:
-        """Flower's array; `numbers` in any type and shape of the right size."""
+        """Return Flower's array of these numbers, which may have any type and shape."""
         payload = np.ascontiguousarray(numbers, self.dtype)
         return Array(self.dtype.name, self.shape, NPY, b"".join((self.text, payload.data)))
 
     def numbers(self, name: str, data: bytes) -> npt.NDArray[Any]:
-        """The tensor in `data`, which is not copied."""
+        """Return the tensor in `data` without copying it."""
         size, there = math.prod(self.shape) * self.dtype.itemsize, len(data) - len(self.text)
         if there != size:
             raise RefusedUpdate(f"tensor {name!r} has {there} bytes of numbers, not {size}")
@@ -156,7 +158,7 @@ class Header:
 
 
 def record_of(model: Mapping[str, Any] | ArrayRecord) -> ArrayRecord:
-    """A model as users have it: a state_dict of torch, a mapping of arrays, or Flower's own."""
+    """Return a state_dict, a mapping of arrays or an ArrayRecord as an ArrayRecord."""
     if isinstance(model, ArrayRecord):
         return model
     if not isinstance(model, Mapping):
@@ -181,7 +183,7 @@ def _array(name: str, tensor: Any) -> Array:
     return Header.of(array.dtype, array.shape).array(array)
 
 
-def _learn(name: str, tensor: Array) -> Header:
+def _header_of(name: str, tensor: Array) -> Header:
     try:
         header = _parse(name, tensor)
     except RefusedUpdate as error:

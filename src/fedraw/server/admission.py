@@ -1,7 +1,7 @@
-"""What a server lets through: updates of a plausible size, plausible label counts, short names.
+"""Admission: which updates, label counts and names of a site a server accepts.
 
-Everything that a site sends and that the server keeps is bounded here, so that no single site can
-fill the log, the memory or the model.
+This module bounds everything that a site sends and the server keeps, so that no single site can
+fill the log or the memory, or spoil the model.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedraw.core.labels import whole_counts
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.server.orders import Order, Trained
+from fedraw.server.tasks import Task, TrainReply
 
-# The norms of at least this many sites are needed before their median says what is usual: of two
-# sites, one may lie.
+# The median of the sites' norms counts as usual once this many sites have sent one. With two sites,
+# a dishonest one would decide.
 FEWEST_SITES = 3
 # However small the median is, the bound never falls below this share of the initial model's scale.
 SMALLEST_SHARE = 0.01
-# A site's total that grows or shrinks by more than this factor is taken for a mistake.
+# New label counts are refused if their total is larger or smaller by more than this factor.
 LARGEST_JUMP = 10
 # Labels of one site, labels that one site may add after it has joined, and labels of all sites.
 MOST_LABELS, MOST_IN_ALL = 10_000, 100_000
@@ -35,9 +35,9 @@ BLOCK = 1 << 16
 
 
 def distance(sent: Vector, start: Vector | None, layout: Layout) -> float:
-    """The norm of what training changed; `start` is None where a difference was sent.
+    """Return the norm of what training changed; `start` is None if a difference was sent.
 
-    Only trainable parameters: a running variance may be of any size.
+    Only trainable parameters count, because a running variance may have any size.
 
     >>> layout = Layout.of([("w", (2,))], [("bn.running_var", (1,))])
     >>> sent, start = np.array([3, 5, 900], np.float32), np.array([0, 1, 1], np.float32)
@@ -57,21 +57,21 @@ def distance(sent: Vector, start: Vector | None, layout: Layout) -> float:
         return float(np.sqrt(total))
 
 
-def check_answers(order: Order, answer: Trained) -> None:
-    """Refuse an answer in another's name, or to another question."""
-    if answer.site != order.site:
-        raise RefusedUpdate(f"client {order.site!r} answered in the name of {answer.site!r}")
-    if (answer.order, answer.version) != (order.number, order.version):
+def check_reply(task: Task, reply: TrainReply) -> None:
+    """Refuse a reply in the name of another site, or to another task."""
+    if reply.site != task.site:
+        raise RefusedUpdate(f"client {task.site!r} answered in the name of {reply.site!r}")
+    if (reply.task, reply.version) != (task.number, task.version):
         raise RefusedUpdate(
-            f"client {order.site!r} was asked to train version {order.version} (order "
-            f"{order.number}), it answered for version {answer.version} ({answer.order})"
+            f"client {task.site!r} was asked to train version {task.version} (task "
+            f"{task.number}), it answered for version {reply.version} ({reply.task})"
         )
 
 
 def scale_of(model: Vector, layout: Layout) -> float:
-    """The norm of a model's trainable parameters, where each tensor of zeros counts as one of ones.
+    """Return the norm of a model's trainable parameters, counting tensors of zeros as ones.
 
-    A tensor that starts at zero, such as a linear head, does not tell how large its first update
+    A tensor that starts at zero, such as a linear head, does not show how large its first update
     will be.
 
     >>> layout = Layout.of([("w", (2,)), ("b", (9,))])
@@ -87,13 +87,13 @@ def scale_of(model: Vector, layout: Layout) -> float:
 
 
 def check_norm(
-    site: str, norm: float, heard: Collection[float], scale: float, bound: float
+    site: str, norm: float, norms: Collection[float], scale: float, bound: float
 ) -> None:
     """Refuse an update that changes the model far more than is usual.
 
-    `heard` has the last norm of each site, refused ones included, so one site has one say however
-    often it sends, and large steps become usual where most sites take them. Until enough sites are
-    known, the initial model's `scale` decides.
+    `norms` has the norm of each site's last update, accepted or refused. So each site has one vote
+    however often it sends, and large steps become usual if most sites take them. Until enough sites
+    have sent one, the initial model's `scale` takes the place of the median.
 
     >>> check_norm("north", 2.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
     >>> check_norm("north", 20.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
@@ -102,10 +102,10 @@ def check_norm(
     fedraw.errors.RefusedUpdate: client 'north' changed the model by 20 (norm), more than 10 times \
 the usual 1; raise norm_bound if such updates are right
     """
-    if len(heard) < FEWEST_SITES:
+    if len(norms) < FEWEST_SITES:
         usual, words = scale, f"the {scale:.3g} of the initial model"
     else:
-        usual = max(median_low(heard), SMALLEST_SHARE * scale)
+        usual = max(median_low(norms), SMALLEST_SHARE * scale)
         words = f"the usual {usual:.3g}"
     if not norm <= bound * usual or not isfinite(norm):
         raise RefusedUpdate(
@@ -163,7 +163,10 @@ def check_new_labels(site: str, new: int, so_far: int, in_all: int) -> None:
 def check_counts(
     site: str, counts: Mapping[str, int], before: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Label counts without zeros; `before` are the counts that the site reported last."""
+    """Return the label counts without zeros, or refuse them.
+
+    `before` are the counts that the site declared last.
+    """
     check_name(site)
     check_labels(site, counts)
     names = [str(label) for label in counts]
@@ -171,8 +174,8 @@ def check_counts(
     held = {name: n for name, n in zip(names, values.tolist(), strict=True) if n}
     if not held:
         raise BadInput(
-            f"client {site!r} reports no labels, so it has no rarity score; let it tell its label "
-            "counts, or use a strategy with labels = 'inferred'"
+            f"client {site!r} reports no labels, so it has no rarity score; let it declare its "
+            "label counts, or use a strategy with labels = 'inferred'"
         )
     if before:
         was, now = sum(before.values()), sum(held.values())

@@ -1,184 +1,249 @@
-"""Leads a federation: whom to ask what, whose answer counts, when it is over.
+"""The coordinator of a federation: whom to ask for what, which replies count, when to end.
 
-An engine drives it in a loop: tell who is `online`, send the `orders`, hand in each `answer`, and
-`tick`. Everything that must survive is the ledger's; the rest (who was asked, who failed how often)
-is made anew when a server is started again, and everyone is asked again.
+An engine drives it in a loop: it says who is `online`, sends the `tasks`, hands in every reply with
+`receive`, and calls `tick`. The store keeps everything that must survive. The rest (pending tasks,
+failures in a row) is forgotten by a restart, after which every site is asked again.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
+from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import (
-    check_answers,
     check_counts,
     check_labels,
     check_norm,
+    check_reply,
     distance,
     scale_of,
 )
-from fedraw.server.dispatches import Dispatch, Dispatches
-from fedraw.server.evaluation import Evaluations
+from fedraw.server.evaluation import Evaluations, Recall
 from fedraw.server.journal import Flight
-from fedraw.server.ledger import Ledger
 from fedraw.server.membership import Membership
-from fedraw.server.orders import Answer, Evaluated, Failure, Kind, Order, Summary, Trained
-from fedraw.server.recall import Recall
 from fedraw.server.settings import Settings
+from fedraw.server.store import FederationIdentity, FederationStore
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    PendingTask,
+    PendingTasks,
+    Reply,
+    Task,
+    TaskKind,
+    TrainReply,
+)
 from fedraw.storage.model_file import write_model
-from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
+from fedraw.storage.snapshot import can_be_saved
+from fedraw.strategies.protocol import Needs, Setup, State, Strategy, check, check_form, is_finite
+from fedraw.strategies.statistics import with_statistics
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# A site has so many seconds to tell who it is.
+# Seconds that a node has to send its label summary.
 SUMMARY_DEADLINE = 300.0
-# While sites are waited for, that is said so often.
+# Seconds between two messages that the server is waiting for sites.
 REMINDER = 60.0
 
 
+def open_federation(  # noqa: PLR0913 - the clocks are for tests
+    strategy: Strategy[Any],
+    model: Callable[[], Vector],
+    settings: Settings,
+    layout: Layout,
+    *,
+    evaluate: Callable[[Vector], Recall] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    engine: str = "",
+    now: float | None = None,
+    wall: Callable[[], float] | None = None,
+) -> Coordinator:
+    """Begin a federation in the folder of the settings, or continue the one that is there.
+
+    Args:
+        strategy: Any strategy of the library or of the user.
+        model: Returns the initial model; called only when training begins.
+        settings: The settings of the server.
+        layout: The tensors of the model's vector.
+        evaluate: Evaluates a model on the server's own test set.
+        dtypes: The types of the user's tensors that are not float32, by name.
+        engine: The name of the engine, for the log.
+        now: The time of the clock that drives the coordinator, by default time.monotonic().
+        wall: Returns unix seconds, by default time.time.
+
+    """
+    if settings.target is not None and evaluate is None and not settings.federated_evaluation:
+        raise BadInput(
+            f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
+            "the server a test set (evaluate), or set federated_evaluation"
+        )
+    now = time.monotonic() if now is None else now
+    identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine)
+    strategy = with_statistics(strategy, layout)
+    state_type = _state_type(strategy, settings, layout)
+    store = FederationStore(settings.folder, strategy, identity, wall or time.time)
+    try:
+        store.recover(state_type, now)
+    except BaseException:
+        store.log.close()
+        raise
+    return Coordinator(store, strategy, model, settings, layout, evaluate)
+
+
 class Coordinator:
-    """One federation; `now` is always of one clock that only goes forward (time.monotonic)."""
+    """Leads one federation; every `now` is a reading of one monotonic clock."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: FederationStore,
         strategy: Strategy[Any],
         model: Callable[[], Vector],
         settings: Settings,
         layout: Layout,
         evaluate: Callable[[Vector], Recall] | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._store = store
         self._strategy = strategy
         self._model = model
         self._settings = settings
         self._layout = layout
-        self._dispatches = Dispatches()
-        self._training: dict[str, Dispatch] = {}  # the order that a site is busy with
+        self._pending = PendingTasks()
+        self._training: dict[str, PendingTask] = {}  # the task that each site is busy with
         self._needs = strategy.needs
         self._membership = Membership(
-            ledger,
+            store,
             settings,
             self._needs.min_clients,
             self._release,
             needs_counts=self._needs.label_evidence != "inferred",
         )
-        self._evaluations = Evaluations(ledger, settings.federated_evaluation, evaluate)
+        self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate)
         self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
         self._disk_full_since: float | None = None
         self._stopping: str | None = None
-        self._finished = ledger.book.ended
+        self._finished = store.state.ended
 
     @property
     def needs(self) -> Needs:
-        """What the strategy asks of sites."""
+        """What the strategy needs from sites."""
         return self._needs
 
     @property
-    def tickets(self) -> list[str]:
-        """Under which an answer may still come."""
-        return self._dispatches.tickets
+    def message_ids(self) -> list[str]:
+        """The ids of messages that may still get a reply."""
+        return self._pending.message_ids
 
     @property
     def finished(self) -> str | None:
-        """Why it is over; None while it is not."""
+        """Why the federation is over; None while it is not."""
         return self._finished
 
     @property
     def accepted(self) -> int:
-        return self._ledger.book.accepted
+        """The number of accepted updates."""
+        return self._store.state.accepted
 
     @property
     def members(self) -> list[str]:
+        """The names of all members."""
         return self._membership.members
 
-    # What the engine tells
+    # What the engine reports
 
     def online(self, nodes: Collection[int], now: float) -> None:
+        """These nodes are online now."""
         self._membership.nodes.see(nodes, now)
 
-    def sent(self, order: Order, ticket: str) -> None:
-        self._dispatches.sent(order, ticket)
+    def sent(self, task: Task, message_id: str) -> None:
+        """The engine has sent the task; its reply will come under this id."""
+        self._pending.sent(task, message_id)
 
-    def not_sent(self, order: Order, reason: str, now: float) -> None:
-        self._dispatches.not_sent(order)
-        self._no_answer(order, Failure(f"could not be reached: {reason}", to_blame=False), now)
+    def not_sent(self, task: Task, reason: str, now: float) -> None:
+        """The engine could not send the task."""
+        self._pending.not_sent(task)
+        self._no_answer(task, Failure(f"could not be reached: {reason}", to_blame=False), now)
 
-    def answer(self, ticket: str, answer: Answer, now: float) -> None:
-        """Take an answer in. After an OSError nothing has changed: hand it in again."""
+    def receive(self, message_id: str, reply: Reply, now: float) -> None:
+        """Handle the reply to a message.
+
+        After an OSError (a full disk) nothing has changed, and the engine hands it in again.
+        """
         try:
-            self._answer(ticket, answer, now)
+            self._receive(message_id, reply, now)
         except OSError:
             self._disk_full_since = self._disk_full_since or now
             raise
         if self._disk_full_since is not None:
             waited = f"for {now - self._disk_full_since:.0f} s nothing could be written to the disk"
-            self._ledger.note(f"{waited}, and no update was accepted", now)
+            self._store.note(f"{waited}, and no update was accepted", now)
             self._disk_full_since = None
 
-    def _answer(self, ticket: str, answer: Answer, now: float) -> None:
-        dispatch = self._dispatches.find(ticket)
-        if dispatch is None:
-            named = getattr(answer, "site", None)
-            named = named if named in self._ledger.book.counts else None
-            self._ledger.note("an answer that nobody waits for; it is left aside", now, named)
+    def _receive(self, message_id: str, reply: Reply, now: float) -> None:
+        pending = self._pending.find(message_id)
+        if pending is None:
+            named = getattr(reply, "site", None)
+            named = named if named in self._store.state.counts else None
+            self._store.note("a reply that nobody waits for is ignored", now, named)
             return
-        order = dispatch.order
-        match order.kind, answer:
-            case "summary", Summary():
-                self._membership.introduce(order.node, answer, now)
+        task = pending.task
+        match task.kind, reply:
+            case "summary", LabelSummary():
+                self._membership.introduce(task.node, reply, now)
                 self._begin_if_enough(now)
-            case "train", Trained():
-                self._trained(dispatch, answer, now)
-            case "evaluate", Evaluated():
-                self._evaluated(order, answer, now)
+            case "train", TrainReply():
+                self._trained(pending, reply, now)
+            case "evaluate", EvaluateReply():
+                self._evaluated(task, reply, now)
             case _, Failure():
-                self._no_answer(order, answer, now)
+                self._no_answer(task, reply, now)
             case _:
-                wrong = Failure(f"asked to {order.kind}, it sent {type(answer).__name__}")
-                self._no_answer(order, wrong, now)
-        self._dispatches.close(ticket)
+                wrong = Failure(f"asked to {task.kind}, it sent {type(reply).__name__}")
+                self._no_answer(task, wrong, now)
+        self._pending.close(message_id)
 
-    # What the engine is to do
+    # What the engine sends
 
-    def orders(self, now: float) -> list[Order]:
-        """What to send now; each order is handed out once."""
+    def tasks(self, now: float) -> list[Task]:
+        """Return the tasks to send now, each of them once."""
         if self._finished:
             return []
-        asked = [self._order("summary", node, None, now) for node in self._strangers(now)]
-        if not self._ledger.begun:
+        asked = [self._make_task("summary", node, None, now) for node in self._strangers(now)]
+        if not self._store.begun:
             return asked
-        asked += [self._order("train", node, site, now) for site, node in self._idle(now)]
+        asked += [self._make_task("train", node, site, now) for site, node in self._idle(now)]
         return asked + self._to_evaluate(now)
 
     def _strangers(self, now: float) -> list[int]:
-        """Nodes of which nobody knows who they are."""
+        """Nodes that may be asked which site they are."""
         nodes = self._membership.nodes
         return [
             node
             for node in nodes.strangers()
-            if nodes.conduct[node].not_before <= now and not self._dispatches.busy(node, "summary")
+            if nodes.back_offs[node].not_before <= now
+            and not self._pending.is_busy(node, "summary")
         ]
 
     def _idle(self, now: float) -> list[tuple[str, int]]:
-        """Sites that are to be handed the model, and can be."""
+        """Sites that are due to train and can be reached, with their nodes."""
         if self._stopping:
             return []
-        owed = (site for site in self._ledger.book.owed if site not in self._training)
-        found = ((site, self._membership.ready(site, now)) for site in owed)
+        due = (site for site in self._store.state.awaiting_model if site not in self._training)
+        found = ((site, self._membership.ready(site, now)) for site in due)
         return [(site, node) for site, node in found if node is not None]
 
-    def _to_evaluate(self, now: float) -> list[Order]:
+    def _to_evaluate(self, now: float) -> list[Task]:
         current = self._evaluations.current
         if current is None:
             return []
@@ -186,101 +251,101 @@ class Coordinator:
         for site in current.to_ask:
             node = self._membership.nodes.of(site)
             if node is not None:
-                asked.append(self._order("evaluate", node, site, now))
+                asked.append(self._make_task("evaluate", node, site, now))
                 current.awaited.add(site)
         current.to_ask = []
         return asked
 
-    def _order(self, kind: Kind, node: int, site: str | None, now: float) -> Order:
-        number, deadline = self._dispatches.next_number(), self._settings.deadline
+    def _make_task(self, kind: TaskKind, node: int, site: str | None, now: float) -> Task:
+        number, deadline = self._pending.next_number(), self._settings.deadline
         if kind == "summary":
-            order = Order(number, kind, node, site, SUMMARY_DEADLINE)
+            task = Task(number, kind, node, site, SUMMARY_DEADLINE)
         else:
             current = self._evaluations.current if kind == "evaluate" else None
-            asked = self._ledger.state if current is None else current
-            order = Order(number, kind, node, site, deadline, asked.version, asked.model)
-        dispatch = Dispatch(order, now, self._ledger.book.event)
+            asked = self._store.strategy_state if current is None else current
+            task = Task(number, kind, node, site, deadline, asked.version, asked.model)
+        pending = PendingTask(task, now, self._store.state.event)
         if kind == "train" and site is not None:
-            self._training[site] = dispatch
-        return self._dispatches.make(dispatch)
+            self._training[site] = pending
+        return self._pending.add(pending)
 
     def _begin_if_enough(self, now: float) -> None:
-        nodes = None if self._ledger.begun else self._membership.enough_to_begin()
+        nodes = None if self._store.begun else self._membership.enough_to_begin()
         if nodes is not None:
-            counts = {site: self._membership.founders[site] for site in nodes}
+            counts = {site: self._membership.first_sites[site] for site in nodes}
             model, rare = self._model(), self._settings.rare_labels
             scale = scale_of(model, self._layout)
-            self._ledger.begin(model, counts, nodes, rare, now, scale)
+            self._store.begin(model, counts, nodes, rare, now, scale)
             LOGGER.info("training begins with %d sites", len(nodes))
             self._next_snapshot = now + self._settings.snapshot_every
-            self._membership.founders.clear()
+            self._membership.first_sites.clear()
 
     def _release(self, site: str) -> None:
-        """Nothing is expected of it any more; an answer that comes all the same may count."""
-        if (dispatch := self._training.pop(site, None)) is not None:
-            dispatch.overdue = True
+        """Stop waiting for the site; a reply that comes all the same may count."""
+        if (pending := self._training.pop(site, None)) is not None:
+            pending.overdue = True
         self._evaluations.forget(site)
 
-    # What a site sends back
+    # What sites reply
 
-    def _trained(self, dispatch: Dispatch, answer: Trained, now: float) -> None:
-        order, ledger = dispatch.order, self._ledger
-        site, start_time = order.site or "", ledger.time(dispatch.time)
-        if dispatch.replaced or site not in ledger.book.owed or self._stopping:
-            ledger.note("a late update; nobody waits for it any more", now, site)
+    def _trained(self, pending: PendingTask, reply: TrainReply, now: float) -> None:
+        task, store = pending.task, self._store
+        site, start_time = task.site or "", store.time(pending.time)
+        if pending.replaced or site not in store.state.awaiting_model or self._stopping:
+            store.note("a late update; nobody waits for it any more", now, site)
             return
-        behind, most = ledger.state.version - order.version, self._settings.max_staleness
-        if most is not None and behind > most:  # slow, but not to blame
+        behind, most = store.strategy_state.version - task.version, self._settings.max_staleness
+        if most is not None and behind > most:  # slow, but without blame
             reason = f"client {site!r} started {behind} versions ago; max_staleness is {most}"
-            ledger.reject(site, reason, start_time, now)
+            store.reject(site, reason, start_time, now)
             self._training.pop(site, None)
             return
         norm = None
         try:
-            update, norm = self._examine(order, answer)
+            update, norm = self._examine(task, reply)
             check_norm(
-                site, norm, ledger.book.heard.values(), ledger.book.scale, self._settings.norm_bound
+                site, norm, store.state.norms.values(), store.state.scale, self._settings.norm_bound
             )
-            flight = Flight(start_time, dispatch.event, ledger.time(now), norm)
-            refused = ledger.accept(update, flight)
+            flight = Flight(start_time, pending.event, store.time(now), norm)
+            refused = store.accept(update, flight)
         except RefusedUpdate as refusal:
             refused = str(refusal)
-            heard = norm if norm is not None and isfinite(norm) else None
-            ledger.reject(site, refused, start_time, now, heard)
-        self._dispatches.replace(dispatch)
+            usable = norm is not None and isfinite(norm)
+            store.reject(site, refused, start_time, now, norm if usable else None)
+        self._pending.replace_others(pending)
         self._training.pop(site, None)
         if refused is not None:
             self._membership.failed(site, refused, now)
             return
         self._membership.succeeded(site)
-        if answer.counts is not None:
-            self._declared(site, answer.counts, now)
+        if reply.counts is not None:
+            self._declared(site, reply.counts, now)
         self._after_arrival(now)
 
-    def _examine(self, order: Order, answer: Trained) -> tuple[Update, float]:
-        """The update, and how far it leads away from the model that was handed out."""
-        check_answers(order, answer)
-        site, vector = order.site or "", np.ascontiguousarray(answer.vector)
-        if answer.counts is not None:
-            self._refuse_floods(site, answer.counts)
+    def _examine(self, task: Task, reply: TrainReply) -> tuple[Update, float]:
+        """Check the reply; return the update, and its distance from the model handed out."""
+        check_reply(task, reply)
+        site, vector = task.site or "", np.ascontiguousarray(reply.vector)
+        if reply.counts is not None:
+            self._refuse_floods(site, reply.counts)
         statistics_size = self._layout.statistics_count
-        loss = self._loss(answer)
-        update = Update(site, order.version, vector, answer.examples, loss, statistics_size)
-        check_form(self._ledger.state, update, self._needs.loss)
-        start = order.model if self._needs.sends == "model" else None
+        loss = self._loss(reply)
+        update = Update(site, task.version, vector, reply.examples, loss, statistics_size)
+        check_form(self._store.strategy_state, update, self._needs.loss)
+        start = task.model if self._needs.sends == "model" else None
         norm = distance(update.vector, start, self._layout)
-        # A finite norm has looked at every parameter already.
+        # A finite norm proves that every parameter is finite.
         if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
-            check(self._ledger.state, update, self._needs.loss)
+            check(self._store.strategy_state, update, self._needs.loss)
         return update, norm
 
-    def _loss(self, answer: Trained) -> float | None:
-        """The loss; one that the strategy does not use is left out unless it is a number."""
-        used = self._needs.loss or (answer.loss is not None and isfinite(answer.loss))
-        return answer.loss if used else None
+    def _loss(self, reply: TrainReply) -> float | None:
+        """Return the loss; drop one that is not finite if the strategy does not use it."""
+        used = self._needs.loss or (reply.loss is not None and isfinite(reply.loss))
+        return reply.loss if used else None
 
     def _refuse_floods(self, site: str, counts: Mapping[str, int]) -> None:
-        """Refuse a reply whose label counts are beyond every limit; other mistakes are forgiven."""
+        """Refuse a reply whose label counts exceed a limit; `_declared` notes other mistakes."""
         try:
             check_labels(site, counts)
             self._membership.check_new_labels(site, counts)
@@ -288,36 +353,36 @@ class Coordinator:
             raise RefusedUpdate(str(refusal)) from None
 
     def _declared(self, site: str, counts: Mapping[str, int], now: float) -> None:
-        before = self._ledger.book.counts[site]
+        before = self._store.state.counts[site]
         try:
             counts = check_counts(site, counts, before)
             if counts != before:
-                self._ledger.declare(site, counts, now)
+                self._store.declare(site, counts, now)
         except BadInput as refusal:
-            self._ledger.note(f"new label counts are not accepted: {refusal}", now, site)
-        except OSError as problem:  # its update counts already; it will declare them again
-            self._ledger.note(f"new label counts cannot be kept: {problem.strerror}", now, site)
+            self._store.note(f"new label counts are not accepted: {refusal}", now, site)
+        except OSError as problem:  # the update counts already; the site will declare them again
+            self._store.note(f"new label counts cannot be written: {problem.strerror}", now, site)
 
-    def _evaluated(self, order: Order, answer: Evaluated, now: float) -> None:
-        site = order.site or ""
-        refused = self._evaluations.take_in(order, answer)
+    def _evaluated(self, task: Task, reply: EvaluateReply, now: float) -> None:
+        site = task.site or ""
+        refused = self._evaluations.add(task, reply)
         if refused is None:
             self._membership.succeeded(site, "evaluate")
         else:
             self._membership.failed(site, refused, now, "evaluate")
 
-    def _no_answer(self, order: Order, failure: Failure, now: float) -> None:
-        site, reason = order.site, failure.reason
+    def _no_answer(self, task: Task, failure: Failure, now: float) -> None:
+        site, reason = task.site, failure.reason
         if site is None:
-            self._membership.nodes.conduct[order.node].fail(self._settings.back_off, now)
-            self._ledger.note(f"node {order.node} did not tell who it is: {reason}", now)
-        elif order.kind == "evaluate":
+            self._membership.nodes.back_offs[task.node].fail(self._settings.back_off, now)
+            self._store.note(f"node {task.node} did not say which site it is: {reason}", now)
+        elif task.kind == "evaluate":
             if failure.malformed:
                 self._evaluations.forget(site)
                 self._membership.failed(site, reason, now, "evaluate")
             else:
-                self._evaluations.without(site, reason, now)
-        elif (current := self._training.get(site)) is not None and current.order is order:
+                self._evaluations.fail(site, reason, now)
+        elif (current := self._training.get(site)) is not None and current.task is task:
             del self._training[site]
             if failure.to_blame:
                 self._membership.failed(site, reason, now)
@@ -333,13 +398,13 @@ class Coordinator:
             self._begin_evaluation(now)
 
     def _stop_at_limits(self, now: float) -> None:
-        """No more training then; what the last model can do is still to be found out."""
+        """At a limit, stop training and begin the last evaluation."""
         if self._stopping:
             return
         arrivals, seconds = self._settings.arrivals, self._settings.seconds
         if arrivals is not None and self.accepted >= arrivals:
             self._stopping = f"{self.accepted} updates accepted"
-        elif seconds is not None and self._ledger.time(now) >= seconds:
+        elif seconds is not None and self._store.time(now) >= seconds:
             self._stopping = f"{seconds:.0f} s are over"
         else:
             return
@@ -363,48 +428,64 @@ class Coordinator:
     # Time
 
     def tick(self, now: float) -> None:
-        """Whatever the clock decides."""
+        """Do what is due: deadlines, absences, evaluations, limits, snapshots."""
         if self._finished:
             return
-        self._ledger.log.check()
-        for site, dispatch in list(self._training.items()):
-            if now > dispatch.due:
+        self._store.log.check()
+        for site, pending in list(self._training.items()):
+            if now > pending.due:
                 self._release(site)
-                self._membership.failed(site, f"no answer in {dispatch.order.deadline:.0f} s", now)
-        self._dispatches.age(now)
+                self._membership.failed(site, f"no reply in {pending.task.deadline:.0f} s", now)
+        self._pending.expire(now)
         self._membership.tick(now)
         self._end_evaluation(now)
-        if not self._ledger.begun and now >= self._next_reminder:
+        if not self._store.begun and now >= self._next_reminder:
             self._next_reminder = now + REMINDER
             LOGGER.info("waiting: %s", self._membership.waiting)
-        if self._ledger.begun:
+        if self._store.begun:
             self._stop_at_limits(now)
             if now >= self._next_snapshot:
                 self._snapshot(now)
 
     def _snapshot(self, now: float) -> None:
-        """A full disk costs a snapshot, no more: the journal has what it would have had."""
+        """Write a snapshot; on a full disk skip it, because the journal has everything."""
         self._next_snapshot = now + self._settings.snapshot_every
         try:
-            self._ledger.snapshot(now)
+            self._store.snapshot(now)
             self._snapshot_failed = False
         except OSError as problem:
             if not self._snapshot_failed:
-                self._ledger.note(f"no snapshot could be written ({problem.strerror})", now)
+                self._store.note(f"no snapshot could be written ({problem.strerror})", now)
             self._snapshot_failed = True
 
     def close(self, now: float) -> None:
-        """Leave everything on disk; a federation that is over also gets its model and its end."""
-        ledger = self._ledger
-        if ledger.begun:
-            if self._finished and ledger.book.ended is None:
-                path = ledger.folder / "model.safetensors"
-                write_model(ledger.state.model, self._layout, path, private=True)
-                ledger.end(self._finished, now)
+        """Write everything to disk; one that is over also gets its model file and end record."""
+        store = self._store
+        if store.begun:
+            if self._finished and store.state.ended is None:
+                path = store.folder / "model.safetensors"
+                write_model(store.strategy_state.model, self._layout, path, private=True)
+                store.end(self._finished, now)
             self._snapshot(now)
-            ledger.log.to_disk()
-        ledger.log.close()
+            store.log.to_disk()
+        store.log.close()
 
     def abandon(self) -> None:
-        """Let go of the folder as it is, which is all that a restart needs."""
-        self._ledger.log.close()
+        """Close the folder as it is, which is all that a restart needs."""
+        self._store.log.close()
+
+
+def _state_type(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
+    """Start the strategy with as many sites as it will begin with, before any site is asked."""
+    sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
+    try:
+        model = np.zeros(layout.size, np.float32)
+        state, _ = strategy.start(Setup(model, LabelTable.from_counts(sites), layout))
+    except BadInput as refusal:
+        raise BadInput(f"with min_clients = {settings.min_clients}: {refusal}") from None
+    if not can_be_saved(state):
+        raise BadInput(
+            f"the state of {type(strategy).__name__} is not made of dataclasses, arrays and plain "
+            "values, so a server could not restore it"
+        )
+    return type(state)

@@ -1,37 +1,125 @@
-"""What the global model can do: on the server's own test set, on those of the sites, or both.
+"""Evaluation of the global model on the server's test set, on those of the sites, or on both.
 
-What a site says about its own test set cannot be checked, so one site's word is bounded. A site may
-have tested at most MOST_TESTS times as many samples as it has declared for training. It counts for
-at most MOST_TIMES the median site, and for at most as much as all other sites together. A target is
-reached only if it would be reached without any single site, or on the server's own test set.
+A server cannot check what a site reports about its own test set, so it bounds what one site counts
+for. A site may test at most MOST_TESTS times as many samples as it declared for training. It counts
+for at most MOST_TIMES the median site, and for at most as much as all other sites together. A
+target is reached only if it would be reached without any single site, or on the server's own test
+set.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.labels import whole_counts
 from fedraw.core.types import InferredLabels, Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.admission import MOST_LABELS, check_labels
-from fedraw.server.ledger import Ledger
-from fedraw.server.membership import NOT_TOLD
-from fedraw.server.orders import Evaluated, Order
-from fedraw.server.recall import Recall
+from fedraw.server.membership import UNDECLARED
+from fedraw.server.store import FederationStore
+from fedraw.server.tasks import EvaluateReply, Task
 from fedraw.storage.snapshot import nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """How many test samples of each label were recognised, out of how many.
+
+    >>> recall = Recall.of(["cat", "cat", "owl"], ["cat", "owl", "owl"])
+    >>> recall.metrics(rare=["owl"])
+    {'GlobalAcc': 66.66666666666667, 'AvgRare': 100.0}
+    """
+
+    right: Mapping[str, float]  # integers unless they are scaled
+    total: Mapping[str, float]
+
+    @classmethod
+    def of(cls, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> Recall:
+        """Count from the true and the predicted label of each sample."""
+        truth, guess = np.asarray(labels), np.asarray(predicted)
+        if truth.shape != guess.shape or truth.ndim != 1:
+            raise BadInput(
+                f"labels of shape {truth.shape} and predictions of shape {guess.shape} do not "
+                "belong together; give one of each for every test sample"
+            )
+        return cls(Counter(map(str, truth[truth == guess])), Counter(map(str, truth)))
+
+    @classmethod
+    def sum(cls, parts: Iterable[Recall]) -> Recall:
+        """Add several results."""
+        right: defaultdict[str, float] = defaultdict(int)
+        total: defaultdict[str, float] = defaultdict(int)
+        for part in parts:
+            for label, n in part.right.items():
+                right[label] += n
+            for label, n in part.total.items():
+                total[label] += n
+        return cls(right, total)
+
+    def scaled(self, factor: float) -> Recall:
+        """Return the same recall on fewer or more samples."""
+        right = {label: factor * n for label, n in self.right.items()}
+        return Recall(right, {label: factor * n for label, n in self.total.items()})
+
+    def without(self, part: Recall) -> Recall:
+        """Subtract one part of a sum."""
+        right = {label: n - part.right.get(label, 0) for label, n in self.right.items()}
+        total = {label: n - part.total.get(label, 0) for label, n in self.total.items()}
+        return Recall(right, total)
+
+    def check(self, source: str) -> Recall:
+        """Refuse impossible counts; return the result without untested labels."""
+        right = whole_counts(list(self.right.values()), lambda i: f"{source}: recognised")
+        total = whole_counts(list(self.total.values()), lambda i: f"{source}: tested")
+        tested = {str(k): n for k, n in zip(self.total, total.tolist(), strict=True) if n}
+        known = {str(k): n for k, n in zip(self.right, right.tolist(), strict=True) if n}
+        for label, count in known.items():
+            if count > tested.get(label, 0):
+                raise BadInput(
+                    f"{source}: {count} samples of label {label!r} recognised, of "
+                    f"{tested.get(label, 0)} tested"
+                )
+        return Recall(known, tested)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of all samples recognised, in percent; None if nothing was tested."""
+        tested = sum(self.total.values())
+        return 100 * sum(self.right.values()) / tested if tested else None
+
+    def by_label(self) -> dict[str, float]:
+        """The recall of each tested label, in percent."""
+        return {label: 100 * self.right.get(label, 0) / n for label, n in self.total.items() if n}
+
+    def metrics(self, rare: Collection[str]) -> dict[str, Any]:
+        """GlobalAcc, and AvgRare over the rare labels that were tested."""
+        recall = self.by_label()
+        known = [recall[label] for label in rare if label in recall]
+        return {
+            "GlobalAcc": self.accuracy,
+            "AvgRare": sum(known) / len(known) if known else None,
+        }
+
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# A site's tests: at most so many times what it has declared for training, and what they count for.
+# The most test samples of a site relative to its declared training samples, and its largest weight
+# relative to the median site.
 MOST_TESTS, MOST_TIMES = 100, 10
 
 
 def weigh(parts: Sequence[Recall]) -> list[Recall]:
-    """The sites' results, scaled down where one site would count for too much.
+    """Scale down the results of sites that would count for too much.
 
     >>> [part.total for part in weigh([Recall({}, {"cat": n}) for n in (10, 20, 90)])]
     [{'cat': 10}, {'cat': 20}, {'cat': 30.0}]
@@ -48,14 +136,14 @@ def weigh(parts: Sequence[Recall]) -> list[Recall]:
 
 @dataclass
 class Evaluation:
-    """Of one version of the model; complete when nobody is awaited any more."""
+    """The evaluation of one version of the model."""
 
     event: int
     version: int
     model: Vector
     due: float
     federated: bool
-    server_models: float = 0.0  # what the strategy's state takes, in copies of the model
+    server_models: float = 0.0  # memory of the strategy's state, in copies of the model
     inferred: InferredLabels | None = None
     central: Recall | None = None
     to_ask: list[str] = field(default_factory=list)
@@ -64,15 +152,16 @@ class Evaluation:
 
     @property
     def complete(self) -> bool:
+        """Whether no reply is awaited any more."""
         return not self.to_ask and not self.awaited
 
     @property
     def overall(self) -> Recall:
-        """On the server's own test set; without one, on those of the sites."""
+        """The result on the server's test set; without one, on those of the sites."""
         return self.central or Recall.sum(weigh(list(self.local.values())))
 
     def rests_on(self, metric: str, target: float, rare_labels: Collection[str]) -> str | None:
-        """The site without which the target is not reached; None if no single site decides."""
+        """Return a site without which the target is not reached, or None."""
         if self.central is not None:
             return None
         overall = self.overall
@@ -86,7 +175,7 @@ class Evaluation:
     def record(
         self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
     ) -> EvaluationRecord | None:
-        """None if nobody had anything to test on."""
+        """Return the log record, or None if nobody tested anything."""
         overall = self.overall
         if not overall.total:
             return None
@@ -109,23 +198,24 @@ class Evaluation:
 
 
 class Evaluations:
-    """One at a time: sites that are still busy with an earlier model are not asked for another."""
+    """Runs one evaluation at a time, so that no site is asked twice at once."""
 
     def __init__(
-        self, ledger: Ledger, federated: bool, evaluate: Callable[[Vector], Recall] | None
+        self, store: FederationStore, federated: bool, evaluate: Callable[[Vector], Recall] | None
     ) -> None:
         self.current: Evaluation | None = None
-        self._ledger = ledger
+        self._store = store
         self._federated = federated
         self._evaluate = evaluate
-        self._told: set[str] = set()  # on whose word alone a target would have been reached
+        self._logged: set[str] = set()  # sites that alone would have reached the target
 
     def begin(self, sites: list[str], due: float, now: float) -> None:
+        """Begin an evaluation unless one is running; `sites` are asked to take part."""
         if self.current is not None:
             return
-        state, event = self._ledger.state, self._ledger.book.event
+        state, event = self._store.strategy_state, self._store.state.event
         memory = round(nbytes(state) / state.model.nbytes, 2)
-        scorer = self._ledger.scorer
+        scorer = self._store.scorer
         inferred = None if scorer is None else scorer.inferred_labels()
         self.current = Evaluation(
             event, state.version, state.model, due, self._federated, memory, inferred
@@ -134,79 +224,80 @@ class Evaluations:
         self.current.to_ask = list(sites) if self._federated else []
 
     def _central(self, model: Vector, now: float) -> Recall | None:
-        """On the server's own test set; its failure must not end a federation of weeks."""
+        """Evaluate on the server's test set; a failure is logged and ends nothing."""
         if self._evaluate is None:
             return None
         try:
             return self._evaluate(model).check("the server's evaluation")
         except Exception as problem:
             LOGGER.exception("the server's evaluation failed")
-            self._ledger.note(f"the server's evaluation failed: {problem!r}", now)
+            self._store.note(f"the server's evaluation failed: {problem!r}", now)
             return None
 
-    def take_in(self, order: Order, answer: Evaluated) -> str | None:
-        """Count a site's result, or return the reason why it does not count."""
-        site, current = order.site or "", self.current
+    def add(self, task: Task, reply: EvaluateReply) -> str | None:
+        """Add a site's result, or return the reason why it does not count."""
+        site, current = task.site or "", self.current
         self.forget(site)
         try:
-            recall = self._check(site, order, answer)
+            recall = self._check(site, task, reply)
         except BadInput as refusal:
             return f"no evaluation: {refusal}"
-        if current is not None and order.version == current.version:
+        if current is not None and task.version == current.version:
             current.local[site] = recall
         return None
 
-    def _check(self, site: str, order: Order, answer: Evaluated) -> Recall:
-        if (answer.site, answer.order) != (site, order.number):
-            raise BadInput(f"client {site!r} answered in the name of {answer.site!r:.80}")
-        for counts in (answer.total, answer.right):
+    def _check(self, site: str, task: Task, reply: EvaluateReply) -> Recall:
+        if (reply.site, reply.task) != (site, task.number):
+            raise BadInput(f"client {site!r} answered in the name of {reply.site!r:.80}")
+        for counts in (reply.total, reply.right):
             check_labels(site, counts)
-        recall = Recall(answer.right, answer.total).check(f"client {site!r}")
-        declared = self._ledger.book.counts.get(site, {})
+        recall = Recall(reply.right, reply.total).check(f"client {site!r}")
+        declared = self._store.state.counts.get(site, {})
         tested, samples = sum(recall.total.values()), sum(declared.values())
-        if tested > MOST_TESTS * samples and declared != {NOT_TOLD: 1}:
+        if tested > MOST_TESTS * samples and declared != {UNDECLARED: 1}:
             raise BadInput(
                 f"client {site!r} tested on {tested:.0f} samples and declared {samples} for "
                 f"training; at most {MOST_TESTS} times as many count"
             )
         return recall
 
-    def without(self, site: str, reason: str, now: float) -> None:
-        self._ledger.note(f"no evaluation: {reason}", now, site)
+    def fail(self, site: str, reason: str, now: float) -> None:
+        """Continue without a site that could not evaluate."""
+        self._store.note(f"no evaluation: {reason}", now, site)
         self.forget(site)
 
     def forget(self, site: str) -> None:
-        """Nothing more is expected of the site."""
+        """Stop waiting for the site."""
         if self.current is not None:
             self.current.awaited.discard(site)
             self.current.to_ask = [other for other in self.current.to_ask if other != site]
 
     def finish(self, now: float, metric: str, target: float | None) -> tuple[bool, float | None]:
-        """Whether an evaluation has ended, and the value of `metric` if it reached the target."""
-        current, book = self.current, self._ledger.book
+        """Return whether an evaluation has ended, and `metric` if it reached the target."""
+        current, state = self.current, self._store.state
         if current is None or not (current.complete or now >= current.due):
             return False, None
         self.current = None
-        time = self._ledger.time(now)
-        record = current.record(time, book.rare_labels, book.counts)
+        time = self._store.time(now)
+        record = current.record(time, state.rare_labels, state.counts)
         if record is None:
             return True, None
-        self._ledger.log.note(record)
+        self._store.log.note(record)
         reached = record.metrics[metric]
         if target is None or reached is None or reached < target:
             return True, None
-        site = current.rests_on(metric, target, book.rare_labels)
+        site = current.rests_on(metric, target, state.rare_labels)
         if site is None:
             return True, reached
-        if site not in self._told:
-            self._told.add(site)
+        if site not in self._logged:
+            self._logged.add(site)
             alone = f"{metric} reached {reached:.1f}, but only by the word of {site!r}"
-            self._ledger.note(f"{alone}; the target has to be reached without any one site", now)
+            self._store.note(f"{alone}; the target has to be reached without any one site", now)
         return True, None
 
 
 def _bounded(recall: Mapping[str, float], rare: Collection[str]) -> dict[str, float]:
-    """The recall of at most MOST_LABELS labels, rare ones first if there are more."""
+    """Return the recall of at most MOST_LABELS labels, rare ones first."""
     if len(recall) <= MOST_LABELS:
         return dict(recall)
     first = sorted(recall, key=lambda label: label not in rare)

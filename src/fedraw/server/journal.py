@@ -1,4 +1,4 @@
-"""Every accepted update as a file of its own, there before it is acted on."""
+"""The journal: every accepted update is a file, written before the update takes effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, ma
 
 @dataclass(frozen=True)
 class Flight:
-    """When a site was handed its model, and how far its update has led it away."""
+    """The journey of an update: when its site got the model, when it came back, and its norm."""
 
     start_time: float
     start_event: int
@@ -29,11 +29,10 @@ class Flight:
 
 
 class Journal:
-    """`updates/<event>.safetensors`: the vector, and beside it everything else of an update.
+    """The files `updates/<event>.safetensors`, each an update's vector and metadata.
 
-    A checksum covers all of it.
-
-    The vectors written are also what a snapshot refers to, instead of storing them again.
+    A checksum covers the whole file. Snapshots refer to these files instead of storing the vectors
+    again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +43,7 @@ class Journal:
         self._vectors: dict[int, ref[Vector]] = {}
 
     def write(self, event: int, update: Update, flight: Flight) -> None:
-        """On disk for certain when this returns; after an OSError there is nothing."""
+        """Write the update; it is on the disk when this returns. An OSError leaves no file."""
         path = self._path(event)
         data = update.vector.data.cast("B")
         atomic_write(path, _header(event, update, flight, data), data, private=True)
@@ -52,7 +51,7 @@ class Journal:
         self._vectors[event] = ref(update.vector)
 
     def read(self, event: int) -> tuple[Update, Flight]:
-        """An update as it was written, checked."""
+        """Return an update as it was written; BadInput if its file is damaged or missing."""
         path = self._path(event)
         try:
             update, flight = _parse(event, path.read_bytes())
@@ -65,46 +64,51 @@ class Journal:
         return update, flight
 
     def events(self) -> list[int]:
+        """The events of all stored updates, in ascending order."""
         names = (path.stem for path in self._folder.glob("*.safetensors"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def vectors(self) -> dict[int, int]:
-        """The event of each vector that is still in use, by the array's identity."""
+        """The event of each vector that is still in memory, by the array's id."""
         live = ((event, vector()) for event, vector in self._vectors.items())
         return {id(vector): event for event, vector in live if vector is not None}
 
-    def drop(self, event: int) -> None:
+    def remove(self, event: int) -> None:
+        """Remove an update."""
         self._path(event).unlink(missing_ok=True)
         self._vectors.pop(event, None)
 
-    def keep(self, used: Collection[int], until: int) -> None:
-        """Drop the updates up to an event that nothing refers to any more."""
+    def remove_unused(self, used: Collection[int], until: int) -> None:
+        """Remove the updates up to an event that are not among `used`."""
         for event in self.events():
             if event <= until and event not in used:
-                self.drop(event)
+                self.remove(event)
 
     def _path(self, event: int) -> Path:
         return self._folder / f"{event:010d}.safetensors"
 
 
 def _parse(event: int, content: bytes) -> tuple[Update, Flight]:
-    """The inverse of `_header` and the vector behind it; any error for any byte that is wrong."""
+    """Parse a header and the vector behind it; raise some error for any wrong byte."""
     (length,) = struct.unpack_from("<Q", content)
     start = 8 + length
     facts = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
     vector: Vector = np.frombuffer(content, np.float32, offset=start)  # read-only, like its bytes
     flight = Flight(**facts.pop("flight"))
     if facts.pop("event") != event:
-        raise ValueError("another update's file")
+        raise ValueError("the file belongs to another update")
     update = Update(vector=vector, **facts)
-    # Written again, the header must be the same to the byte; its checksum covers the rest.
+    # Writing the header again must give the same bytes; its checksum covers the rest.
     if _header(event, update, flight, vector.data.cast("B")) != content[:start]:
-        raise ValueError("not what was written")
+        raise ValueError("the file was changed")
     return update, flight
 
 
 def _header(event: int, update: Update, flight: Flight, data: memoryview) -> bytes:
-    """That of a safetensors file with one tensor; its own writer would copy the vector twice."""
+    """The header of a safetensors file with one tensor.
+
+    The writer of safetensors itself would copy the vector twice.
+    """
     facts = {
         "event": event,
         "client": update.client,
@@ -114,9 +118,9 @@ def _header(event: int, update: Update, flight: Flight, data: memoryview) -> byt
         "statistics_size": update.statistics_size,
         "flight": vars(flight),
     }
-    told = json.dumps(facts)
-    checksum = zlib.crc32(data, zlib.crc32(told.encode()))
-    metadata = {"update": told, "crc32": f"{checksum:08x}"}
+    text = json.dumps(facts)
+    checksum = zlib.crc32(data, zlib.crc32(text.encode()))
+    metadata = {"update": text, "crc32": f"{checksum:08x}"}
     tensor = {"dtype": "F32", "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}
     header = json.dumps({"__metadata__": metadata, "vector": tensor}).encode()
     header += b" " * (-len(header) % 8)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 
+from fedraw.core.text import one_line
+from fedraw.core.update import Update
 from fedraw.errors import BadInput, FolderChanged
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
-from fedraw.eventlog.records import Record
+from fedraw.eventlog.records import ArrivalRecord, Record, RejectedRecord, ScoresRecord
+from fedraw.server.journal import Flight
 from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
 from fedraw.storage.lock import FolderLock
+from fedraw.strategies.protocol import State
 
-# What to do about a log that is no longer where, or what, it was.
+# The remedy for a log that was moved or changed.
 PUT_BACK = (
     "the log is the federation's record, not a text to rotate: put the whole file back (for "
     "example from events.jsonl.1), exempt it from log rotation, and start the server again"
@@ -21,11 +26,10 @@ RESTORE = "restore the folder from a backup, or set another folder to start anew
 
 
 class ServerLog:
-    """Appends to `events.jsonl`; what cannot be written now is kept and written later.
+    """Appends to `events.jsonl`; records that the disk does not take now are written later.
 
-    Only one process at a time has the folder, and nobody else may change the log meanwhile. Before
-    anything is written, the file must still be the one that was opened, and as long as this process
-    has left it.
+    The log locks its folder, and nobody else may change the file meanwhile. Before anything is
+    written, the file must still be the one that was opened, with the length that this process left.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +97,7 @@ class ServerLog:
             raise
 
     def flush(self) -> None:
-        """Write what could not be written before, in its order."""
+        """Write the records that are still waiting, oldest first."""
         self.check()
         while self._waiting:
             self._waiting = self._waiting[self._append(self._waiting) :]
@@ -107,8 +111,8 @@ class ServerLog:
     def verify(self, since: Position | None = None) -> Iterator[Record]:
         """The records since a position, all verified; the next record continues them.
 
-        A process that was killed may have left a part of a line. It does not count, because nobody
-        was told that it had been written; `cut_torn_line` removes it.
+        A process that was killed may have left a part of a line. It does not count, because nothing
+        relied on it; `cut_torn_line` removes it.
         """
         for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
             pass
@@ -120,6 +124,10 @@ class ServerLog:
                     self._refuse_other_end(line)
                     return
                 yield self._chain.decode(line, self.path)
+
+    def check_format(self) -> None:
+        """Refuse a log of another format, or one whose first line is damaged."""
+        next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
 
     def cut_torn_line(self) -> None:
         """Cut the log after the last record that was verified."""
@@ -154,3 +162,84 @@ class ServerLog:
         written = self._file.write(data) or 0
         self._length += written
         return written
+
+
+# In a federation of more sites, a change of members logs the score of the changed site only.
+# Otherwise the log would grow with the square of the number of sites.
+MOST_SCORES = 50
+# The most characters of a reason in the log; a site may have chosen most of them.
+LONGEST_REASON = 500
+
+
+def arrival_record(
+    event: int, update: Update, flight: Flight, before: int, state: State
+) -> ArrivalRecord:
+    """The record of an accepted update; `before` is the version that it met."""
+    contents, aggregated = state.contents, state.version > before
+    return ArrivalRecord(
+        event=event,
+        time=flight.time,
+        client=update.client,
+        start_time=flight.start_time,
+        start_version=update.start_version,
+        version=state.version,
+        staleness_events=event - flight.start_event,
+        staleness_versions=before - update.start_version,
+        aggregated=aggregated,
+        buffer=list(contents.clients),
+        # JSON has no number for a weight of a user's own strategy that is not finite.
+        weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
+        norm=flight.norm,
+    )
+
+
+def rejected_record(
+    event: int,
+    time: float,
+    site: str,
+    start_time: float,
+    reason: str,
+    norm: float | None = None,
+) -> RejectedRecord:
+    """The record of a refused update."""
+    return RejectedRecord(
+        event=event,
+        time=time,
+        client=site,
+        start_time=start_time,
+        reason=short(reason),
+        norm=norm,
+    )
+
+
+def scores_record(
+    event: int, time: float, cause: str, before: Mapping[str, float], after: Mapping[str, float]
+) -> ScoresRecord:
+    """The record of the scores that a change of members has changed."""
+    changed = [site for site in {**before, **after} if before.get(site) != after.get(site)]
+    return ScoresRecord(
+        event=event,
+        time=time,
+        cause=cause,
+        before={site: before.get(site) for site in changed},
+        after={site: after.get(site) for site in changed},
+    )
+
+
+def short(text: str) -> str:
+    """One printable line of at most LONGEST_REASON characters, or a little more once escaped."""
+    kept = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
+    return one_line(kept)
+
+
+def scored_sites(state: State, site: str) -> list[str]:
+    """The sites whose scores a change of `site` logs: all members, or only `site` among many."""
+    federation = state.federation
+    members = [str(member) for member in federation] if len(federation) <= MOST_SCORES else []
+    return list(dict.fromkeys([*members, site]))
+
+
+def scores_of(state: State, sites: Sequence[str]) -> dict[str, float]:
+    """The rarity scores of those sites that are members."""
+    federation = state.federation
+    return {site: federation.score(site) for site in sites if site in federation}

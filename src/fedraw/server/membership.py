@@ -1,66 +1,155 @@
-"""Who takes part: nodes tell which site they are, sites come and go, some are shut out."""
+"""Nodes and the sites behind them: who takes part, who must wait, who is shut out."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from fedraw.core.text import one_line
 from fedraw.errors import BadInput
 from fedraw.server.admission import MOST_IN_ALL, check_counts, check_name, check_new_labels
-from fedraw.server.ledger import Ledger
-from fedraw.server.orders import Kind, Summary
 from fedraw.server.settings import Settings
-from fedraw.server.sites import Conduct, Nodes
+from fedraw.server.store import FederationStore
+from fedraw.server.tasks import LabelSummary, TaskKind
+
+# The longest pause in seconds, however often a site fails.
+LONGEST_PAUSE = 3600.0
+
+
+@dataclass
+class BackOff:
+    """How often a node or site failed in a row, and when to ask it again."""
+
+    failures: int = 0
+    not_before: float = 0.0
+
+    def fail(self, pause: float, now: float) -> None:
+        """Count a failure; each further one doubles the pause."""
+        self.failures += 1
+        self.not_before = now + min(pause * 2 ** (self.failures - 1), LONGEST_PAUSE)
+
+    def wait(self, seconds: float, now: float) -> None:
+        """Pause without counting a failure."""
+        self.not_before = now + seconds
+
+    def succeed(self) -> None:
+        """Forget earlier failures."""
+        self.failures, self.not_before = 0, 0.0
+
+
+class Nodes:
+    """The nodes that the engine lists, and the site behind each."""
+
+    def __init__(self) -> None:
+        self.online: frozenset[int] = frozenset()
+        self.back_offs: dict[int, BackOff] = {}
+        self._site_at: dict[int, str] = {}
+        self._node_of: dict[str, int] = {}
+        self._listed: dict[int, float] = {}  # when a node was last listed
+        self._seen: dict[str, float] = {}  # when a site was last online
+
+    def see(self, online: Collection[int], now: float) -> None:
+        """Note which nodes are online now."""
+        self.online = frozenset(online)
+        for node in self.online:
+            self._listed[node] = now
+            self.back_offs.setdefault(node, BackOff())
+            if node in self._site_at:
+                self._seen[self._site_at[node]] = now
+
+    def strangers(self) -> list[int]:
+        """Nodes that are online and have not said which site they are."""
+        return sorted(node for node in self.online if node not in self._site_at)
+
+    def of(self, site: str) -> int | None:
+        """Return the site's node if it is online."""
+        node = self._node_of.get(site)
+        return node if node in self.online else None
+
+    def away(self, site: str, now: float) -> float:
+        """Seconds since the site was last online; an unknown site counts from the first call."""
+        return now - self._seen.setdefault(site, now)
+
+    def bind(self, node: int, site: str, now: float) -> None:
+        """Bind the site to this node and to no other."""
+        self.unbind(site)
+        self._site_at[node], self._node_of[site] = site, node
+        self._seen[site] = now
+        self.back_offs[node].succeed()
+
+    def unbind(self, site: str) -> None:
+        """Forget the site's node, which will be asked for its site again."""
+        self._seen.pop(site, None)
+        node = self._node_of.pop(site, None)
+        if node is not None:
+            del self._site_at[node]
+
+    def forget(self, unlisted_since: float) -> None:
+        """Forget nodes that have been gone for long.
+
+        Without authentication, a restarted node has a new id every time.
+        """
+        for node in [n for n, last in self._listed.items() if last < unlisted_since]:
+            if node not in self._site_at:
+                del self._listed[node], self.back_offs[node]
+
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# The one label of a site that does not say which it has.
-NOT_TOLD = "not told"
-# The log names at most this many of the sites that are here before training begins.
+# The only label of a site that does not declare its labels.
+UNDECLARED = "not told"
+# While sites are awaited, the console names at most this many of those that are there.
 MOST_NAMED = 20
-# How soon a name that another node still has is asked for again.
+# Seconds until a node is asked again whose name another node still has.
 NAME_IN_USE = 10.0
 
 
 class Membership:
-    """Sites by name, behind nodes that may change; `released` hears of every site that is set free.
+    """The sites of a federation by name, behind nodes that may change.
 
-    A site is free when nothing that it was asked counts any more: it has left, or is back after a
-    restart.
+    Args:
+        store: Where changes of members are kept.
+        settings: The settings of the server.
+        slots: The number of buffer slots that need a site each.
+        released: Called with each site whose pending tasks no longer count, because it has left or
+            is back after a restart.
+        needs_counts: Whether sites must declare their labels.
+
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: FederationStore,
         settings: Settings,
         slots: int,
         released: Callable[[str], None],
         needs_counts: bool = True,
     ) -> None:
         self.nodes = Nodes()
-        self.founders: dict[str, dict[str, int]] = {}
-        self._ledger = ledger
+        self.first_sites: dict[str, dict[str, int]] = {}
+        self._store = store
         self._settings = settings
-        self._slots = slots  # that need a site each
+        self._slots = slots
         self._released = released
-        self._untold = {} if needs_counts else {NOT_TOLD: 1}
-        # By site and kind of order: a site that trains well may still evaluate badly.
-        self._conduct: defaultdict[tuple[str, Kind], Conduct] = defaultdict(Conduct)
+        self._undeclared = {} if needs_counts else {UNDECLARED: 1}
+        # By site and kind of task, because a site that trains well may still evaluate badly.
+        self._back_offs: defaultdict[tuple[str, TaskKind], BackOff] = defaultdict(BackOff)
         self._refused: dict[int, str] = {}  # why a node may not join
 
     @property
     def members(self) -> list[str]:
-        return list(self._ledger.book.counts)
+        """The names of all members."""
+        return list(self._store.state.counts)
 
-    def ready(self, site: str, now: float, kind: Kind = "train") -> int | None:
-        """The site's node, if it is within reach and may be asked now."""
-        return self.nodes.of(site) if self._conduct[site, kind].not_before <= now else None
+    def ready(self, site: str, now: float, kind: TaskKind = "train") -> int | None:
+        """Return the site's node if it is online and may be asked now."""
+        return self.nodes.of(site) if self._back_offs[site, kind].not_before <= now else None
 
-    def introduce(self, node: int, summary: Summary, now: float) -> None:
-        """A node has told which site it is."""
-        site, ledger, conduct = summary.site, self._ledger, self.nodes.conduct[node]
+    def introduce(self, node: int, summary: LabelSummary, now: float) -> None:
+        """Handle a node's label summary: let its site join, wait, or refuse it."""
+        site, store, back_off = summary.site, self._store, self.nodes.back_offs[node]
         try:
             check_name(site)
         except BadInput as refusal:
@@ -68,8 +157,8 @@ class Membership:
             return
         try:
             self._admit(node, site)
-            known = ledger.book.counts.get(site) or self.founders.get(site)
-            counts = check_counts(site, summary.counts or self._untold, known)
+            known = store.state.counts.get(site) or self.first_sites.get(site)
+            counts = check_counts(site, summary.counts or self._undeclared, known)
             self.check_new_labels(site, counts)
         except BadInput as refusal:
             self._refuse(node, site, str(refusal), now)
@@ -77,26 +166,26 @@ class Membership:
         self._refused.pop(node, None)
         holder = self.nodes.of(site)
         if holder is not None and holder != node:
-            conduct.wait(NAME_IN_USE, now)
+            back_off.wait(NAME_IN_USE, now)
             online = f"which is online as node {holder}"
-            ledger.note(f"node {node} says it is {site!r}, {online}; not let in", now, site)
-        elif (left := ledger.quarantine_left(site, now)) > 0:
-            conduct.wait(left, now)
-        elif ledger.begun:
+            store.note(f"node {node} says it is {site!r}, {online}; not let in", now, site)
+        elif (left := store.quarantine_left(site, now)) > 0:
+            back_off.wait(left, now)
+        elif store.begun:
             self._welcome(node, site, counts, now)
         else:
-            self.founders[site] = counts
+            self.first_sites[site] = counts
             self.nodes.bind(node, site, now)
             LOGGER.info("%s", self.waiting)
 
     def _refuse(self, node: int, site: str | None, reason: str, now: float) -> None:
-        self.nodes.conduct[node].fail(self._settings.back_off, now)
-        if self._refused.get(node) != reason:  # once, however often it tries
+        self.nodes.back_offs[node].fail(self._settings.back_off, now)
+        if self._refused.get(node) != reason:  # log a refusal once, however often it tries
             self._refused[node] = reason
-            self._ledger.note(f"node {node} may not join: {reason}", now, site)
+            self._store.note(f"node {node} may not join: {reason}", now, site)
 
     def _admit(self, node: int, site: str) -> None:
-        allowed, nodes = self._settings.sites, self._ledger.book.nodes
+        allowed, nodes = self._settings.sites, self._store.state.nodes
         if allowed and site not in allowed:
             raise BadInput(f"{site!r} is not among the sites that may take part; add it to `sites`")
         if not self._settings.pinned:
@@ -113,90 +202,94 @@ class Membership:
 
     def check_new_labels(self, site: str, labels: Collection[str]) -> None:
         """Refuse more labels that no site had before than one site, or all of them, may add."""
-        ledger = self._ledger
-        if ledger.begun:
-            federation, so_far = ledger.state.federation, ledger.book.introduced.get(site, 0)
+        store = self._store
+        if store.begun:
+            federation, so_far = (
+                store.strategy_state.federation,
+                store.state.labels_added.get(site, 0),
+            )
             new = len(federation.new_labels(labels))
             check_new_labels(site, new, so_far, len(federation.labels))
         else:
-            others = [own for name, own in self.founders.items() if name != site]
-            if sum(map(len, others)) + len(labels) > MOST_IN_ALL:  # rarely: it costs all labels
+            others = [own for name, own in self.first_sites.items() if name != site]
+            if sum(map(len, others)) + len(labels) > MOST_IN_ALL:  # rare, because it is slow
                 known = set().union(*others)
                 check_new_labels(site, len(set(labels) - known), 0, len(known))
 
     def _welcome(self, node: int, site: str, counts: dict[str, int], now: float) -> None:
-        ledger = self._ledger
-        before = ledger.book.counts.get(site)
+        store = self._store
+        before = store.state.counts.get(site)
         if before is None:
-            ledger.join(site, counts, node, now)
-        else:  # restarted before anyone noticed, or the server was
+            store.join(site, counts, node, now)
+        else:  # the site or the server was restarted
             if before != counts:
-                ledger.declare(site, counts, now)
+                store.declare(site, counts, now)
             self._released(site)
-            ledger.note(f"back as node {node}; asked again for what it was training", now, site)
+            store.note(f"back as node {node}; asked again for what it was training", now, site)
         self.nodes.bind(node, site, now)
-        self._conduct[site, "train"].succeed()
+        self._back_offs[site, "train"].succeed()
 
     @property
     def waiting(self) -> str:
-        """For whom, before training begins."""
-        here = [site for site in self.founders if self.nodes.of(site) is not None]
+        """How many sites are there, as a sentence for the operator."""
+        here = [site for site in self.first_sites if self.nodes.of(site) is not None]
         shown = [one_line(site) for site in here[:MOST_NAMED]]
         shown += [f"and {len(here) - MOST_NAMED} more"] if len(here) > MOST_NAMED else []
         named = f": {', '.join(shown)}" if here else ""
         return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:
-        """The founders and their nodes, once there are enough within reach."""
-        here = {site: self.nodes.of(site) for site in self.founders}
+        """Return the first sites and their nodes once enough are online, otherwise None."""
+        here = {site: self.nodes.of(site) for site in self.first_sites}
         nodes = {site: node for site, node in here.items() if node is not None}
         return nodes if len(nodes) >= self._settings.min_clients else None
 
-    def succeeded(self, site: str, kind: Kind = "train") -> None:
-        self._conduct[site, kind].succeed()
+    def succeeded(self, site: str, kind: TaskKind = "train") -> None:
+        """The site has done a task."""
+        self._back_offs[site, kind].succeed()
 
     def put_off(self, site: str, reason: str, now: float) -> None:
-        """Something went wrong that the site cannot help."""
-        self._conduct[site, "train"].wait(self._settings.back_off, now)
-        self._ledger.note(f"asked again later: {reason}", now, site)
+        """Ask the site again later, without blame."""
+        self._back_offs[site, "train"].wait(self._settings.back_off, now)
+        self._store.note(f"asked again later: {reason}", now, site)
 
-    def failed(self, site: str, reason: str, now: float, kind: Kind = "train") -> None:
-        """Each failure in a row doubles the pause; too many of them, and the site is shut out."""
-        if site not in self._ledger.book.counts:
+    def failed(self, site: str, reason: str, now: float, kind: TaskKind = "train") -> None:
+        """Count a failure of the site; too many in a row lead to quarantine."""
+        if site not in self._store.state.counts:
             return
-        conduct = self._conduct[site, kind]
-        conduct.fail(self._settings.back_off, now)
-        if conduct.failures < self._settings.patience:
-            pause = conduct.not_before - now
-            self._ledger.note(f"asked again in {pause:.0f} s: {reason}", now, site)
+        back_off = self._back_offs[site, kind]
+        back_off.fail(self._settings.back_off, now)
+        if back_off.failures < self._settings.patience:
+            pause = back_off.not_before - now
+            self._store.note(f"asked again in {pause:.0f} s: {reason}", now, site)
             return
-        seconds, times = self._settings.quarantine, f"{conduct.failures} failures in a row"
+        seconds, times = self._settings.quarantine, f"{back_off.failures} failures in a row"
         words = f"quarantined for {seconds:.0f} s after {times}: {reason}"
         if self._depart(site, words, now, quarantine=seconds):
-            conduct.succeed()
+            back_off.succeed()
 
     def tick(self, now: float) -> None:
-        """Notice who is out of reach for too long."""
-        for site in [s for s in self.founders if self.nodes.of(s) is None]:
-            del self.founders[site]
+        """Let sites leave that have been offline for too long."""
+        for site in [s for s in self.first_sites if self.nodes.of(s) is None]:
+            del self.first_sites[site]
             self.nodes.unbind(site)
         for site in self.members:
             away = self.nodes.away(site, now)
             if away > self._settings.absence:
                 self._depart(site, f"out of reach for {away:.0f} s", now)
         self.nodes.forget(now - 10 * self._settings.absence)
-        self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.conduct}
+        self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.back_offs}
 
     def _depart(self, site: str, reason: str, now: float, quarantine: float | None = None) -> bool:
-        """False while the disk does not take it; then it is tried again at the next occasion."""
+        """Remove a member; return False if the disk is full, and try again at the next occasion."""
         try:
-            self._ledger.leave(site, reason, now, quarantine)
+            self._store.leave(site, reason, now, quarantine)
         except OSError:
             return False
         self.nodes.unbind(site)
         self._released(site)
         if 1 < self._slots > len(self.members):
-            self._ledger.note(
+            self._store.note(
                 f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot "
                 "each; until more join, it counts as full with as many slots as there are sites",
                 now,

@@ -1,4 +1,4 @@
-"""A federation between two events, on disk: cheap, whole, verified when it is read."""
+"""Snapshots of a federation between two events, verified when they are read."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ from fedraw.storage import snapshot
 from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
 from fedraw.strategies.protocol import State
 
-# The newest, and the one before in case the newest cannot be read.
+# The newest snapshot, and the one before in case the newest is damaged.
 KEPT = 2
+REMEDY = "restore the folder from a backup"
 
 
 @dataclass
-class Book:
-    """What there is to know of a federation beside the strategy's state."""
+class FederationState:
+    """What a server must not forget about a federation, beside the state of its strategy.
 
-    # Unix seconds at the log's time 0, which moves by the gap with each restart; only for display.
-    epoch: float = 0.0
-    clock: float = 0.0  # when it was last written, in the log's time
+    Times are in the log's time. Every field maps sites to values unless it says otherwise.
+    """
+
+    epoch: float = 0.0  # unix seconds at the log's time 0, moved by every restart; only displayed
+    clock: float = 0.0  # when the last snapshot was written
     event: int = 0
     accepted: int = 0
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)  # of the members
-    owed: dict[str, None] = field(default_factory=dict)  # who is to be handed the model
-    quarantined: dict[str, float] = field(default_factory=dict)  # until when, in the log's time
-    nodes: dict[str, int] = field(default_factory=dict)  # where each site was first met
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)  # the members' label counts
+    awaiting_model: dict[str, None] = field(default_factory=dict)  # sites that are due to train
+    quarantined: dict[str, float] = field(default_factory=dict)  # until when
+    nodes: dict[str, int] = field(default_factory=dict)  # the node under which each site first came
     scale: float = 0.0  # of the initial model: see admission.scale_of
-    heard: dict[str, float] = field(default_factory=dict)  # the last norm of each member
-    introduced: dict[str, int] = field(default_factory=dict)  # labels new to all, by site
+    norms: dict[str, float] = field(default_factory=dict)  # of each member's last update
+    labels_added: dict[str, int] = field(default_factory=dict)  # labels that no site had before
     rare_labels: list[str] = field(default_factory=list)
-    rare_asked: list[str] = field(default_factory=list)  # as the operator set them; empty: not set
-    ended: str | None = None  # why it is over
+    configured_rare_labels: list[str] = field(default_factory=list)  # empty: not set
+    ended: str | None = None  # why the federation is over
 
 
 class Tensor(NamedTuple):
-    """One tensor of a model, as far as it has to stay the same from one run to the next."""
+    """The properties of a model's tensor that must stay the same from one run to the next."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,7 +57,9 @@ class Tensor(NamedTuple):
 
 
 def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[Tensor]:
-    """In the order of the vector; `dtypes` are those outside of it, where they are not float32.
+    """Return the tensors of a layout, in the order of the vector.
+
+    `dtypes` names the types that the user's tensors have outside of the vector, if not float32.
 
     >>> for tensor in tensors_of(Layout.of([("w", (2, 2))], [("running_mean", (2,))])):
     ...     print(tensor)
@@ -74,20 +79,27 @@ def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[
 
 
 @dataclass
-class Content:
-    state: State
-    book: Book
+class SnapshotContent:
+    """What a snapshot stores."""
+
+    strategy_state: State
+    state: FederationState
 
 
-class Found(NamedTuple):
-    state: State
-    book: Book
+class Snapshot(NamedTuple):
+    """A snapshot as it was read."""
+
+    strategy_state: State
+    state: FederationState
     log: Position  # where the log ended
-    damaged: list[str]  # newer ones that cannot be read
+    damaged: list[str]  # newer snapshots that cannot be read
 
 
 class Snapshots:
-    """Updates in a buffer are on disk already, as files of the journal: they are referred to."""
+    """The snapshots of one federation.
+
+    Updates in a buffer are on disk already, as files of the journal. A snapshot refers to them.
+    """
 
     def __init__(
         self,
@@ -96,37 +108,46 @@ class Snapshots:
         strategy: Mapping[str, Any],
         tensors: Sequence[Tensor],
     ) -> None:
-        remedy = "restore the folder from a backup"
         required = ("log", "strategy", "tensors", "updates")
         self._folders = NumberedFolders(
-            folder, KEPT, number_key="event", required=required, remedy=remedy, private=True
+            folder, KEPT, number_key="event", required=required, remedy=REMEDY, private=True
         )
         self._journal = journal
         self._strategy = dict(strategy)
         self._tensors = list(tensors)
-        self._made: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
+        self._written: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
 
-    def write(self, state: State, book: Book, log: Position, time: float) -> None:
-        """An OSError leaves those there are. Members that changed since are in the log."""
-        if self._made and self._made[-1][0] == book.event:
+    def write(
+        self, strategy_state: State, state: FederationState, log: Position, time: float
+    ) -> None:
+        """Write a snapshot, and remove what no snapshot needs; skip it if no event happened.
+
+        An OSError leaves the earlier snapshots. Changes of members since then are in the log.
+        """
+        if self._written and self._written[-1][0] == state.event:
             return
-        book.clock = time
+        state.clock = time
         used = self._journal.vectors()
         beside = {identity: _name(event) for identity, event in used.items()}
-        facts = {
+        metadata = {
             "log": list(log),
             "strategy": self._strategy,
             "tensors": self._tensors,
             "updates": sorted(used.values()),
         }
-        content = Content(state, book)
-        self._folders.write(book.event, lambda draft: snapshot.save(content, draft, beside), facts)
-        self._made = [*self._made, (book.event, set(used.values()))][-KEPT:]
-        needed = set().union(*(updates for _, updates in self._made))
-        self._journal.keep(needed, until=self._made[0][0])
+        content = SnapshotContent(strategy_state, state)
+        self._folders.write(
+            state.event, lambda draft: snapshot.save(content, draft, beside), metadata
+        )
+        self._written = [*self._written, (state.event, set(used.values()))][-KEPT:]
+        needed = set().union(*(updates for _, updates in self._written))
+        self._journal.remove_unused(needed, until=self._written[0][0])
 
-    def read(self, state: type[State]) -> Found | None:
-        """The newest that can be read; None where there never was one."""
+    def read(self, state_type: type[State]) -> Snapshot | None:
+        """Return the newest readable snapshot, or None if there never was one.
+
+        `state_type` is the type of the strategy's state.
+        """
         damaged: list[str] = []
         for found in self._folders.read_all():
             if isinstance(found, BadInput):
@@ -134,22 +155,29 @@ class Snapshots:
                 continue
             self._refuse_other_strategy(found.metadata["strategy"])
             self._refuse_other_model(found.metadata["tensors"])
-            content = self._load(found, state)
-            self._made = [(content.book.event, set(found.metadata["updates"]))]
-            return Found(content.state, content.book, Position(*found.metadata["log"]), damaged)
+            content = self._load(found, state_type)
+            self._written = [(content.state.event, set(found.metadata["updates"]))]
+            log = Position(*found.metadata["log"])
+            return Snapshot(content.strategy_state, content.state, log, damaged)
         if damaged:
             raise BadInput(damaged[0])
         return None
 
-    def _load(self, found: VerifiedFolder, state: type[State]) -> Content:
+    def _load(self, found: VerifiedFolder, state_type: type[State]) -> SnapshotContent:
         updates = found.metadata["updates"]
         beside = {_name(event): self._journal.read(event)[0].vector for event in updates}
         tree, arrays = snapshot.read(found.path)
         arrays = {**arrays, **beside}
-        return Content(
-            snapshot.unpack(state, tree["state"], arrays),
-            snapshot.unpack(Book, tree["book"], arrays),
-        )
+        try:
+            return SnapshotContent(
+                snapshot.unpack(state_type, tree["strategy_state"], arrays),
+                snapshot.unpack(FederationState, tree["state"], arrays),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise BadInput(
+                f"{found.path} is not a snapshot of this strategy in this version of fedraw; start "
+                "the server with the version that wrote it, or set another folder"
+            ) from None
 
     def _refuse_other_strategy(self, before: Mapping[str, Any]) -> None:
         for key in {**before, **self._strategy}:
@@ -160,8 +188,8 @@ class Snapshots:
                     f"{then!r}, and this one has {now!r}; set the same strategy, or another folder"
                 )
 
-    def _refuse_other_model(self, facts: Sequence[Sequence[Any]]) -> None:
-        before = [Tensor(name, tuple(shape), *rest) for name, shape, *rest in facts]
+    def _refuse_other_model(self, tensors: Sequence[Sequence[Any]]) -> None:
+        before = [Tensor(name, tuple(shape), *rest) for name, shape, *rest in tensors]
         pairs = zip_longest(before, self._tensors, fillvalue="missing")
         for number, (then, now) in enumerate(pairs, start=1):
             if then != now:

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from fedraw.flower import TrainConfig, client_app, server_app
-from fedraw.flower.envelope import COUNTS, FACTS
+from fedraw.flower.messages import COUNTS, FIELDS
 from fedraw.flower.tensors import record_of
 
 SIZE = 4
@@ -49,7 +49,7 @@ def lie(message: Message, context: Context, call_next: Any) -> Message:
         case 1:
             content["arrays"] = record_of({"w": np.zeros((2, 2, 2), np.float32)})
         case 2:
-            content[FACTS]["site"] = "north"
+            content[FIELDS]["site"] = "north"
         case 3:
             content[COUNTS] = ConfigRecord({"cat": -5})
         case 4:

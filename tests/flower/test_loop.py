@@ -206,11 +206,11 @@ def test_what_the_grid_of_a_simulation_forgot_has_expired(
     lost: list[str] = []
     pull = grid.pull_messages
 
-    def forgetful(tickets: Any) -> Any:
-        found = list(pull(tickets))
+    def forgetful(message_ids: Any) -> Any:
+        found = list(pull(message_ids))
         if found and found[0].metadata.message_type == "train" and not lost:
-            lost.extend(tickets)
-            raise KeyError(tickets[0])
+            lost.extend(message_ids)
+            raise KeyError(message_ids[0])
         return found
 
     monkeypatch.setattr(grid, "pull_messages", forgetful)

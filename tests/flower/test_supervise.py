@@ -15,8 +15,16 @@ from unittest.mock import patch
 
 import pytest
 
-from fedraw.flower import keep as keep_module
-from fedraw.flower.keep import AWAY, LONGEST_PAUSE, Flower, Refusal, Stop, Trouble, keep
+from fedraw.flower import supervise as module
+from fedraw.flower.supervise import (
+    AWAY,
+    LONGEST_PAUSE,
+    Flower,
+    FlowerFailed,
+    FlowerRefused,
+    StopRequest,
+    supervise,
+)
 
 # Answers from a list of [words it begins with, exit code, what it prints], in turn.
 FLWR = """#!{python}
@@ -26,13 +34,13 @@ from pathlib import Path
 from unittest.mock import patch
 folder = Path(__file__).parent
 script = json.loads((folder / "script.json").read_text())
-begins, code, answer = script.pop(0)
+begins, code, reply = script.pop(0)
 (folder / "script.json").write_text(json.dumps(script))
 with (folder / "asked.txt").open("a") as file:
     file.write(" ".join(sys.argv[1:]) + "\\n")
 if not " ".join(sys.argv[1:]).startswith(begins):
     sys.exit(f"expected {{begins}}, got {{sys.argv[1:]}}")
-print(answer if isinstance(answer, str) else json.dumps(answer))
+print(reply if isinstance(reply, str) else json.dumps(reply))
 sys.exit(code)
 """
 
@@ -70,7 +78,7 @@ class Time:
 
 
 def kept(program: str, time: Time) -> int:
-    return keep(Flower("here", program), "app", ["a=1"], time.sleep, time.clock)
+    return supervise(Flower("here", program), "app", ["a=1"], time.sleep, time.clock)
 
 
 def test_a_failed_run_is_started_again_until_one_completes(tmp_path: Path) -> None:
@@ -121,11 +129,11 @@ def test_what_flower_itself_says_of_a_superlink_that_is_not_there(tmp_path: Path
     flower = str(Path(sys.executable).parent / "flwr")
     app = Path(__file__).parents[2] / "examples" / "flower-app"
     with patch.dict(os.environ, {"FLWR_HOME": str(tmp_path)}):
-        with pytest.raises(Trouble, match=AWAY) as away:
+        with pytest.raises(FlowerFailed, match=AWAY) as away:
             Flower("here", flower).run(str(app), [])
-        with pytest.raises(Refusal, match="'elsewhere' not found"):
+        with pytest.raises(FlowerRefused, match="'elsewhere' not found"):
             Flower("elsewhere", flower).run(str(app), [])
-    assert not isinstance(away.value, Refusal)
+    assert not isinstance(away.value, FlowerRefused)
 
 
 REFUSED: list[object] = ["run", 0, {"success": False, "error-message": "\nno such app"}]
@@ -155,7 +163,7 @@ def test_asked_to_end_it_stops_the_run(tmp_path: Path) -> None:
     stop: list[object] = ["stop 7 here", 0, {"success": True}]
     flwr(tmp_path, run(7), stop)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "fedraw.flower.keep", "app", "here"]
+    command = [sys.executable, "-m", "fedraw.flower.supervise", "app", "here"]
     with subprocess.Popen(command, env={**os.environ, "PATH": path}) as process:
         until = time.monotonic() + 60
         while not (tmp_path / "asked.txt").exists() and time.monotonic() < until:
@@ -179,11 +187,11 @@ def test_asked_to_stop_while_a_run_is_being_started_it_stops_that_run() -> None:
         def stop(self, run: int) -> None:
             stopped.append(run)
 
-    stop = Stop()
+    stop = StopRequest()
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        with patch.object(keep_module, "STOP", stop), pytest.raises(SystemExit):
-            keep(Slow("x"), "app", [])
+        with patch.object(module, "STOP", stop), pytest.raises(SystemExit):
+            supervise(Slow("x"), "app", [])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stopped == [7]

@@ -1,10 +1,10 @@
-"""Keep a run of a Flower app going: where it fails, start it again, until it has completed.
+"""Supervises a run of a Flower app: starts it again whenever it fails, until it has completed.
 
-    python -m fedraw.flower.keep APP SUPERLINK [--run-config TEXT]…
+    python -m fedraw.flower.supervise APP SUPERLINK [--run-config TEXT]…
 
-Flower gives a run up when its server process dies or its SuperLink is away for more than half a
-minute, and starts nothing again by itself. The federation's folder has everything, so a new run
-with the same settings goes on where the last one was. For a supervisor (systemd) to run.
+Flower gives up a run when its server process dies or its SuperLink is away for more than half a
+minute, and does not start it again. The federation's folder has everything, so a new run with the
+same settings continues where the last one stopped. Let systemd or the like run this command.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-LOG = logging.getLogger("fedraw.keep")
+LOG = logging.getLogger("fedraw.supervise")
 
-# Seconds: how often to look, the first and the longest pause before a new run.
-LOOK = 15.0
+# Seconds between two looks at a run, and the first and longest pause before a new run.
+POLL = 15.0
 PAUSE, LONGEST_PAUSE = 5.0, 300.0
-# A run that fails within this time was not a success; so many in a row are too many.
+# After this many runs in a row that fail within SHORT seconds, give up.
 SHORT, PATIENCE = 60.0, 5
-
-
-# What Flower says of a SuperLink that it cannot reach.
+# Flower's message about a SuperLink that it cannot reach.
 AWAY = "Connection to the SuperLink is unavailable"
 
 
-class Trouble(Exception):
-    """Flower's command did not do what was asked; most likely the SuperLink is away."""
+class FlowerFailed(Exception):
+    """The `flwr` command failed, most likely because the SuperLink is away."""
 
 
-class Refusal(Trouble):
-    """It answered that it will not: a setting, the app or the connection's name is wrong."""
+class FlowerRefused(FlowerFailed):
+    """Flower refuses the run: a setting, the app or the connection's name is wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +49,37 @@ class Flower:
     program: str = "flwr"
 
     def run(self, app: str, run_config: Sequence[str]) -> int:
+        """Submit a run, and return its id."""
         words = ["run", app, self.superlink]
         for text in run_config:
             words += ["--run-config", text]
         return int(self._ask(words)["run-id"])
 
     def status(self, run: int) -> str:
+        """Return the status of a run, such as `finished:completed`."""
         found = self._ask(["list", self.superlink, "--run-id", str(run)])["runs"]
         return str(found[0]["status"]) if found else "finished:forgotten"
 
     def stop(self, run: int) -> None:
+        """Stop a run."""
         self._ask(["stop", str(run), self.superlink])
 
     def _ask(self, words: Sequence[str]) -> Any:
         command = [self.program, *words, "--format", "json"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            answer = json.loads(done.stdout)
+            reply = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
-            raise Trouble(f"{' '.join(command[:2])}: {problem}") from None
-        if done.returncode or not answer.get("success", True):
-            told = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
-            kind = Trouble if AWAY in told else Refusal
-            raise kind(f"{' '.join(command[:2])}: {told.strip()[-500:]}")
-        return answer
+            raise FlowerFailed(f"{' '.join(command[:2])}: {problem}") from None
+        if done.returncode or not reply.get("success", True):
+            text = reply.get("error-message") or done.stderr.strip() or done.stdout.strip()
+            kind = FlowerFailed if AWAY in text else FlowerRefused
+            raise kind(f"{' '.join(command[:2])}: {text.strip()[-500:]}")
+        return reply
 
 
-class Stop:
-    """Someone asks this process to end: at once, or as soon as it can."""
+class StopRequest:
+    """Handles signals that ask this process to end: at once, or when it is no longer held."""
 
     def __init__(self) -> None:
         self._is_held = self._is_asked = False
@@ -90,6 +91,7 @@ class Stop:
 
     @contextmanager
     def held(self) -> Iterator[None]:
+        """In this block, a signal is only remembered."""
         self._is_held = True
         try:
             yield
@@ -97,35 +99,37 @@ class Stop:
             self._is_held = False
 
     def heed(self) -> None:
+        """Exit if a signal came."""
         if self._is_asked:
             raise SystemExit(0)
 
 
-STOP = Stop()
+STOP = StopRequest()
 
 
-def keep(
+def supervise(
     flower: Flower,
     app: str,
     run_config: Sequence[str],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """0 when the federation has completed or someone stopped it.
+    """Start runs until one completes or someone stops it, and return the exit code.
 
-    1 if runs keep failing at once, or if Flower refuses the first one: it would refuse the next.
+    The code is 0 if the federation has completed or was stopped. It is 1 if several runs in a row
+    failed at once, or if Flower refuses the first one, because it would refuse the next as well.
     """
     run, short, pause = None, 0, PAUSE
     while True:
         begun = clock()
         try:
-            with STOP.held():  # a run whose number is not known yet could not be stopped
+            with STOP.held():  # a run without a known number could not be stopped
                 run = flower.run(app, run_config)
             LOG.info("run %d is under way", run)
             status = _follow(flower, run, sleep)
-        except Trouble as problem:
+        except FlowerFailed as problem:
             STOP.heed()
-            if run is None and isinstance(problem, Refusal):
+            if run is None and isinstance(problem, FlowerRefused):
                 LOG.error("%s", problem)
                 return 1
             LOG.warning("%s; trying again in %.0f s", problem, pause)
@@ -144,14 +148,14 @@ def keep(
 
 
 def _follow(flower: Flower, run: int, sleep: Callable[[float], None]) -> str:
-    """The status in which a run ended; while its SuperLink is away, nothing is known."""
+    """Wait until a run has ended, and return its status."""
     try:
         STOP.heed()
         while True:
-            sleep(LOOK)
+            sleep(POLL)
             try:
                 status = flower.status(run)
-            except Trouble as problem:
+            except FlowerFailed as problem:
                 LOG.warning("%s", problem)
                 continue
             if status.startswith("finished"):
@@ -163,7 +167,8 @@ def _follow(flower: Flower, run: int, sleep: Callable[[float], None]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m fedraw.flower.keep", description=__doc__)
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m fedraw.flower.supervise", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("app", help="the app's folder")
     parser.add_argument("superlink", help="the connection's name in Flower's config.toml")
@@ -172,7 +177,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     signal.signal(signal.SIGTERM, STOP)
     signal.signal(signal.SIGINT, STOP)
-    sys.exit(keep(Flower(options.superlink), options.app, options.run_config))
+    sys.exit(supervise(Flower(options.superlink), options.app, options.run_config))
 
 
 if __name__ == "__main__":

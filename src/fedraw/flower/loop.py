@@ -1,0 +1,224 @@
+"""The loop between Flower's grid and the coordinator."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import httpx
+from flwr.app import Message
+from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
+
+from fedraw.flower.messages import TRANSPORT_ERRORS, MessageCodec
+from fedraw.flower.stop_signals import Stopped, StopSignals
+from fedraw.server.coordinator import Coordinator
+from fedraw.server.tasks import Failure, Reply, Task
+
+LOG = logging.getLogger("fedraw.server")
+
+# Flower's grid waits by itself while the SuperLink is down, but still raises these: TLS errors
+# while it starts, or an internal error of the SuperLink.
+UNREACHABLE = (httpx.HTTPError, ConnectionError, TimeoutError)
+
+
+def run_federation(grid: Grid, coordinator: Coordinator, codec: MessageCodec, poll: float) -> None:
+    """Run a federation until it ends, or until this process or this run is asked to stop."""
+    with StopSignals() as signals:
+        loop = ServerLoop(grid, coordinator, codec, poll, signals)
+        try:
+            loop.run()
+        except (Stopped, RunNotRunningException) as reason:
+            LOG.info("asked to stop; a new run with the same folder goes on from here")
+            loop.leave()
+            if not isinstance(reason, Stopped):
+                raise
+        finally:
+            coordinator.abandon()
+    signals.pass_on()
+
+
+class ServerLoop:
+    """Repeats one turn: list the nodes, send tasks, collect replies, let time pass.
+
+    Replies are pulled one at a time. Flower hands out each reply once, so a problem with one of
+    them costs no other, and at most one waits in memory while the disk is full.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        coordinator: Coordinator,
+        codec: MessageCodec,
+        poll: float,
+        signals: StopSignals,
+    ) -> None:
+        self._grid = grid
+        self._coordinator = coordinator
+        self._codec = codec
+        self._poll = poll
+        self._signals = signals
+        self._nodes: frozenset[int] = frozenset()
+        self._unsent: list[tuple[Task, Message]] = []
+        self._waiting_reply: tuple[str, Reply] | None = None
+        self._due: dict[str, float] = {}
+        self._problems: set[str] = set()
+        self._closed = False
+
+    def run(self) -> None:
+        """Run until the federation has ended and no reply is outstanding."""
+        while self._coordinator.finished is None:
+            self.turn()
+            self._sleep()
+        LOG.info("training has ended: %s", self._coordinator.finished)
+        # Before waiting for replies, because a site that hangs may take long.
+        while not self._written("the end", self._close):
+            self._sleep()
+        self._drain()
+
+    def leave(self) -> None:
+        """Write a snapshot before the process stops."""
+        if not self._closed:
+            self._written("the snapshot", self._close)
+
+    def _close(self) -> None:
+        self._coordinator.close(time.monotonic())
+        self._closed = True
+
+    def turn(self) -> None:
+        """Do one turn."""
+        try:
+            self._list_nodes()
+            self._push()
+            self._pull()
+        except UNREACHABLE as problem:
+            self._problem("grid", "the SuperLink cannot be reached, trying on: %s", problem)
+        else:
+            self._solved("grid", "the SuperLink is reached again")
+        if self._coordinator.finished is None:
+            self._written("the log", lambda: self._coordinator.tick(time.monotonic()))
+
+    def _list_nodes(self) -> None:
+        with self._signals.waiting():
+            nodes = frozenset(self._grid.get_node_ids())
+        now = time.monotonic()
+        # If the SuperLink was away, its nodes were not: their absence counts from now on.
+        self._coordinator.online(self._nodes, now)
+        self._coordinator.online(nodes, now)
+        self._nodes = nodes
+
+    def _push(self) -> None:
+        now = time.monotonic()
+        self._unsent += [(task, self._codec.message(task)) for task in self._coordinator.tasks(now)]
+        while self._unsent:
+            task, message = self._unsent[0]
+            try:
+                # A repeated message has the same id, so a SuperLink keeps it once.
+                with self._signals.waiting():
+                    message_id = next(iter(self._grid.push_messages([message])), None)
+                reason = "Flower did not take the message"
+            except UNREACHABLE as problem:
+                if not isinstance(problem, httpx.HTTPStatusError):
+                    raise
+                message_id, reason = None, _first_line(problem)
+            except Exception as problem:  # only this message failed; the others can still be sent
+                message_id, reason = None, f"{type(problem).__name__}: {_first_line(problem)}"
+            del self._unsent[0]
+            if message_id:
+                self._coordinator.sent(task, message_id)
+                self._due[message_id] = time.monotonic() + task.deadline
+            else:
+                self._coordinator.not_sent(task, reason, time.monotonic())
+
+    def _pull(self) -> None:
+        problem: httpx.HTTPStatusError | None = None
+        for message_id in self._coordinator.message_ids if self._hand_in() else ():
+            try:
+                self._waiting_reply = self._fetch(message_id)
+            except httpx.HTTPStatusError as error:  # perhaps of this reply only
+                problem = error
+            if not self._hand_in() or self._coordinator.finished is not None:
+                break
+        if problem is not None:
+            raise problem
+
+    def _fetch(self, message_id: str) -> tuple[str, Reply] | None:
+        """Return the reply to a message if it is there."""
+        try:
+            with self._signals.waiting():
+                replies = list(self._grid.pull_messages([message_id]))
+        except UNREACHABLE:
+            raise
+        except KeyError as missing:  # the grid of a simulation raises this for an expired message
+            expired = missing.args == (message_id,)
+            reason = TRANSPORT_ERRORS[3] if expired else f"unreadable reply: KeyError {missing}"
+            return message_id, Failure(reason, to_blame=not expired)
+        except Exception as problem:  # Flower itself cannot read the bytes
+            kind = type(problem).__name__
+            return message_id, Failure(f"unreadable reply: {kind} {_first_line(problem)}")
+        for reply in replies:
+            # A reply that the SuperLink generates has another sender, but replies to this message.
+            if reply.metadata.reply_to_message_id == message_id:
+                return message_id, self._codec.read_reply(reply)
+        return None
+
+    def _hand_in(self) -> bool:
+        """Hand in the reply that waits; return whether none is left."""
+        if self._waiting_reply is not None:
+            message_id, reply = self._waiting_reply
+            hand_in = self._coordinator.receive
+            if not self._written("an update", lambda: hand_in(message_id, reply, time.monotonic())):
+                return False
+            self._waiting_reply = None
+            self._due.pop(message_id, None)
+        return True
+
+    def _drain(self) -> None:
+        """Wait for outstanding replies, which would otherwise leave client processes behind."""
+        awaited = set(self._coordinator.message_ids)
+        self._due = {
+            message_id: due for message_id, due in self._due.items() if message_id in awaited
+        }
+        if self._due:
+            LOG.info("waiting for %d replies that are still under way", len(self._due))
+        while self._due:
+            for message_id, due in list(self._due.items()):
+                try:
+                    if self._fetch(message_id) is not None or time.monotonic() > due:
+                        del self._due[message_id]
+                except UNREACHABLE:
+                    if time.monotonic() > due:
+                        del self._due[message_id]
+            if self._due:
+                self._sleep()
+
+    def _sleep(self) -> None:
+        with self._signals.waiting():
+            time.sleep(self._poll)
+
+    def _written(self, what: str, act: Callable[[], None]) -> bool:
+        """Do something that writes; return False if the disk refused."""
+        try:
+            act()
+        except OSError as problem:
+            why = problem.strerror or problem
+            self._problem(what, f"{what} cannot be written, it is kept and tried again: %s", why)
+            return False
+        self._solved(what, f"{what} could be written")
+        return True
+
+    def _problem(self, key: str, text: str, problem: object) -> None:
+        """Log a problem once until it is over."""
+        if key not in self._problems:
+            self._problems.add(key)
+            LOG.warning(text, problem)
+
+    def _solved(self, key: str, text: str) -> None:
+        if key in self._problems:
+            self._problems.remove(key)
+            LOG.info(text)
+
+
+def _first_line(problem: Exception) -> str:
+    return next(iter(str(problem).splitlines()), "")[:200]

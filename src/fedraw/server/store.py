@@ -1,0 +1,463 @@
+"""The durable side of a federation: its state, and the log, journal and snapshots that keep it.
+
+A change of members is in the log before it takes effect. An update is in the journal before it
+takes effect; that is when it is accepted. So the state always equals the last snapshot and what the
+log and the journal have since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.rarity import rare_labels_of
+from fedraw.core.types import Finding, Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput, RefusedUpdate, nearest
+from fedraw.eventlog.log_file import Position
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    DeclaredRecord,
+    EndRecord,
+    JoinedRecord,
+    LeftRecord,
+    NoteRecord,
+    Record,
+    RejectedRecord,
+    RestartedRecord,
+    StartRecord,
+    finding_record,
+)
+from fedraw.server.journal import Flight, Journal
+from fedraw.server.log import (
+    PUT_BACK,
+    ServerLog,
+    arrival_record,
+    rejected_record,
+    scored_sites,
+    scores_of,
+    scores_record,
+    short,
+)
+from fedraw.server.settings import Settings
+from fedraw.server.snapshots import FederationState, Snapshots, Tensor, tensors_of
+from fedraw.strategies.catalog import log_name, settings_of, spec_name
+from fedraw.strategies.protocol import (
+    Arrived,
+    Declared,
+    Joined,
+    Left,
+    Receivers,
+    Setup,
+    State,
+    Strategy,
+    scorer_of,
+)
+from fedraw.strategies.scoring import Scorer
+
+LOGGER = logging.getLogger("fedraw.server")
+
+MemberChange = JoinedRecord | DeclaredRecord | LeftRecord
+
+
+@dataclass(frozen=True)
+class FederationIdentity:
+    """What makes two runs the same federation; written to the log and compared by a restart."""
+
+    strategy: Mapping[str, Any]  # name and settings
+    settings: Mapping[str, Any]
+    tensors: Sequence[Tensor] = ()  # of the model
+    layout: Layout | None = None
+    start_fields: Mapping[str, Any] = field(default_factory=dict)  # more fields of the start record
+
+    @classmethod
+    def of(
+        cls,
+        strategy: Strategy[Any],
+        settings: Settings,
+        layout: Layout,
+        dtypes: Mapping[str, str] | None,
+        engine: str,
+    ) -> FederationIdentity:
+        """Describe a strategy, its server's settings and its model."""
+        own = {name: _as_json(value) for name, value in settings_of(strategy).items()}
+        chosen = asdict(settings).items()
+        return cls(
+            {"name": spec_name(strategy), **own},
+            {name: _as_json(value) for name, value in chosen if value is not None},
+            tensors_of(layout, dtypes),
+            layout,
+            {"name": log_name(strategy), "influence": strategy.needs.influence, "engine": engine},
+        )
+
+
+class FederationStore:
+    """The folder of one federation.
+
+    Every `now` is a reading of one monotonic clock. The log's time counts the seconds that servers
+    of this federation have run, and continues after a restart. `wall` returns unix seconds, which
+    are only displayed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        strategy: Strategy[Any],
+        identity: FederationIdentity,
+        wall: Callable[[], float],
+    ) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.state = FederationState()
+        self.log = ServerLog(folder)
+        self.journal = Journal(folder / "updates")
+        self._snapshots = Snapshots(
+            folder / "checkpoint", self.journal, identity.strategy, identity.tensors
+        )
+        self._strategy = strategy
+        self._wall = wall
+        self._zero = 0.0  # the log's time 0 on the clock of `now`
+        self._strategy_state: State | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether training has begun."""
+        return self._strategy_state is not None
+
+    @property
+    def strategy_state(self) -> State:
+        """The state of the strategy; there is none before training has begun."""
+        if self._strategy_state is None:
+            raise RuntimeError("training has not begun")
+        return self._strategy_state
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """The strategy's scorer, if it uses updates as label evidence."""
+        return scorer_of(self._strategy.needs, self.strategy_state)
+
+    def time(self, now: float) -> float:
+        """Return the log's time; 0 before training has begun."""
+        return round(now - self._zero, 3) if self.begun else 0.0
+
+    def quarantine_left(self, site: str, now: float) -> float:
+        """Return the seconds of running time until the site may come back."""
+        return max(0.0, self.state.quarantined.get(site, 0.0) - self.time(now))
+
+    # Changes, each on disk before it takes effect
+
+    def begin(
+        self,
+        model: Vector,
+        counts: Mapping[str, dict[str, int]],
+        nodes: Mapping[str, int],
+        rare: tuple[str, ...],
+        now: float,
+        scale: float,
+    ) -> None:
+        """Begin training with these sites; it has begun when its first snapshot is on disk."""
+        table = LabelTable.from_counts(counts)
+        strategy_state, receivers = self._strategy.start(Setup(model, table, self.identity.layout))
+        scorer = scorer_of(self._strategy.needs, strategy_state)
+        labels, rare_labels = _labels_of(scorer, table, rare)
+        self.log.clear()
+        epoch = self._wall()
+        self.log.commit(self._start_record(labels, rare_labels, epoch))
+        for site, own in counts.items():
+            self.log.commit(
+                JoinedRecord(event=0, time=0.0, client=site, counts=own, node=nodes[site])
+            )
+        self.state = FederationState(
+            epoch,
+            counts={site: dict(own) for site, own in counts.items()},
+            nodes=dict(nodes),
+            rare_labels=list(rare_labels),
+            configured_rare_labels=list(rare),
+            scale=scale,
+        )
+        self._hand_out(receivers)
+        self._snapshots.write(strategy_state, self.state, self.log.to_disk(), 0.0)
+        self._strategy_state, self._zero = strategy_state, now
+
+    def _start_record(
+        self, labels: Sequence[str], rare: Sequence[str], epoch: float
+    ) -> StartRecord:
+        known = self.identity
+        return StartRecord(
+            origin="server",
+            seed=None,
+            events=known.settings.get("arrivals"),
+            labels=list(labels),
+            rare_labels=list(rare),
+            spec={"strategy": dict(known.strategy), "server": dict(known.settings)},
+            epoch=epoch,
+            **known.start_fields,
+        )
+
+    def join(self, site: str, counts: dict[str, int], node: int, now: float) -> None:
+        """Add a member."""
+        event, time = self.state.event, self.time(now)
+        self._change(JoinedRecord(event=event, time=time, client=site, counts=counts, node=node))
+
+    def declare(self, site: str, counts: dict[str, int], now: float) -> None:
+        """Replace a member's label counts."""
+        event, time = self.state.event, self.time(now)
+        self._change(
+            DeclaredRecord(event=event, time=time, client=site, counts=counts, reason="new counts")
+        )
+
+    def leave(self, site: str, reason: str, now: float, quarantine: float | None = None) -> None:
+        """Remove a member, which may not come back for `quarantine` seconds."""
+        time = self.time(now)
+        self._change(
+            LeftRecord(
+                event=self.state.event,
+                time=time,
+                client=site,
+                reason=short(reason),
+                until=None if quarantine is None else time + quarantine,
+            )
+        )
+
+    def _change(self, record: MemberChange) -> None:
+        """Write the record to disk, apply it, and log what it did to the scores."""
+        self.log.commit(record)
+        site = str(record.client)
+        sites = scored_sites(self.strategy_state, site)
+        before = scores_of(self.strategy_state, sites)
+        self._apply(record)
+        after = scores_of(self.strategy_state, sites)
+        cause = f"{site} {record.kind}"
+        self.log.note(scores_record(record.event, record.time, cause, before, after))
+
+    def _apply(self, record: MemberChange) -> None:
+        """Let a change of members take effect."""
+        state, site = self.state, str(record.client)
+        counts = {} if isinstance(record, LeftRecord) else dict(record.counts or {})
+        event: Joined | Declared | Left
+        state.quarantined.pop(site, None)
+        if new := len(self.strategy_state.federation.new_labels(counts)):
+            state.labels_added[site] = state.labels_added.get(site, 0) + new
+        match record:
+            case JoinedRecord():
+                event = Joined(site, counts)
+                if record.node is not None:
+                    state.nodes.setdefault(site, record.node)
+            case DeclaredRecord():
+                event = Declared(site, counts)
+            case LeftRecord():
+                event = Left(site)
+                del state.counts[site]
+                state.awaiting_model.pop(site, None)
+                state.norms.pop(site, None)
+                if record.until is not None:
+                    state.quarantined[site] = record.until
+        if counts:
+            state.counts[site] = dict(counts)
+        self._strategy_state, receivers = self._strategy.step(self.strategy_state, event)
+        self._hand_out(receivers)
+
+    def accept(self, update: Update, flight: Flight) -> str | None:
+        """Write the update to the journal, then let the strategy have it.
+
+        Return the reason if the strategy refuses it, otherwise None.
+        """
+        self.log.check()
+        event = self.state.event + 1
+        self.journal.write(event, update, flight)
+        arrival = self._arrive(event, update, flight)
+        for record in (arrival, *self._finding_records(flight.time)):
+            self.log.note(record)
+        return arrival.reason if isinstance(arrival, RejectedRecord) else None
+
+    def _arrive(self, event: int, update: Update, flight: Flight) -> ArrivalRecord | RejectedRecord:
+        """Let the strategy have the update, and return the record of what it did."""
+        state, site, before = self.state, str(update.client), self.strategy_state.version
+        state.event = event
+        try:
+            self._strategy_state, receivers = self._strategy.step(
+                self.strategy_state, Arrived(update)
+            )
+        except RefusedUpdate as refusal:
+            self.journal.remove(event)
+            return rejected_record(event, flight.time, site, flight.start_time, str(refusal))
+        state.accepted += 1
+        state.norms[site] = flight.norm
+        state.awaiting_model.pop(site, None)
+        self._hand_out(receivers)
+        return arrival_record(event, update, flight, before, self.strategy_state)
+
+    def _hand_out(self, receivers: Receivers) -> None:
+        self.state.awaiting_model.update(dict.fromkeys(str(site) for site in receivers))
+
+    def reject(
+        self, site: str, reason: str, start_time: float, now: float, norm: float | None = None
+    ) -> None:
+        """Log a refused update; its norm, if it has one, counts towards the usual norm."""
+        self.state.event += 1
+        self._note_norm(site, norm)
+        event, time = self.state.event, self.time(now)
+        self.log.note(rejected_record(event, time, site, start_time, reason, norm))
+
+    def _note_norm(self, site: str, norm: float | None) -> None:
+        if norm is not None:
+            self.state.norms[site] = norm
+
+    def _finding_records(self, time: float) -> list[Record]:
+        event = self.state.event
+        return [finding_record(event, time, **f._asdict()) for f in self._drain_findings()]
+
+    def _drain_findings(self) -> Sequence[Finding]:
+        return () if self.scorer is None else self.scorer.drain_findings()
+
+    def note(self, reason: str, now: float, site: str | None = None) -> None:
+        """Log a remark for the operator; before training has begun, it goes to the console."""
+        if not self.begun:
+            LOGGER.warning("%s%s", "" if site is None else f"{short(site)}: ", short(reason))
+        else:
+            event, time = self.state.event, self.time(now)
+            self.log.note(NoteRecord(event=event, time=time, client=site, reason=short(reason)))
+
+    def end(self, reason: str, now: float) -> None:
+        """End the federation for good."""
+        self.log.commit(EndRecord(event=self.state.event, time=self.time(now), reason=reason))
+        self.state.ended = reason
+
+    def snapshot(self, now: float) -> None:
+        """Write a snapshot; an OSError leaves the earlier ones."""
+        self._snapshots.write(self.strategy_state, self.state, self.log.to_disk(), self.time(now))
+
+    # Recovery
+
+    def recover(self, state_type: type[State], now: float) -> None:
+        """Continue the federation of the folder, if there is one.
+
+        Everything is verified before anything is changed. `state_type` is the type of the
+        strategy's state.
+        """
+        try:
+            found = self._snapshots.read(state_type)
+        except BadInput:
+            self.log.check_format()  # a folder of another version gets a better message
+            raise
+        if found is None:
+            self._refuse_remains()
+            return
+        self._refuse_other_rare_labels(found.state)
+        if len(self.log) < found.log.length:
+            raise BadInput(
+                f"{self.log.path} has {len(self.log)} bytes, and the last snapshot was written "
+                f"when it had {found.log.length}; {PUT_BACK}"
+            )
+        self._strategy_state, self.state = found.strategy_state, found.state
+        last, missing = self._replay(found.log)
+        self.log.cut_torn_line()
+        for record in missing:
+            self.log.note(record)
+        self._zero = now - last
+        if self.state.ended is None:
+            self._log_restart(last, found.damaged)
+        else:
+            LOGGER.warning(
+                "this federation has ended (%s), and other limits do not open it again; set "
+                "another folder to train anew",
+                self.state.ended,
+            )
+
+    def _replay(self, since: Position) -> tuple[float, list[Record]]:
+        """Apply what the log has since the snapshot, then what only the journal has.
+
+        Return the time of the last record, and the records that the log lacks.
+        """
+        last = self.state.clock
+        for record in self.log.verify(since):
+            if not isinstance(record, StartRecord):
+                last = max(last, record.time)
+            match record:
+                case JoinedRecord() | DeclaredRecord() | LeftRecord():
+                    self._apply(record)
+                case ArrivalRecord():
+                    self._arrive(record.event, *self.journal.read(record.event))
+                    self._drain_findings()  # the log has them already
+                case RejectedRecord():
+                    self.state.event = record.event
+                    self._note_norm(str(record.client), record.norm)
+                case RestartedRecord():
+                    self.state.epoch = record.epoch
+                case EndRecord():
+                    self.state.ended = record.reason
+        missing: list[Record] = []
+        # These were accepted, but the server stopped before they were in the log.
+        for event in self.journal.events():
+            if event > self.state.event:
+                update, flight = self.journal.read(event)
+                missing.append(self._arrive(event, update, flight))
+                missing += self._finding_records(flight.time)
+                last = max(last, flight.time)
+        return last, missing
+
+    def _log_restart(self, last: float, damaged: Sequence[str]) -> None:
+        """Log the restart; the gap is the one thing that only the wall clock knows."""
+        wall = self._wall()
+        gap = round(max(0.0, wall - (self.state.epoch + last)), 3)
+        self.state.epoch = wall - last
+        self.log.note(
+            RestartedRecord(
+                event=self.state.event,
+                time=last,
+                epoch=self.state.epoch,
+                gap=gap,
+                reasked=list(self.state.awaiting_model),
+                damaged=list(damaged) or None,
+            )
+        )
+
+    def _refuse_remains(self) -> None:
+        """Refuse a folder without a snapshot, unless its federation never got to begin."""
+        kinds = [record.kind for record in self.log.verify()]
+        kept = len(self.journal.events())
+        if not kept and set(kinds) <= {"start", "joined"}:
+            return
+        raise BadInput(
+            f"{self.folder} holds a federation (the log tells of {kinds.count('arrival')} accepted "
+            f"updates, updates/ has {kept}), but no snapshot of it in checkpoint/; to go on, put "
+            "checkpoint/ back from a backup; to start anew, set another folder"
+        )
+
+    def _refuse_other_rare_labels(self, before: FederationState) -> None:
+        """Refuse other rare labels: metrics before and after a restart must mean the same."""
+        configured = list(self.identity.settings.get("rare_labels", ()))
+        same = configured == before.configured_rare_labels
+        if not same and set(configured) != set(before.rare_labels):
+            raise BadInput(
+                f"{self.folder} holds a federation with rare_labels = "
+                f"{','.join(before.rare_labels)!r}, and this run sets {','.join(configured)!r}; "
+                "set the same, or another folder"
+            )
+
+
+def _labels_of(
+    scorer: Scorer | None, table: LabelTable, rare: tuple[str, ...]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return all labels and the rare ones; without declared labels, the model's outputs."""
+    inferred = None if scorer is None else scorer.inferred_labels()
+    if inferred is None:
+        declared = [str(label) for label in table.labels]
+        return declared, tuple(str(label) for label in rare_labels_of(rare or None, table))
+    outputs = list(inferred.coverage)
+    for label in rare:
+        if label not in outputs:
+            raise BadInput(f"rare label {label!r}: {nearest(label, outputs)}")
+    return outputs, rare
+
+
+def _as_json(value: Any) -> Any:
+    """Return the value as it is after writing it to JSON and reading it back."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value

@@ -156,6 +156,12 @@ def test_a_total_that_jumps_is_not_believed(found: Found) -> None:
     assert "reported 8 samples and now 8000, a jump by more than a factor of 10" in engine.reasons()
     assert engine.coordinator._store.state.counts["east"] == {"dog": 8}
     assert check_counts("east", {"dog": 80}, {"dog": 8}) == {"dog": 80}
+    assert check_counts("east", {"dog": 8}, {"dog": 80}) == {"dog": 8}
+    for jump in (81, 100):
+        with pytest.raises(BadInput, match="a jump by more than a factor of 10"):
+            check_counts("east", {"dog": jump}, {"dog": 8})
+    with pytest.raises(BadInput, match="a jump by more than a factor of 10"):
+        check_counts("east", {"dog": 7}, {"dog": 80})
     with pytest.raises(BadInput, match="1 to 200 characters"):
         check_counts("", {"dog": 80})
 

@@ -13,7 +13,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.server.evaluation import Recall
 from fedraw.server.settings import Settings
-from fedraw.server.tasks import EvaluateReply, Task
+from fedraw.server.tasks import EvaluateReply, Failure, Task
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
@@ -210,6 +210,14 @@ def test_the_model_is_evaluated_every_so_many_updates_and_at_the_end(found: Foun
     engine = found(evaluate=evaluate, evaluate_every=3, arrivals=8)
     engine.run(lambda: engine.coordinator.finished is not None)
     assert [r["event"] for r in engine.log("evaluation")] == [3, 6, 8]
+
+
+def test_a_site_that_cannot_evaluate_does_not_hold_up_the_evaluation(found: Found) -> None:
+    engine = found(federated_evaluation=True, evaluate_every=4)
+    engine.sites["west"].evaluated = lambda task, honest: Failure("no test data")
+    engine.run(lambda: bool(engine.log("evaluation")), limit=60)  # long before its deadline
+    assert engine.log("evaluation")[0]["sites"] == 3
+    assert "no evaluation: no test data" in engine.reasons()
 
 
 def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:

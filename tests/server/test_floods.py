@@ -65,6 +65,12 @@ def test_a_flood_of_labels_is_refused_with_the_whole_reply(found: Found, flood: 
     assert engine.coordinator._store.state.counts["north"] == {"cat": 6, "dog": 4}
 
 
+def test_the_longest_label_is_accepted() -> None:
+    assert check_counts("north", {"x" * 200: 1}) == {"x" * 200: 1}
+    with pytest.raises(BadInput, match="a label of 201 characters; 200 is the most"):
+        check_counts("north", {"x" * 201: 1})
+
+
 def test_ever_new_labels_come_to_an_end(found: Found) -> None:
     """Each reply is within the limits of one, but together they are not."""
     engine = found(FedRAW(buffer=2), patience=3, back_off=1.0, quarantine=5.0)

@@ -99,6 +99,14 @@ def test_a_reply_that_never_reached_the_journal_is_asked_for_again(found: Found)
     assert engine.log("arrival")[-1]["version"] == 1
 
 
+def test_the_first_snapshot_is_of_the_logs_time_zero(found: Found) -> None:
+    engine = found(snapshot_every=1e6)
+    engine.run(lambda: bool(engine.log("start")))
+    assert engine.coordinator._store.state.clock == 0.0
+    (first,) = (engine.settings.folder / "checkpoint").iterdir()
+    assert snapshot.read(first)[0]["state"]["clock"] == 0.0
+
+
 def test_a_snapshot_refers_to_updates_instead_of_copying_them(found: Found) -> None:
     engine = found(FedFa(buffer=4), snapshot_every=1.0)
     engine.accept(30)

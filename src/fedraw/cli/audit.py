@@ -63,7 +63,9 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
             help="Rare labels: A,B. By default, labels with at most half the median coverage."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write an HTML page to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write an HTML page to this file.")
+    ] = None,
     fail_on: Annotated[
         FailOn | None,
         typer.Option(help="Exit with code 1 if a label is lost, or if one is at risk or lost."),

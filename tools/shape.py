@@ -147,7 +147,7 @@ def public_definitions(source: Source) -> Iterator[tuple[str, bool]]:
         for node in body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            if node.name.startswith("_"):
+            if node.name.startswith("_") or _is_overload(node):
                 continue
             name = f"{prefix}{node.name}"
             yield f"{where}: {name}", ast.get_docstring(node) is not None
@@ -155,6 +155,12 @@ def public_definitions(source: Source) -> Iterator[tuple[str, bool]]:
                 yield from walk(node.body, f"{name}.")
 
     yield from walk(source.tree.body, "")
+
+
+def _is_overload(node: ast.stmt) -> bool:
+    """Whether this is one of several signatures, which the function itself documents."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(isinstance(own, ast.Name) and own.id == "overload" for own in decorators)
 
 
 class Entered:

@@ -57,7 +57,9 @@ class HasSummary(Protocol):
     """A finished run in memory, such as `fedraw.Result`."""
 
     @property
-    def summary(self) -> Mapping[str, Any]: ...
+    def summary(self) -> Mapping[str, Any]:
+        """The content of the run's summary.json."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

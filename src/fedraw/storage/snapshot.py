@@ -41,6 +41,7 @@ class Arrays(dict[str, Array]):
         self._name_of: dict[int, str] = {}
 
     def keep(self, array: Array) -> str:
+        """Add an array unless it is known already; return its name."""
         elsewhere = self._beside.get(id(array))
         if elsewhere is not None:
             return elsewhere

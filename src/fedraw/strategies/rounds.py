@@ -56,7 +56,9 @@ class RoundState(Protocol):
     closed: Round | None  # the round that the last event closed
 
     @property
-    def contents(self) -> Contents: ...
+    def contents(self) -> Contents:
+        """The clients of the round that the last event closed, with their weights."""
+        ...
 
 
 R = TypeVar("R", bound=RoundState)

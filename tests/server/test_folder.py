@@ -208,6 +208,19 @@ def put_back(folder: Path, whole: dict[str, bytes]) -> None:
         (folder / path).write_bytes(data)
 
 
+def test_a_folder_of_another_version_is_refused_with_both_versions(found: Found) -> None:
+    engine = found()
+    engine.accept(4)
+    folder = engine.settings.folder
+    engine.coordinator._store.log.close()
+    log = folder / "events.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"format":3', b'"format":2', 1))
+    for manifest in folder.glob("checkpoint/*/manifest.json"):
+        manifest.write_bytes(manifest.read_bytes().replace(b'"format": 2', b'"format": 1'))
+    with pytest.raises(BadInput, match="has format 2, and this fedraw reads format 3"):
+        engine.open()
+
+
 # Another model, other rare labels
 
 WEIGHT, BIAS = ("head.weight", (2, 1)), ("head.bias", (2,))

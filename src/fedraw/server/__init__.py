@@ -1,0 +1,34 @@
+"""A federation's server that does not depend on the engine that carries its messages.
+
+An engine opens a federation with `open_federation` and drives the `Coordinator` it gets: it sends
+the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` does so on Flower.
+"""
+
+from __future__ import annotations
+
+from fedraw.server.coordinator import Coordinator, open_federation
+from fedraw.server.evaluation import Recall
+from fedraw.server.settings import Settings
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    Reply,
+    Task,
+    TaskKind,
+    TrainReply,
+)
+
+__all__ = [
+    "Coordinator",
+    "EvaluateReply",
+    "Failure",
+    "LabelSummary",
+    "Recall",
+    "Reply",
+    "Settings",
+    "Task",
+    "TaskKind",
+    "TrainReply",
+    "open_federation",
+]

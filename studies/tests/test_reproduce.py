@@ -212,6 +212,7 @@ def test_the_whole_paper_on_embedded_data(tmp_path: Path) -> None:
     assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics", "verdicts"}
 
 
+@pytest.mark.slow
 def test_a_group_stands_for_its_tables_and_the_paper_s_are_not_begun_by_it(tmp_path: Path) -> None:
     done = fedraw("reproduce", "beyond-rates", "evidence-drift", "--scale", "smoke", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -90,7 +90,7 @@ def test_a_name_that_is_too_long_is_bad_input(tmp_path: Path, arguments: list[st
 
 
 def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
-    spec_in(tmp_path)
+    spec_in(tmp_path, FREE)
     assert fedraw("run", "small.toml", cwd=tmp_path).returncode == 0
     (tmp_path / "file").write_text("")
     before = sorted(tmp_path.rglob("*"))

@@ -203,7 +203,7 @@ def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> No
 
 
 def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(to_toml(spec(events=4000).tables()))
+    (tmp_path / "spec.toml").write_text(to_toml(spec(events=1500).tables()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
     code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 0.3\n"

@@ -113,7 +113,7 @@ def rates(seed: int, rare: int) -> Floats:
     return np.asarray(speed / speed.sum(), np.float64)
 
 
-@pytest.mark.parametrize("rare", [4, 6])
+@pytest.mark.parametrize("rare", [pytest.param(4, marks=pytest.mark.slow), 6])
 def test_presence_in_a_window_has_a_closed_form(rare: int) -> None:
     chance = np.array([rates(seed, rare)[:rare].sum() for seed in range(30)])
     closed = 100 * np.mean(1 - (1 - chance) ** 10)

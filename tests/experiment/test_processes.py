@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.experiment.small_runs import FILES, SPEC, same, spec
 from torch import nn
 
 from fedraw.errors import BadInput, WorkerDied
@@ -22,33 +23,6 @@ from fedraw.experiment.runner import run, run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors import Job, Train, TrainingResult
 from fedraw.simulation.executors.processes import Processes
-
-FILES = ("events.jsonl", "summary.json", "model.safetensors")
-
-SPEC = """
-[partition]
-clients = 10
-rare_labels = [9]
-clients_per_common_label = 6
-[strategy]
-name = "{name}"
-[training]
-epochs = 3
-[run]
-events = {events}
-evaluate_every = 100
-seeds = [1]
-"""
-
-
-def spec(name: str = "fedfa", events: int = 60) -> Spec:
-    import tomllib
-
-    return Spec.read(tomllib.loads(SPEC.format(name=name, events=events)))
-
-
-def same(one: Path, two: Path) -> bool:
-    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
 
 
 @pytest.mark.parametrize("name", ["fedraw", "ca2fl", "qfedavg"])

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 import types
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.experiment.small_runs import SPEC, same, spec
 
 from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run, run_seed
-from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors import ray_cluster, ray_workers
 from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
 
@@ -36,36 +35,13 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning"),
 ]
 
-FILES = ("events.jsonl", "summary.json", "model.safetensors")
 RAY = Options("ray", 2)
-SPEC = """
-[partition]
-clients = 10
-rare_labels = [9]
-clients_per_common_label = 6
-[strategy]
-name = "{name}"
-[training]
-epochs = 3
-[run]
-events = {events}
-evaluate_every = 100
-seeds = [1]
-"""
 
 
 @pytest.fixture(scope="module")
 def two_cpus() -> Iterator[None]:
     with cluster(cpus=2):
         yield
-
-
-def spec(name: str = "fedraw", events: int = 60) -> Spec:
-    return Spec.read(tomllib.loads(SPEC.format(name=name, events=events)))
-
-
-def same(one: Path, two: Path) -> bool:
-    return all((one / file).read_bytes() == (two / file).read_bytes() for file in FILES)
 
 
 def children(pid: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedraw.core.checks import at_least, one_of, positive, whole
+from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
 
 # Metrics that can have a target.

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, Term
-from fedraw.core.checks import one_of, positive, whole
 from fedraw.core.federation import Federation
+from fedraw.core.settings import one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraw.core.checks import at_least, between, one_of
 from fedraw.core.federation import Federation
+from fedraw.core.settings import at_least, between, one_of
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.weighting import Staleness, staleness_discount
 from fedraw.errors import BadInput

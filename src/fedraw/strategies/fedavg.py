@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedraw.core.aggregation import RunningSum
-from fedraw.core.checks import one_of
 from fedraw.core.federation import Federation
+from fedraw.core.settings import one_of
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup

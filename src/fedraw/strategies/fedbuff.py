@@ -20,8 +20,8 @@ import numpy as np
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
-from fedraw.core.checks import between, one_of, positive, whole
 from fedraw.core.federation import Federation
+from fedraw.core.settings import between, one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import staleness_discount

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import SlidingWindow, Slot
-from fedraw.core.checks import whole
 from fedraw.core.federation import Federation
+from fedraw.core.settings import whole
 from fedraw.core.types import Vector
 from fedraw.strategies.protocol import (
     Arrived,

@@ -29,8 +29,8 @@ from typing import Literal, get_args
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
-from fedraw.core.checks import one_of, whole
 from fedraw.core.federation import Federation
+from fedraw.core.settings import one_of, whole
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import Cap, capped_scores, check_cap

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from fedraw.core.checks import one_of
 from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
+from fedraw.core.settings import one_of
 from fedraw.core.types import ClientId, Label, LabelCounts, Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum
-from fedraw.core.checks import at_least, one_of, positive
 from fedraw.core.federation import Federation
+from fedraw.core.settings import at_least, one_of, positive
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate

@@ -27,9 +27,9 @@ from typing import get_args
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, inner
-from fedraw.core.checks import at_least, between, one_of, positive, whole
 from fedraw.core.federation import Federation
 from fedraw.core.rarity import rarest, weights_of_rarest
+from fedraw.core.settings import at_least, between, one_of, positive, whole
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import (

@@ -79,6 +79,7 @@ bench: install ## measure; prints ratios (results with date and machine: benchma
 bench-peers: install ## the same jobs in other simulators; makes .peers, 6 GB, at the first time
 	@[ -d .peers ] || sh benchmarks/peers/setup.sh
 	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.peers.lines
 
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

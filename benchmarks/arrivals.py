@@ -22,8 +22,8 @@ from benchmarks.machine import headline
 
 from fedraw.data.catalog import Histogram, labels_only
 from fedraw.experiment.options import Options
+from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
-from fedraw.experiment.scenario import Parts
 from fedraw.experiment.spec import Spec
 
 CLIENTS = (30, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 def scene(clients: int) -> tuple[Spec, Parts]:
     histogram = Histogram({str(label): max(clients, 300) for label in range(10)})
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "partition": {
                 "clients": clients,

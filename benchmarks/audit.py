@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from benchmarks.machine import headline
 
-from fedraw.auditing.audit import audit
 from fedraw.auditing.label_counts import read_label_counts
+from fedraw.auditing.prediction import audit
 from fedraw.auditing.times import read_times
 
 LABELS = 1000

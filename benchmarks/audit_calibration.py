@@ -38,10 +38,9 @@ from benchmarks.calibration_report import (
 from benchmarks.machine import headline
 from scipy.stats import spearmanr
 
-from fedraw.auditing.groups import Groups
 from fedraw.auditing.influence import influence, kept
 from fedraw.auditing.methods import RULES, verdict
-from fedraw.auditing.presence import arrival_shares, group_presence, presence
+from fedraw.auditing.presence import Groups, arrival_shares, group_presence, presence
 from fedraw.auditing.standing import LabelWeights
 from fedraw.core.rarity import rarity_scores
 from fedraw.data.catalog import load
@@ -103,7 +102,7 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
             "seeds": [number],
         },
     }
-    return method, Spec.read(spec)
+    return method, Spec.from_dict(spec)
 
 
 def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.Generator) -> None:
@@ -115,9 +114,9 @@ def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.
     few = rng.random(len(data.labels)) > kept[data.labels]
     np.savez(
         path,
-        images=data.images[:][~few],
+        inputs=data.inputs[:][~few],
         labels=data.labels[~few],
-        test_images=data.test_images[:],
+        test_inputs=data.test_inputs[:],
         test_labels=data.test_labels,
     )
 
@@ -136,7 +135,7 @@ def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
         yield {
             "number": number,
             "method": method,
-            "spec": spec.tables(),
+            "spec": spec.to_dict(),
             "recall": recalls[i],
             "global_accuracy": results[i].summary["tail"]["GlobalAcc"],
             "beforehand": before[i],
@@ -157,8 +156,8 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
     """What can be known of each label before training: one list per predictor."""
     clients = Scenario.of(spec, seed).clients
     table, seconds = clients.table, clients.seconds
-    size = spec.tables()["strategy"]["buffer"]
-    events = spec.tables()["run"]["events"]
+    size = spec.to_dict()["strategy"]["buffer"]
+    events = spec.to_dict()["run"]["events"]
     nobody = np.zeros(len(table), np.bool_)
     groups = Groups.of(1 / seconds, rarity_scores(table), nobody)
     rule = RULES[method]

@@ -38,11 +38,15 @@ import numpy as np
 import numpy.typing as npt
 from benchmarks.machine import headline
 
-from fedraw.auditing.groups import Groups
-from fedraw.auditing.influence import influence
+from fedraw.auditing.influence import capped_influence, influence
 from fedraw.auditing.methods import RULES, Buffer, Rule
-from fedraw.auditing.presence import arrival_shares, group_presence, mean_field_presence, presence
-from fedraw.auditing.sampling import capped_influence
+from fedraw.auditing.presence import (
+    Groups,
+    arrival_shares,
+    group_presence,
+    mean_field_presence,
+    presence,
+)
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest

@@ -33,7 +33,7 @@ from fedraw.experiment.training import executor_of
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Arrived, Setup
 from fedraw.strategies.scoring import LabelEvidence
-from fedraw_studies.scales import Scale
+from fedraw_studies.artefacts import Scale
 
 SEED = 42
 AFTER = (1, 3, 10)
@@ -50,7 +50,7 @@ def scenario_of(dataset: str, root: Path | None, weights: Path | None) -> Scenar
     tables["partition"] = {"rare_labels": list(setting.rare)}
     tables["strategy"] = {"name": "fedraw", "labels": "inferred"}
     tables["run"]["events"] = EVENTS[dataset]
-    return Scenario.of(Spec.read(tables), SEED, None, Options(data_root=root))
+    return Scenario.of(Spec.from_dict(tables), SEED, None, Options(data_root=root))
 
 
 def truth(scenario: Scenario) -> Matrix:

@@ -22,8 +22,8 @@ from torch import nn
 from fedraw.data.arrays import from_arrays
 from fedraw.data.dataset import Dataset
 from fedraw.experiment.options import Options
+from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
-from fedraw.experiment.scenario import Parts
 from fedraw.experiment.spec import Spec
 
 EVENTS = 2_000
@@ -51,7 +51,7 @@ def data(clients: int) -> Dataset:
     return from_arrays(
         rng.random((samples, 64), np.float32),
         np.arange(samples) % 10,
-        test_images=rng.random((100, 64), np.float32),
+        test_inputs=rng.random((100, 64), np.float32),
         test_labels=np.arange(100) % 10,
     )
 
@@ -62,7 +62,7 @@ def megabytes() -> float:
 
 def one(clients: int, hidden: int) -> None:
     """Prints one measurement; the process then ends, and with it what it holds."""
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": clients, "local_test": 0},
             "speeds": {"kind": "uniform"},

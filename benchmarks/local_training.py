@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from fedraw.learning.batched import BatchedClient, BatchedTrainer, ClientSamples
 from fedraw.learning.models import build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import to_vector
 
 Way = Callable[[], None]

@@ -31,7 +31,7 @@ from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, MessageCodec
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.journal import Journal
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import Task
 from fedraw.strategies.fedraw import FedRAW
 
@@ -79,7 +79,7 @@ class Clocked(Journal):
 def found(
     folder: Path, template: Template, buffer: int
 ) -> tuple[Coordinator, MessageCodec, Clocked]:
-    settings = Settings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
+    settings = ServerSettings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
     size = template.layout.size
     leader = open_federation(

@@ -32,8 +32,8 @@ from fedraw.data.catalog import digits
 from fedraw.data.dataset import Dataset
 from fedraw.eventlog import ArrivalRecord, JoinedRecord, read_log
 from fedraw.experiment.options import Options
+from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
-from fedraw.experiment.scenario import Parts
 from fedraw.experiment.spec import Spec
 from fedraw.learning import models
 
@@ -67,7 +67,7 @@ CASES = (
 
 
 def spec_of(case: Case) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"rare_labels": [8, 9]},
             "training": case.training,
@@ -100,7 +100,7 @@ def bare_steps(case: Case, counts: list[int], way: str, ready: Any, done: Any) -
     data, wanted = case.data(), spec_of(case).training
     rng = Streams(0).generator("initial model")
     module = models.build(wanted.model, data.input_shape, data.classes, rng).train()
-    images, labels = torch.from_numpy(data.images[:]), torch.from_numpy(data.labels)
+    images, labels = torch.from_numpy(data.inputs[:]), torch.from_numpy(data.labels)
     epoch = {"plain": plain_epoch, "best": best_epoch}[way](module, wanted.lr, wanted.batch)
     ready.wait()
     begun = time.perf_counter()

@@ -2,15 +2,10 @@
 
 import fedraw
 
-federation = {
-    "partition": {"clients": 30, "rare_labels": [8, 9], "clients_per_rare_label": 2},
-    "speeds": {"kind": "correlated"},
-    "run": {"events": 3000, "seeds": [42]},
+clients = fedraw.Coverage(clients=30, rare_labels=[8, 9], clients_per_rare_label=2)
+results = {
+    name: fedraw.simulate(strategy=name, partition=clients, events=3000, seeds=[42])
+    for name in ("fedfa", "fedraw")
 }
-results = []
-for name in ("fedfa", "fedraw"):
-    spec = fedraw.Spec.read({**federation, "strategy": {"name": name, "buffer": 10}})
-    results += fedraw.run(spec)
-
 for row in fedraw.compare(results):
     print(row.name, {key: row.metrics[key].mean for key in ("GlobalAcc", "AvgRare", "BufPres")})

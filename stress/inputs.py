@@ -87,7 +87,7 @@ TEXTS = (
 def spec_text(changes: Mapping[str, Mapping[str, Any]]) -> str:
     """A valid spec with every key in it."""
     rare = {"rare_labels": [8, 9], **changes.get("partition", {})}
-    return to_toml(Spec.read({**changes, "partition": rare}).tables())
+    return to_toml(Spec.from_dict({**changes, "partition": rare}).to_dict())
 
 
 def odd_toml(rng: Rng) -> str:
@@ -234,7 +234,7 @@ def some_events(path: Path) -> Callable[[Send], int | None]:
     """Run the first events of a spec that a dry run has accepted."""
 
     def work(send: Send) -> int:
-        spec = Spec.from_toml(path)
+        spec = Spec.from_file(path)
         spec = replace(spec, run=replace(spec.run, events=EVENTS, seeds=spec.run.seeds[:1]))
         if spec.training.epochs > 100:
             return 0  # it would take that long

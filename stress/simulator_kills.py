@@ -31,7 +31,7 @@ FILES = ("events.jsonl", "summary.json", "model.safetensors", "spec.toml")
 
 
 def spec_of(name: str, *, trained: bool, events: int) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
             "strategy": {"name": name, **({"buffer": 4} if name == "fedraw" else {})},

@@ -48,7 +48,9 @@ MAY_IMPORT = {
 ONLY_IN = {
     "torch": {"learning"},
     "sklearn": {"data"},
-    "matplotlib": {"report"},
+    "matplotlib": {"experiment", "report"},  # a result draws its curves
+    "cloudpickle": {"experiment", "simulation"},
+    "pandas": {"core"},
     "PIL": {"data"},
     "pooch": {"data"},
     "requests": {"data"},

@@ -209,7 +209,7 @@ def simulate(
     import fedraw
 
     out = Path("run")
-    fedraw.run(fedraw.Spec.read(tables), out=out, model=model)
+    fedraw.simulate(fedraw.Spec.from_dict(tables), out=out, model=model)
     return next(out.glob("seed-*"))
 
 

@@ -229,10 +229,10 @@ def run_small_simulation(folder: Path, first: Entered) -> None:
         "training": {"epochs": 1, "model": "linear"},
     }
     for _ in range(2):  # The first time only imports and fills caches.
-        spec = fedraw.Spec.read(tables)
+        spec = fedraw.Spec.from_dict(tables)
         with first:
             first.functions.clear()
-            fedraw.run(spec, out=folder / str(time.monotonic_ns()))
+            fedraw.simulate(spec, out=folder / str(time.monotonic_ns()))
 
 
 def served_path() -> Entered:
@@ -241,7 +241,7 @@ def served_path() -> Entered:
 
     from fedraw.core.layout import Layout
     from fedraw.server.coordinator import Coordinator, open_federation
-    from fedraw.server.settings import Settings
+    from fedraw.server.settings import ServerSettings
     from fedraw.server.tasks import LabelSummary, Reply, Task, TrainReply
     from fedraw.strategies.fedraw import FedRAW
 
@@ -256,7 +256,7 @@ def served_path() -> Entered:
 
     entered, now = Entered(), 0.0
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(Path(folder), min_clients=4, arrivals=10**6, evaluate_every=0)
+        settings = ServerSettings(Path(folder), min_clients=4, arrivals=10**6, evaluate_every=0)
         start = np.zeros(layout.size, np.float32)
         coordinator: Coordinator = open_federation(
             FedRAW(buffer=3), lambda: start, settings, layout

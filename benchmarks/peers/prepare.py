@@ -13,7 +13,7 @@ def prepare() -> None:
     rng = np.random.default_rng(0)
     real = digits(rng)
     order = rng.permutation(len(real.labels))
-    np.savez(DATA / "digits.npz", images=real.images[:][order], labels=real.labels[order])
+    np.savez(DATA / "digits.npz", images=real.inputs[:][order], labels=real.labels[order])
     noise = rng.random((3_600, *SHAPES["cnn"]), np.float32)
     np.savez(DATA / "cnn.npz", images=noise, labels=np.arange(3_600) % CLASSES)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from benchmarks.peers import job as jobs
@@ -17,6 +18,9 @@ from benchmarks.peers.spent import Clock, Spent
 
 import fedraw
 from fedraw.core.types import Ints
+from fedraw.experiment.options import Options
+from fedraw.experiment.parts import Parts
+from fedraw.experiment.runner import run_seed
 
 
 def in_order(labels: Ints, classes: int, rng: np.random.Generator) -> Sequence[Ints]:
@@ -26,7 +30,7 @@ def in_order(labels: Ints, classes: int, rng: np.random.Generator) -> Sequence[I
 
 def spec_of(job: jobs.Job, updates: int) -> fedraw.Spec:
     model = {"digits": "mlp", "cnn": "cnn"}[job.name]
-    return fedraw.Spec.read(
+    return fedraw.Spec.from_dict(
         {
             "partition": {"clients": jobs.CLIENTS, "local_test": 0.0},
             "speeds": {"kind": "uniform"},
@@ -43,7 +47,7 @@ def data_of(job: jobs.Job) -> fedraw.Dataset:
     images = np.concatenate([x.numpy() for x, _ in job.clients])
     labels = np.concatenate([y.numpy() for _, y in job.clients])
     return fedraw.from_arrays(
-        images, labels, test_images=images[:30], test_labels=labels[:30], name=job.name
+        images, labels, test_inputs=images[:30], test_labels=labels[:30], name=job.name
     )
 
 
@@ -53,10 +57,11 @@ def main() -> None:
     jobs.warm_up(job)
     told: list[tuple[int, Spent]] = []
     workers = 1 if given.variant == "inline" else given.cores
-    options = fedraw.Options(given.variant, workers, progress=noting(told, given.updates))
+    options = Options(given.variant, workers, progress=noting(told, given.updates))
     spec, data = spec_of(job, given.updates), data_of(job)
     with tempfile.TemporaryDirectory() as folder:
-        (result,) = fedraw.run(spec, out=folder, options=options, data=data, partition=in_order)
+        parts = Parts(data=data, partition=in_order)
+        result = run_seed(spec, spec.run.seeds[0], Path(folder) / "run", parts, options)
     (first, _), (last, spent) = told[:2]
     tell(
         *("fedraw", given),

@@ -12,13 +12,14 @@ packages() {
     appfl) echo "appfl==1.12.0" ;;
     flower) echo "flwr[simulation]==1.41.0" ;;
     pfl) echo "pfl[pytorch]==0.6.0" ;;
-    *) echo "unknown peer $1; there are flsim, appfl, flower and pfl" >&2; exit 2 ;;
+    flgo) echo "flgo==0.4.4" ;;
+    *) echo "unknown peer $1; there are flsim, appfl, flower, pfl and flgo" >&2; exit 2 ;;
   esac
 }
 
 mkdir -p .peers
 grep '^torch==' constraints.txt > .peers/constraints.txt
-for name in ${*:-flsim appfl flower pfl}; do
+for name in ${*:-flsim appfl flower pfl flgo}; do
   wanted=$(packages "$name")
   begun=$(date +%s)
   rm -rf ".peers/$name"

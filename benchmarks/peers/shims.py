@@ -45,4 +45,17 @@ def declare_nms() -> None:
     _KEPT.append(fragment)
 
 
+def allow_plain_subsets() -> None:
+    """FLGo 0.4.4: subclasses of Subset that torch 2.13 refuses to construct.
+
+    They override how one sample is read and not how several are, which comes to the same for them.
+    """
+    subset: Any = torch.utils.data.Subset
+
+    def construct(self: Any, dataset: Any, indices: Any) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    subset.__init__ = construct
+
+
 _KEPT: list[Any] = []  # a library takes its declarations with it when it goes

@@ -12,26 +12,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedraw.auditing.audit import Audit, audit
+    from fedraw.auditing import Audit, audit
     from fedraw.core.labels import LabelTable
     from fedraw.core.layout import Layout
     from fedraw.core.rarity import rarity_scores
+    from fedraw.core.table import Table
     from fedraw.core.update import Update
     from fedraw.core.weighting import weights
     from fedraw.data.arrays import from_arrays
     from fedraw.data.dataset import Dataset
+    from fedraw.data.own_data import Columns
     from fedraw.errors import (
         BadInput,
         FedrawError,
         Interrupted,
         MissingExtra,
         RefusedUpdate,
+        TrainingFailed,
         WorkerDied,
     )
-    from fedraw.eventlog.compare import ComparisonRow, Stat, compare
-    from fedraw.experiment.options import Options
-    from fedraw.experiment.runner import Result, run
+    from fedraw.eventlog.compare import Comparison, ComparisonRow, PairedDifference, Stat, compare
+    from fedraw.experiment.result import Result, SeedResult, load
+    from fedraw.experiment.sections import (
+        IID,
+        Correlated,
+        Coverage,
+        DataSpec,
+        Dirichlet,
+        Drift,
+        Equal,
+        Features,
+        LabelNoise,
+        Misreport,
+        Ratio,
+        Summaries,
+        Uniform,
+    )
+    from fedraw.experiment.simulate import simulate
     from fedraw.experiment.spec import Spec
+    from fedraw.learning.own_training import ClientData, TrainingContext
+    from fedraw.learning.sgd import SGD
     from fedraw.simulation.loop import Simulation, Step
     from fedraw.strategies.ca2fl import CA2FL
     from fedraw.strategies.fedasync import FedAsync
@@ -56,12 +76,24 @@ __version__ = "0.1.0"
 # Where each public name is defined.
 _DEFINED_IN = {
     "CA2FL": "fedraw.strategies.ca2fl",
+    "IID": "fedraw.experiment.sections",
+    "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
-    "Audit": "fedraw.auditing.audit",
+    "Audit": "fedraw.auditing",
     "BadInput": "fedraw.errors",
+    "ClientData": "fedraw.learning.own_training",
+    "Columns": "fedraw.data.own_data",
+    "Comparison": "fedraw.eventlog.compare",
     "ComparisonRow": "fedraw.eventlog.compare",
+    "Correlated": "fedraw.experiment.sections",
+    "Coverage": "fedraw.experiment.sections",
+    "DataSpec": "fedraw.experiment.sections",
     "Dataset": "fedraw.data.dataset",
     "Declared": "fedraw.strategies.protocol",
+    "Dirichlet": "fedraw.experiment.sections",
+    "Drift": "fedraw.experiment.sections",
+    "Equal": "fedraw.experiment.sections",
+    "Features": "fedraw.experiment.sections",
     "FedAsync": "fedraw.strategies.fedasync",
     "FedAvg": "fedraw.strategies.fedavg",
     "FedBuff": "fedraw.strategies.fedbuff",
@@ -70,40 +102,62 @@ _DEFINED_IN = {
     "FedrawError": "fedraw.errors",
     "Interrupted": "fedraw.errors",
     "Joined": "fedraw.strategies.protocol",
+    "LabelNoise": "fedraw.experiment.sections",
     "LabelTable": "fedraw.core.labels",
     "Layout": "fedraw.core.layout",
     "Left": "fedraw.strategies.protocol",
+    "Misreport": "fedraw.experiment.sections",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
-    "Options": "fedraw.experiment.options",
+    "PairedDifference": "fedraw.eventlog.compare",
     "QFedAvg": "fedraw.strategies.qfedavg",
+    "Ratio": "fedraw.experiment.sections",
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
-    "Result": "fedraw.experiment.runner",
+    "Result": "fedraw.experiment.result",
+    "SeedResult": "fedraw.experiment.result",
     "Setup": "fedraw.strategies.protocol",
     "Simulation": "fedraw.simulation.loop",
     "Spec": "fedraw.experiment.spec",
     "Stat": "fedraw.eventlog.compare",
     "Step": "fedraw.simulation.loop",
     "Strategy": "fedraw.strategies.protocol",
+    "Summaries": "fedraw.experiment.sections",
+    "Table": "fedraw.core.table",
+    "TrainingContext": "fedraw.learning.own_training",
+    "TrainingFailed": "fedraw.errors",
+    "Uniform": "fedraw.experiment.sections",
     "Update": "fedraw.core.update",
     "WorkerDied": "fedraw.errors",
-    "audit": "fedraw.auditing.audit",
+    "audit": "fedraw.auditing",
     "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
+    "load": "fedraw.experiment.result",
     "rarity_scores": "fedraw.core.rarity",
-    "run": "fedraw.experiment.runner",
+    "simulate": "fedraw.experiment.simulate",
     "weights": "fedraw.core.weighting",
 }
 
 __all__ = [
     "CA2FL",
+    "IID",
+    "SGD",
     "Arrived",
     "Audit",
     "BadInput",
+    "ClientData",
+    "Columns",
+    "Comparison",
     "ComparisonRow",
+    "Correlated",
+    "Coverage",
+    "DataSpec",
     "Dataset",
     "Declared",
+    "Dirichlet",
+    "Drift",
+    "Equal",
+    "Features",
     "FedAsync",
     "FedAvg",
     "FedBuff",
@@ -112,29 +166,39 @@ __all__ = [
     "FedrawError",
     "Interrupted",
     "Joined",
+    "LabelNoise",
     "LabelTable",
     "Layout",
     "Left",
+    "Misreport",
     "MissingExtra",
     "Needs",
-    "Options",
+    "PairedDifference",
     "QFedAvg",
+    "Ratio",
     "RefusedUpdate",
     "Replay",
     "Result",
+    "SeedResult",
     "Setup",
     "Simulation",
     "Spec",
     "Stat",
     "Step",
     "Strategy",
+    "Summaries",
+    "Table",
+    "TrainingContext",
+    "TrainingFailed",
+    "Uniform",
     "Update",
     "WorkerDied",
     "audit",
     "compare",
     "from_arrays",
+    "load",
     "rarity_scores",
-    "run",
+    "simulate",
     "weights",
 ]
 
@@ -148,4 +212,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -6,12 +6,14 @@ FedrawError
 ├── FolderChanged       the files of a running server were moved or changed, so it must stop
 ├── Interrupted         a run was asked to stop; it can be resumed
 ├── RefusedUpdate       one client's update is unusable; the federation continues without it
+├── TrainingFailed      the user's own training function raised an error; the run can be resumed
 └── WorkerDied          a worker process of a run died; the run can be resumed
 """
 
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -49,6 +51,10 @@ class Interrupted(FedrawError):
     """A run stopped between two arrivals, after writing a checkpoint."""
 
 
+class TrainingFailed(FedrawError):
+    """The user's training function raised an error; the text ends with its traceback."""
+
+
 class WorkerDied(FedrawError):
     """A worker process ended before its work was done."""
 
@@ -64,3 +70,9 @@ def nearest(word: object, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(word), names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error in a user's function, without the frame that called it."""
+    own = error.__traceback__.tb_next if error.__traceback__ else None
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip()

@@ -15,11 +15,12 @@ from fedraw_studies.artefacts import (
     Artefact,
     ArtefactRow,
     PaperValue,
+    Scale,
     load_artefacts,
     load_dynamics,
+    scale_names,
 )
-from fedraw_studies.computed import buffer_weights
-from fedraw_studies.scales import Scale, scale_names
+from fedraw_studies.outcomes import buffer_weights
 
 PAPER = {a.name: a for a in load_artefacts(NAMES, Scale.named("paper"))}
 
@@ -227,4 +228,4 @@ def test_the_concept_buffer_has_the_weights_of_emnist_clients() -> None:
 def test_no_experiment_of_ours_contradicts_itself(scale: str) -> None:
     for artefact in load_artefacts(EVERY, Scale.named(scale)):
         for row in artefact.rows:
-            Spec.read(row.spec.tables())
+            Spec.from_dict(row.spec.to_dict())

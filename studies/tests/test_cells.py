@@ -12,21 +12,20 @@ import pytest
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import load_artefacts
+from fedraw_studies.artefacts import Scale, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import (
+    Machine,
     Workspace,
     clear_finished,
     damaged,
+    refuse_missing_data,
     run_plan,
     unfinished,
 )
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import Planned, key_of, make_plan
-from fedraw_studies.render import write_documents
-from fedraw_studies.requirements import Machine, refuse_missing_data
-from fedraw_studies.scales import Scale
-from fedraw_studies.tables import document, outcome_markdown
+from fedraw_studies.render import document, outcome_markdown, write_documents
 
 SMOKE = Scale.named("smoke")
 
@@ -36,7 +35,7 @@ def planned(spec: Spec, seed: int = 42, label: str = "row") -> Planned:
 
 
 def small(**strategy: Any) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6},
             "strategy": {"name": "fedfa", "buffer": 5, **strategy},
@@ -58,7 +57,7 @@ def made_up(spec: Spec, seed: int, metrics: dict[str, float | None], **parts: An
         "seconds": 36.0, "date": "", "cores": 2, "machine": "",
     }  # fmt: skip
     return CellRecord(
-        key=key_of(spec), seed=seed, spec=spec.tables(), metrics=metrics, **content | parts
+        key=key_of(spec), seed=seed, spec=spec.to_dict(), metrics=metrics, **content | parts
     )
 
 
@@ -78,7 +77,7 @@ def test_a_run_leaves_one_file_that_says_what_its_folder_said(tmp_path: Path) ->
     assert [point[0] for point in record.curve] == [10, 20, 30]
     assert record.curve[-1][1] == round(whole["metrics"]["GlobalAcc"], 2)
     assert record.rare_labels == ("9",)
-    assert Spec.read(record.spec) == replace(spec)
+    assert Spec.from_dict(record.spec) == replace(spec)
     assert place.cells.path(f"{key_of(spec)}-42").stat().st_size < 6000
 
 
@@ -163,13 +162,13 @@ def test_outcomes_are_made_of_cells_alone(tmp_path: Path) -> None:
         cells.write(made_up(row.spec, 42, {"GlobalAcc": 70.0, "AvgRare": value}))
     (outcome,) = outcomes(tmp_path, "smoke", ["s9"])
     first, third = outcome.rows[0], outcome.rows[2]
-    paper, why, ours, seeds = first.metrics["AvgRare"]
-    assert paper is not None
-    assert (paper.printed, why, ours.values, seeds) == ("20.92", None, (30.0,), (42,))
-    assert first.curves == {42: [(30, 50.0, None)]}
-    assert first.recall[42]["3"] == 30.0
+    own = first.metrics["AvgRare"]
+    assert own.paper is not None
+    assert (own.paper.printed, own.not_comparable, own.values) == ("20.92", None, {42: 30.0})
+    assert first.records[42].curve == [(30, 50.0, None)]
+    assert first.records[42].recall["3"] == 30.0
     assert first.values("AvgRare") == {42: 30.0}
-    assert (third.seeds, third.missing, third.metrics["AvgRare"].ours.mean) == ((), (42,), None)
+    assert (third.seeds, third.missing, third.metrics["AvgRare"].mean) == ((), (42,), None)
     assert outcome.is_begun
     assert not outcome.is_complete
     text = outcome_markdown(outcome)
@@ -193,16 +192,16 @@ def test_lost_recovered_confusion_and_recall_are_derived_seed_by_seed(tmp_path: 
     cells.write(made_up(dog.spec, 42, {}, confusion=matrix))
     cells.write(made_up(by_name["fig1"].rows[0].spec, 42, {}))
     s8, s7, fig1 = (
-        next(o for o in outcomes(tmp_path, SMOKE) if o.artefact == name)
+        next(o for o in outcomes(tmp_path, SMOKE) if o.name == name)
         for name in ("s8", "s7", "fig1")
     )
-    assert s8.row("attack, no defence").metrics["AvgRareLost"].ours.mean == 10
+    assert s8.row("attack, no defence").metrics["AvgRareLost"].mean == 10
     capped = s8.row("attack, naive cap 0.3").metrics
-    assert capped["AvgRareRecovered"].ours.mean == pytest.approx(40)
-    assert capped["GlobalAccRecovered"].ours.mean is None  # nothing was lost
-    assert s8.row("no attack").metrics["AvgRareLost"].ours.mean is None
-    assert s7.row("FedFa, dog").metrics["as 7"].ours.mean == 7
-    assert fig1.row("Exp 1").metrics["RareRecall"].ours.mean == 70  # of label 7, the first
+    assert capped["AvgRareRecovered"].mean == pytest.approx(40)
+    assert capped["GlobalAccRecovered"].mean is None  # nothing was lost
+    assert s8.row("no attack").metrics["AvgRareLost"].mean is None
+    assert s7.row("FedFa, dog").metrics["as 7"].mean == 7
+    assert fig1.row("Exp 1").metrics["RareRecall"].mean == 70  # of label 7, the first
 
 
 def test_documents_have_spread_seeds_and_reasons(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_documents_have_spread_seeds_and_reasons(tmp_path: Path) -> None:
     for seed, value in zip((42, 123, 456), (10.0, 20.0, 30.0), strict=True):
         for row in (own, other):
             cells.write(made_up(row.spec, seed, {"AvgRare": value, "Worst10": value}))
-    text = {o.artefact: outcome_markdown(o) for o in outcomes(tmp_path, scale, ["table2", "s11"])}
+    text = {o.name: outcome_markdown(o) for o in outcomes(tmp_path, scale, ["table2", "s11"])}
     assert "20.0 ± 8.2" in text["table2"]
     assert "62.7 ± 9.0 (b)" in text["table2"]
     assert "(b) not comparable: the paper's worst tenth" in text["table2"].replace("\n", " ")

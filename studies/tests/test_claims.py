@@ -15,18 +15,25 @@ from fedraw_studies.artefacts import (
     NAMES,
     SUPPORTING,
     PaperValue,
+    Scale,
     load_artefacts,
     load_dynamics,
 )
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.claims import RULES, Claim, Part, load_claims
-from fedraw_studies.computed import model_copies
-from fedraw_studies.dynamics import DynamicsResults, Finding
-from fedraw_studies.outcomes import outcomes, supporting_outcomes
+from fedraw_studies.claims import (
+    RULES,
+    Claim,
+    ClaimVerdict,
+    Part,
+    PartVerdict,
+    as_json,
+    judge,
+    load_claims,
+)
+from fedraw_studies.dynamics import DynamicsResults
+from fedraw_studies.outcomes import Finding, model_copies, outcomes, supporting_outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.rules import Verdict
-from fedraw_studies.scales import Scale
-from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, as_json, judge
 
 CLAIMS = load_claims()
 PARTS = [pytest.param(part, id=f"{c.name}: {part.name}") for c in CLAIMS for part in c.parts]
@@ -48,7 +55,7 @@ def cell(spec: Spec, seed: int, metrics: Mapping[str, float | None], **parts: An
         "cores": 2, "machine": "",
     }  # fmt: skip
     return CellRecord(
-        key=key_of(spec), seed=seed, spec=spec.tables(), metrics=metrics, **content | parts
+        key=key_of(spec), seed=seed, spec=spec.to_dict(), metrics=metrics, **content | parts
     )
 
 
@@ -146,8 +153,8 @@ def test_what_a_server_keeps_is_counted() -> None:
     assert model_copies("fedraw", clients=300, buffer=20) == 20 + 1 + 2
     assert model_copies("ca2fl", clients=300) - model_copies("ca2fl", clients=30) == 270
     state, benchmark = supporting_outcomes()
-    assert state.row("FedBuff, N = 30").metrics["Models"].ours.values == (3.0,)
-    assert len(benchmark.row("FedRAW.step").metrics["Copies"].ours.values) == 3
+    assert state.row("FedBuff, N = 30").metrics["Models"].values == {0: 3.0}
+    assert len(benchmark.row("FedRAW.step").metrics["Copies"].values) == 3
 
 
 def test_nothing_is_run_and_nothing_is_judged(tmp_path: Path) -> None:
@@ -256,7 +263,7 @@ def test_a_metric_that_is_not_defined_is_not_judged(tmp_path: Path) -> None:
 def test_training_free_figures_come_from_their_own_document(tmp_path: Path) -> None:
     def found(table: str, metric: str, paper: str | None, *values: float) -> Finding:
         printed = None if paper is None else PaperValue.of(paper)
-        return Finding.of(table, "row", metric, printed, values)
+        return Finding.of(table, "row", metric, printed, dict(enumerate(values)))
 
     rows = (
         found("Table IV", "BufPres", "2.0", 1, 3),

@@ -10,12 +10,11 @@ from statistics import fmean
 
 import pytest
 
-from fedraw_studies.artefacts import ArtefactRow, load_artefacts
+from fedraw_studies.artefacts import ArtefactRow, Scale, load_artefacts, study_file
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.comparisons import NAMES, comparison_markdown
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import key_of
-from fedraw_studies.scales import Scale, study_file
 
 OUT = Path(__file__).parents[1] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)
@@ -135,9 +134,9 @@ def cell(
 ) -> CellRecord:
     """One as a run could have left it."""
     labels = [str(i) for i in range(47)]
-    labels += [str(label) for label in row.spec.tables()["partition"].get("rare_labels", [])]
+    labels += [str(label) for label in row.spec.to_dict()["partition"].get("rare_labels", [])]
     return CellRecord(
-        key=key_of(row.spec), seed=seed, name="", spec=row.spec.tables(),
+        key=key_of(row.spec), seed=seed, name="", spec=row.spec.to_dict(),
         metrics={"AvgRare": 1.0, "GlobalAcc": 2.0}, tail={"AvgRare": 1.0, "GlobalAcc": 2.0},
         recall=recall or dict.fromkeys(labels, 1.0), recall_tail=tail or {},
         confusion={}, curve=[], influence={}, label_influence={}, events=1, rejected={}, notes=[],

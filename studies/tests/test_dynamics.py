@@ -14,15 +14,16 @@ from fedraw.eventlog.records import JoinedRecord
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.cells import run_cells
 from fedraw.experiment.options import Options
-from fedraw.experiment.runner import Result
+from fedraw.experiment.result import SeedResult
 from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import Artefact, ArtefactRow, PaperValue, load_dynamics
-from fedraw_studies.dynamics import DynamicsResults, Finding, distinct, dynamics_cells, findings
+from fedraw_studies.dynamics import DynamicsResults, distinct, dynamics_cells, findings
+from fedraw_studies.outcomes import Finding
 
 
 def finding(printed: str | None, *values: float | None) -> Finding:
     paper = None if printed is None else PaperValue.of(printed)
-    return Finding.of("Table", "row", "BufPres", paper, values)
+    return Finding.of("Table", "row", "BufPres", paper, dict(enumerate(values)))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_spec_in_several_tables_is_run_once() -> None:
 
 
 def small(name: str) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "data": {"name": "cifar10-labels"},
             "partition": {"rare_labels": ["cat", "dog"]},
@@ -179,7 +180,7 @@ def test_differences_are_taken_seed_by_seed_and_undefined_stays_undefined() -> N
     cells = dynamics_cells([table], seeds=2)
     values = [5.0, 7.0, 1.0, None]
     results = [
-        Result("", cell.seed, {"metrics": {"Rho": value}}, np.zeros(0, np.float32))
+        SeedResult("", cell.seed, {"metrics": {"Rho": value}}, np.zeros(0, np.float32))
         for cell, value in zip(cells, values, strict=True)
     ]
     (difference,) = findings([table], cells, results)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fedraw_studies.artefacts import Artefact, PaperValue
-from fedraw_studies.dynamics import DynamicsResults, Finding
-from fedraw_studies.tables import dynamics_markdown, dynamics_summary
+from fedraw_studies.dynamics import DynamicsResults
+from fedraw_studies.outcomes import Finding
+from fedraw_studies.render import dynamics_markdown, dynamics_summary
 
 TABLE = Artefact("Table IV", "rare clients slow", "Why it is so. " * 12, ())
 
@@ -15,7 +16,7 @@ def results(*found: Finding, made: str = "") -> DynamicsResults:
 
 def finding(printed: str | None, *values: float | None, row: str = "2x, FedFa") -> Finding:
     paper = None if printed is None else PaperValue.of(printed)
-    return Finding.of("Table IV", row, "BufPres", paper, values)
+    return Finding.of("Table IV", row, "BufPres", paper, dict(enumerate(values)))
 
 
 def test_a_document_has_its_origin_a_verdict_and_a_table() -> None:

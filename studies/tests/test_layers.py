@@ -19,9 +19,9 @@ ALLOWED = {
 TERMINAL = {"cli", "progress"}
 # A module imports only from those before it.
 ORDER = (
-    "scales", "artefacts", "plan", "cells", "requirements", "execute", "computed", "outcomes",
-    "dynamics", "claims", "rules", "verdicts", "comparisons", "tables", "render", "figures",
-    "progress", "cli",
+    "staleness", "aggregations", "bound",
+    "artefacts", "plan", "cells", "execute", "outcomes", "dynamics", "rules", "claims",
+    "comparisons", "render", "figures", "progress", "cli",
 )  # fmt: skip
 
 

@@ -11,9 +11,8 @@ import pytest
 from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
-from fedraw_studies.artefacts import NAMES, load_artefacts, merged
+from fedraw_studies.artefacts import NAMES, Scale, load_artefacts, merged
 from fedraw_studies.plan import Planned, budget, in_all, key_of, make_plan
-from fedraw_studies.scales import Scale
 
 CELLS = Path(__file__).parents[1] / "results" / "cpu" / "cells"
 
@@ -56,11 +55,11 @@ def test_artefacts_that_only_look_at_runs_of_others_bring_them_when_alone() -> N
 
 
 def test_a_key_knows_neither_seeds_nor_artefact_but_every_other_setting() -> None:
-    one = Spec.read({"strategy": {"name": "fedfa"}, "run": {"seeds": [1, 2]}})
-    assert key_of(one) == key_of(Spec.read({"strategy": {"name": "fedfa"}}))
-    assert key_of(one) == key_of(Spec.read({"strategy": {"name": "fedfa", "buffer": 10}}))
-    assert key_of(one) != key_of(Spec.read({"strategy": {"name": "fedfa", "buffer": 9}}))
-    assert key_of(one) != key_of(Spec.read({"strategy": {"name": "fedraw"}}))
+    one = Spec.from_dict({"strategy": {"name": "fedfa"}, "run": {"seeds": [1, 2]}})
+    assert key_of(one) == key_of(Spec.from_dict({"strategy": {"name": "fedfa"}}))
+    assert key_of(one) == key_of(Spec.from_dict({"strategy": {"name": "fedfa", "buffer": 10}}))
+    assert key_of(one) != key_of(Spec.from_dict({"strategy": {"name": "fedfa", "buffer": 9}}))
+    assert key_of(one) != key_of(Spec.from_dict({"strategy": {"name": "fedraw"}}))
 
 
 def test_every_committed_cell_is_found_under_the_key_of_its_spec() -> None:
@@ -68,11 +67,11 @@ def test_every_committed_cell_is_found_under_the_key_of_its_spec() -> None:
     assert len(files) > 1000
     for path in files:
         cell = json.loads(path.read_text(encoding="utf-8"))
-        assert f"{key_of(Spec.read(cell['spec']))}-{cell['seed']}" == path.stem
+        assert f"{key_of(Spec.from_dict(cell['spec']))}-{cell['seed']}" == path.stem
 
 
 def test_a_setting_that_is_younger_than_version_1_counts_when_it_is_no_default() -> None:
-    assert key_of(Spec()) == "ab1990e6e8a4"
+    assert key_of(Spec.from_dict({"partition": {"rare_labels": [8, 9]}})) == "249c1800883f"
     attack = {"misreport": {"label": 9}}
     for younger, other in (
         ({"strategy": {"labels": "declared"}}, {"strategy": {"labels": "checked"}}),
@@ -80,9 +79,9 @@ def test_a_setting_that_is_younger_than_version_1_counts_when_it_is_no_default()
         ({"misreport": {"label": 9, "liars": 1}}, {"misreport": {"label": 9, "liars": 2}}),
     ):
         plain = {**attack, "run": {"concurrency": 5}}
-        key = key_of(Spec.read(plain))
-        assert key_of(Spec.read(merged(plain, younger))) == key
-        assert key_of(Spec.read(merged(plain, other))) != key
+        key = key_of(Spec.from_dict(plain))
+        assert key_of(Spec.from_dict(merged(plain, younger))) == key
+        assert key_of(Spec.from_dict(merged(plain, other))) != key
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class YoungerFedFa(FedFa):
 def test_a_method_may_get_new_settings_without_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(**setting: float) -> list[str]:
         fedfa, fedraw = {"name": "fedfa", **setting}, {"name": "fedraw"}
-        return [key_of(Spec.read({"strategy": strategy})) for strategy in (fedfa, fedraw)]
+        return [key_of(Spec.from_dict({"strategy": strategy})) for strategy in (fedfa, fedraw)]
 
     before = keys()
     younger = replace(CATALOG["fedfa"], factory=YoungerFedFa)

@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, load_artefacts
+from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, Scale, load_artefacts
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.claims import Claim, Part
+from fedraw_studies.claims import Claim, ClaimVerdict, Part, PartVerdict, judge
 from fedraw_studies.comparisons import comparison_markdown
-from fedraw_studies.dynamics import DynamicsResults, Finding
+from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.figures import study_figures, write_figures
-from fedraw_studies.outcomes import outcomes
+from fedraw_studies.outcomes import Finding, outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.render import (
     BEGIN,
@@ -33,8 +33,6 @@ from fedraw_studies.render import (
     write_documents,
 )
 from fedraw_studies.rules import Verdict
-from fedraw_studies.scales import Scale
-from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, judge
 
 SMOKE = Scale.named("smoke")
 THREE = replace(SMOKE, seeds=(42, 123, 456))
@@ -53,14 +51,14 @@ def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
         for n, row in enumerate(artefact.rows):
             for m, seed in enumerate(artefact.seeds):
                 level = 10.0 + 3 * n + m
-                rare = row.spec.tables()["partition"].get("rare_labels", [])
+                rare = row.spec.to_dict()["partition"].get("rare_labels", [])
                 metrics: dict[str, float | None] = dict.fromkeys(artefact.columns, level)
                 metrics |= {"GlobalAcc": 70 + m / 10, "AvgRare": level, "Worst10": level}
                 metrics |= {"BufPres": level, "MacroF1": level, "RareF1": level, "RareF2": level}
                 metrics |= {"LocalRare": level, "LocalCommon": level, "MeanClient": level}
                 cells.write(
                     CellRecord(
-                        key=key_of(row.spec), seed=seed, name=row.method, spec=row.spec.tables(),
+                        key=key_of(row.spec), seed=seed, name=row.method, spec=row.spec.to_dict(),
                         metrics=metrics, tail={"AvgRare": level / 2},
                         recall={str(i): 9.0 * i for i in range(10)},
                         confusion={str(label): [0] * 10 for label in rare},
@@ -76,7 +74,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything of the smallest scale, as if it had been run."""
     folder = tmp_path_factory.mktemp("whole")
     write_cells(folder / "results" / "smoke", SMOKE)
-    found = Finding.of("Table S8", "row", "BufPres", PaperValue.of("2.0"), [1, 3])
+    found = Finding.of("Table S8", "row", "BufPres", PaperValue.of("2.0"), {1: 1, 2: 3})
     DynamicsResults(30, "by hand", (found,)).write(folder / "results" / "smoke")
     return folder
 
@@ -151,7 +149,7 @@ def test_figures_of_what_is_begun_and_no_others(tmp_path: Path) -> None:
     assert study_figures(outcomes(tmp_path, SMOKE)) == []
     (artefact,) = load_artefacts(["s9"], SMOKE)
     record = CellRecord(
-        key=key_of(artefact.rows[0].spec), seed=42, name="", spec=artefact.rows[0].spec.tables(),
+        key=key_of(artefact.rows[0].spec), seed=42, name="", spec=artefact.rows[0].spec.to_dict(),
         metrics={"AvgRare": None, "GlobalAcc": 50.0}, tail={}, recall={}, confusion={}, curve=[],
         influence={}, label_influence={}, events=1, rejected={}, notes=[], data={}, fedraw="",
         seconds=1.0, date="", cores=1, machine="",
@@ -173,7 +171,7 @@ def test_partial_results_say_so(tmp_path: Path) -> None:
 
 def test_verdicts_speak_of_the_papers_data_sets_only(tmp_path: Path) -> None:
     every = outcomes(tmp_path, THREE, [*NAMES, "evidence-drift"])
-    assert "Digits" in every[-1].reductions
+    assert "Digits" in every[-1].artefact.reductions
     assert "Digits" not in verdicts_markdown(judge(every, None), every)
 
 

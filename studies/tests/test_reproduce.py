@@ -23,6 +23,7 @@ def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:
     done = fedraw("reproduce", "dynamics", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    assert document.pop("run")["reused"] == 0
     assert document == json.loads((tmp_path / "again" / "dynamics.json").read_text())
     rows = {(row["artefact"], row["row"], row["metric"]): row for row in document["rows"]}
     same = rows["Table III", "EMNIST, FedRAW", "BufPres"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hypothesis import settings
 from tests.simulation.scenes import simulation, steps
 
-from fedraw.auditing.groups import Groups
+from fedraw.auditing.presence import Groups
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest

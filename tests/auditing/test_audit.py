@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedraw
-from fedraw.auditing.audit import audit
 from fedraw.auditing.methods import METHODS
+from fedraw.auditing.prediction import audit
 from fedraw.errors import BadInput
+from fedraw.strategies.catalog import CATALOG, settings_of
 
 TEN = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
 SLOW = dict.fromkeys(range(9), 1.0) | {9: 4.0}
@@ -116,13 +117,18 @@ def test_slower_holders_are_worse_off_but_for_ca2fl() -> None:
     assert [row.ratio for row in rows] == [1, 2, 5, 10, 20]
     for before, after in itertools.pairwise(rows):
         for method in ("fedfa", "fedbuff", "fedraw"):
-            assert after.label_influence[method][1] < before.label_influence[method][1]
-            assert after.rare_presence[method] < before.rare_presence[method]
-        assert after.label_influence["ca2fl"][1] == before.label_influence["ca2fl"][1]
+            one, other = before.settings[method], after.settings[method]
+            assert other.label_influence[1] < one.label_influence[1]
+            assert one.rare_presence is not None
+            assert other.rare_presence is not None
+            assert other.rare_presence < one.rare_presence
+        cached = [row.settings["ca2fl"].label_influence[1] for row in (before, after)]
+        assert cached[0] == cached[1]
         # Replay weighs what it keeps alike, but for rounds of nothing else.
         for row in (before, after):
-            assert row.label_influence["fedraw-replay"][1] == pytest.approx(3.57, abs=0.01)
-            assert row.rare_presence["fedraw-replay"] == 100
+            replayed = row.settings["fedraw-replay"]
+            assert replayed.label_influence[1] == pytest.approx(3.57, abs=0.01)
+            assert replayed.rare_presence == 100
     # Four times as slow than all others is what SLOW says.
     slow = audit(TEN, SLOW, 5)
     quick = audit(TEN, dict.fromkeys(range(10), 1.0), 5)
@@ -134,17 +140,42 @@ def test_times_known_badly_leave_much_open_and_well_little() -> None:
     seconds = np.array([SLOW[i] for i in range(10)])
     for factor in (2.0, 1.1):
         found = audit(TEN, SLOW, 5, interval=(seconds / factor, seconds * factor))
-        assert found.label_interval is not None
-        interval = found.label_interval["fedraw"]
-        assert interval.low[1] < found.label_influence["fedraw"][1] < interval.high[1]
+        assert found.standing_interval is not None
+        interval = found.standing_interval["fedraw"]
+        assert interval.low[1] < found.standing["fedraw"][1] < interval.high[1]
         widths.append(interval.high[1] - interval.low[1])
     assert widths[0] > 3 * widths[1]
-    assert audit(TEN, SLOW, 5).label_interval is None
+    assert audit(TEN, SLOW, 5).standing_interval is None
     # Never heard: only one end of the interval is known.
     open_end = np.where(seconds > 1, np.inf, seconds)
     found = audit(TEN, SLOW, 5, interval=(seconds / 2, open_end))
-    assert found.label_interval is not None
-    assert np.isfinite(found.label_interval["fedraw"].high).all()
+    assert found.standing_interval is not None
+    assert np.isfinite(found.standing_interval["fedraw"].high).all()
+
+
+def test_defaults_are_those_of_the_strategies() -> None:
+    """A simulation and a server make strategies from the catalogue, with the same defaults."""
+    many = {i: {"common": 9} for i in range(40)}
+    made = {method: settings_of(CATALOG[method].make()) for method in METHODS}
+    assert {settings["buffer"] for settings in made.values()} == {audit(many).buffer}
+    assert made["fedraw"]["cap"] == "none"
+    assert audit(many).cap is None
+    assert audit(TEN).buffer == 10
+    assert audit({i: TEN[i] for i in (0, 1, 9)}).buffer == 3, "with 3 clients, 10 never fills"
+    # Client 9 has 2.2 times the median score: whether replay keeps it is the strategy's threshold.
+    counts = {i: {"common": 90} for i in range(9)} | {9: {"common": 78, "odd": 12}}
+    scores = audit(counts).scores
+    assert scores[9] / scores[0] == pytest.approx((78 / 90 / 10 + 12 / 90) * 10)
+    assert made["fedraw-replay"]["threshold"] < scores[9] / scores[0] < 2.3
+    assert audit(counts).replayed.tolist() == [9]
+
+
+def test_what_a_notebook_shows_is_short() -> None:
+    assert repr(audit(TEN, SLOW, 5)) == (
+        "<Audit of 10 clients, 2 labels, K=5; FedFa: 1 lost, 0 at risk; FedBuff: 1 lost, 0 at "
+        "risk; CA2FL: 0 lost, 1 at risk; FedRAW: 0 lost, 1 at risk; Replay: 0 lost, 0 at risk; "
+        "recommends FedRAW, K=10>"
+    )
 
 
 def test_a_label_table_does_as_well_as_histograms() -> None:
@@ -222,7 +253,7 @@ def test_grouping_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     seconds = np.exp(rng.normal(0, 1, clients))
     grouped = audit(table, seconds, 10)
-    monkeypatch.setattr("fedraw.auditing.groups.MOST_GROUPS", clients)
+    monkeypatch.setattr("fedraw.auditing.presence.MOST_GROUPS", clients)
     exact = audit(table, seconds, 10)
     for method in METHODS:
         own, alone = grouped.influence[method], exact.influence[method]

@@ -15,13 +15,12 @@ from tests.auditing.brute_force import (
     together,
 )
 
-from fedraw.auditing import sampling as capped
-from fedraw.auditing.groups import Groups
-from fedraw.auditing.influence import influence
+from fedraw.auditing import influence as capped
+from fedraw.auditing.influence import capped_influence, influence
 from fedraw.auditing.methods import RULES, Buffer, Rule
-from fedraw.auditing.sampling import capped_influence, weights_of_rows
+from fedraw.auditing.presence import Groups
 from fedraw.core.types import Floats
-from fedraw.core.weighting import Cap, weights
+from fedraw.core.weighting import Cap, weights, weights_of_rows
 
 CAPS: list[Cap] = ["naive", "water-filling"]
 UNSEEN = 1e-3  # a buffer seldomer than this may be missing among 2,000 draws, and in their error

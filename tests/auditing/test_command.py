@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,17 @@ def test_the_text_says_what_is_rare_what_is_lost_and_what_to_do(folder: Path) ->
     )
     assert "lost under FedFa" in done.stdout
     assert "Recommendation\n" in done.stdout
+    assert '  strategy.name = "fedraw-replay"\n  strategy.buffer = 10\n' in done.stdout
     assert done.stderr == ""
+
+
+def test_the_table_shows_the_number_that_the_verdict_rests_on(folder: Path) -> None:
+    found = document(folder, "--times", "times.csv")
+    rare = next(label for label in found["labels"] if label["label"] == "rare one")
+    lines = audit(folder, "--times", "times.csv").stdout.splitlines()
+    line = next(line for line in lines if re.match(r"rare one +1 x\d", line))  # held, time
+    assert line.split()[4:9] == [f"{100 * rare['standing'][m]:.1f}" for m in rare["standing"]]
+    assert rare["standing"]["fedfa"] < 0.1, "lost"
 
 
 def test_json_has_the_contract_s_keys(folder: Path) -> None:
@@ -78,7 +89,7 @@ def test_what_replay_takes_is_said(folder: Path) -> None:
     # Twelve updates of the clinic's (1/6) / (11 + 1/6) of all arrivals.
     assert "Replay keeps the last update of 1 client. Its verdicts presume 12 updates" in done
     assert "for label rare one this takes 804 arrivals." in done
-    assert "Recommendation Replay, K=10: label rare one goes from 0.27 to 5.65" in done
+    assert "Recommendation Replay, K=10: label rare one goes from a standing of 1.6 % (lost" in done
     assert "clients send differences, and the server stores at most K updates" in done
     (folder / "labels.csv").write_text("client,label,count\na,x,1\nb,x,2\nc,x,3\n")
     assert "Replay equals FedBuff here: no client's rarity score" in audit(folder).stdout
@@ -112,7 +123,7 @@ def test_a_log_of_arrivals_gives_intervals(folder: Path) -> None:
     found = document(folder, "--times", "log.csv")
     rare = next(label for label in found["labels"] if label["label"] == "rare one")
     low, high = rare["interval"]["fedraw"]
-    assert low < rare["influence"]["fedraw"] < high
+    assert low < rare["standing"]["fedraw"] < high
 
 
 @pytest.mark.parametrize(
@@ -183,7 +194,15 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
         (
             {},
             ["--method", "fedavg", "--fail-on", "lost"],
-            ["'fedavg' has no verdicts", "choose one of fedfa, fedbuff, ca2fl, fedraw, "],
+            [
+                "--method: method 'fedavg' has no verdicts, because its row in the catalogue of "
+                "methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, fedraw, "
+            ],
+        ),
+        (
+            {},
+            ["--method", "fedraw-dedup-only", "--fail-on", "lost"],
+            ["it is an ablation, which only the what-if table shows; choose one of fedfa"],
         ),
         ({}, ["--method", "fedraw"], ["--fail-on"]),
         ({}, ["--fail-on", "kept"], ["kept", "at-risk"]),

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.auditing.brute_force import CALM
 
-from fedraw.auditing import groups as module
-from fedraw.auditing.groups import BINS, Groups
+from fedraw.auditing import presence as module
 from fedraw.auditing.influence import influence
 from fedraw.auditing.methods import RULES, Buffer, Rule
-from fedraw.auditing.presence import group_presence, presence
+from fedraw.auditing.presence import BINS, Groups, group_presence, presence
 from fedraw.core.types import Floats
 
 RNG = np.random.default_rng

@@ -18,10 +18,9 @@ from tests.auditing.brute_force import (
 )
 from tests.simulation.scenes import with_rare
 
-from fedraw.auditing.groups import Groups
 from fedraw.auditing.influence import influence
 from fedraw.auditing.methods import RULES, Rule
-from fedraw.auditing.presence import presence
+from fedraw.auditing.presence import Groups, presence
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.types import Floats

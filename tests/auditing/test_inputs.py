@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraw.auditing.audit import audit, seconds_of
+from fedraw.auditing.prediction import audit, seconds_of
 from fedraw.core.labels import LabelTable
-from fedraw.core.rarity import holders, rare_by_coverage, rare_labels_of
+from fedraw.core.rarity import holders, rare_labels_of
 from fedraw.errors import BadInput
 
 COUNTS: dict[str, dict[Any, int]] = {
@@ -58,12 +58,12 @@ def test_times_that_are_none(times: Any, message: str) -> None:
 
 
 def test_rare_is_held_by_half_as_many_as_the_median_label() -> None:
-    assert rare_by_coverage(TABLE) == (7,)  # coverage 3, 3, 1
+    assert rare_labels_of(None, TABLE) == (7,)  # coverage 3, 3, 1
     four = {i: {"a": 1, "b": 1} | ({"c": 1} if i < 2 else {}) for i in range(4)}
-    assert rare_by_coverage(LabelTable.from_counts(four)) == ("c",)
+    assert rare_labels_of(None, LabelTable.from_counts(four)) == ("c",)
     four[3]["c"] = 1
-    assert rare_by_coverage(LabelTable.from_counts(four)) == ()
-    assert rare_by_coverage(LabelTable.from_counts({1: {"a": 1}})) == ()
+    assert rare_labels_of(None, LabelTable.from_counts(four)) == ()
+    assert rare_labels_of(None, LabelTable.from_counts({1: {"a": 1}})) == ()
 
 
 def test_rare_labels_by_name_or_number() -> None:

@@ -12,11 +12,10 @@ from tests.auditing.brute_force import CALM, measured, one_by_one, slot_law
 from tests.simulation.scenes import add_one, simulation, steps
 
 import fedraw
-from fedraw.auditing import groups as grouping
-from fedraw.auditing.groups import Groups
+from fedraw.auditing import presence as grouping
 from fedraw.auditing.influence import influence
 from fedraw.auditing.methods import RULES
-from fedraw.auditing.presence import arrival_shares, group_presence, presence
+from fedraw.auditing.presence import Groups, arrival_shares, group_presence, presence
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarest, rarity_scores, weights_of_rarest

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.auditing.brute_force import CALM, Law, one_by_one, slot_law, subset_law, together
 
+from fedraw.auditing.influence import draw_buffers
 from fedraw.auditing.methods import Buffer
 from fedraw.auditing.presence import presence
-from fedraw.auditing.sampling import draw_buffers
 from fedraw.core.types import Ints
 
 DRAWS = 40_000

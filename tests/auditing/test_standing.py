@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.auditing.brute_force import CALM, one_by_one
 
-from fedraw.auditing import groups as groups_module
+from fedraw.auditing import presence as groups_module
 from fedraw.auditing import standing as module
-from fedraw.auditing.groups import Groups
 from fedraw.auditing.methods import Weighting
+from fedraw.auditing.presence import Groups
 from fedraw.auditing.standing import LabelWeights
 from fedraw.core.labels import LabelTable
 from fedraw.eventlog.influence import label_influence

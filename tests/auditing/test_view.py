@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from html import escape, unescape
 
 import pytest
 from rich.console import Console
 
-from fedraw.auditing.audit import audit
-from fedraw.auditing.json_document import json_document
 from fedraw.auditing.methods import METHODS, title
 from fedraw.auditing.page import render_page
+from fedraw.auditing.prediction import audit
 from fedraw.auditing.terminal import terminal_parts
-from fedraw.auditing.view import AuditView
-from fedraw.auditing.words import plain_text, standing_percent, standing_text
+from fedraw.auditing.view import AuditView, json_document
+from fedraw.auditing.words import TIED, plain_text, standing_percent, standing_text
 
 COUNTS = {f"site {i}": {"benign": 60 + i, "malign": 30 + i} for i in range(11)}
 COUNTS["clinic"] = {"benign": 40, "odd": 25}
@@ -53,7 +53,7 @@ def test_verdicts_are_the_same_everywhere(view: AuditView, terminal: str) -> Non
     for row, entry in zip(view.labels, document["labels"], strict=True):
         assert entry["verdict"] == row.verdict
         assert any(str(row.label) in line and row.verdict in line for line in terminal.splitlines())
-        assert f'<td class="words">{row.verdict}</td>' in page
+        assert f",{row.verdict}\n" in page or f',"{row.verdict}"\n' in unescape(page), "in the CSV"
         for method in METHODS:
             found = row.methods[method]
             assert entry["verdicts"][method] == found.verdict
@@ -68,6 +68,7 @@ def test_the_grid_is_the_same_everywhere(view: AuditView, terminal: str) -> None
         mark = "*" if cell.recommended else ""
         words = f"{standing_text(cell.standing, cell.method)}{mark} {cell.verdict}"
         assert words in terminal
-        assert standing_percent(cell.standing, cell.method) in page
+        star = f"★{TIED}" if cell.recommended else ""
+        assert f"<b>{star}{escape(standing_text(cell.standing, cell.method))}</b>" in page
     assert sum(cell.recommended for cell in view.settings) == 1
     assert {title(cell.method, cell.cap) for cell in view.settings} <= set(lines)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from fedraw.auditing.what_if import Recommendation, ServerSetting, recommend
+from fedraw.auditing.words import TIED
+from fedraw.strategies.catalog import find_method, settings_of
 
 LABELS = ("common", "odd")
 
@@ -59,25 +62,50 @@ def test_the_least_change_that_keeps_every_label(
     assert found.label == "odd"
 
 
-def test_the_words_name_the_label_and_both_shares() -> None:
+def test_the_words_name_the_label_and_both_standings() -> None:
     found = recommended(grid(fedraw_10=1.18, fedraw_10_capped=1.18))
-    assert str(found) == (
-        "FedRAW, K=10, cap 0.3: label odd goes from 0.05 to 1.18 of its fair share; "
-        "no label is at risk then"
+    assert str(found).replace(TIED, " ") == (
+        "FedRAW, K=10, cap 0.3: label odd goes from a standing of 5.0 % (lost under FedFa) to "
+        "118 %; no label is at risk then"
     )
+    assert (found.before, found.after, found.verdict) == (0.05, 1.18, "kept")
 
 
 def test_the_words_say_what_replay_costs() -> None:
     found = recommended(grid(**{"fedraw-replay_10": 1.1}))
-    assert str(found) == (
-        "Replay, K=10: label odd goes from 0.05 to 1.10 of its fair share; no label is at risk "
-        "then; clients send differences, and the server stores at most K updates of rare clients"
+    assert str(found).replace(TIED, " ") == (
+        "Replay, K=10: label odd goes from a standing of 5.0 % (lost under FedFa) to 110 %; no "
+        "label is at risk then; clients send differences, and the server stores at most K updates "
+        "of rare clients"
     )
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    words = str(recommended(grid()))
-    assert "but label odd is still lost, with a standing of 8 %; it needs more samples" in words
+    found = recommended(grid())
+    words = str(found).replace(TIED, " ")
+    assert "but label odd is still lost, with a standing of 8.0 %; it needs more samples" in words
+    assert found.verdict == "lost"
+
+
+@pytest.mark.parametrize(
+    ("odd", "keys"),
+    [
+        ({"fedraw-replay_10": 0.4}, {"name": "fedraw-replay", "buffer": 10}),
+        (
+            {"fedraw_10": 0.9, "fedraw_10_capped": 0.89},
+            {"name": "fedraw", "buffer": 10, "cap": "water-filling", "cap_at": 0.3},
+        ),
+    ],
+)
+def test_the_settings_make_the_strategy_that_is_recommended(
+    odd: dict[str, float], keys: dict[str, object]
+) -> None:
+    found = recommended(grid(**odd))
+    strategy = tomllib.loads(found.toml)["strategy"]
+    assert strategy == keys
+    assert {f"strategy.{key}": value for key, value in keys.items()} == found.keys
+    made = find_method(strategy.pop("name")).make(strategy)
+    assert settings_of(made).items() >= strategy.items()
 
 
 def test_a_cap_that_is_asked_for_stays() -> None:

@@ -68,7 +68,7 @@ def test_compare_in_other_forms(spec: Path) -> None:
 def test_dry_run_checks_and_writes_nothing(spec: Path) -> None:
     done = fedraw("run", spec, "--dry-run", cwd=spec.parent)
     assert done.returncode == 0, done.stderr
-    assert "# rare clients: [0, 1]" in done.stdout
+    assert "# rare labels: ['9']\n# rare clients: [0, 1]" in done.stdout
     assert list(spec.parent.iterdir()) == [spec]
     document = _json(fedraw("run", spec, "--dry-run", "--json", cwd=spec.parent))
     assert document["clients"] == 8

@@ -55,7 +55,8 @@ def test_one_page_of_several_runs(runs: Path, tmp_path: Path) -> None:
     assert "2 methods · 2 seeds" in page
     for section in ("glance", "compared", "curves", "labels", "mistakes", "shares", "buffer"):
         assert f'id="{section}"' in page
-    assert page.count("<svg") == 5
+    assert page.count('role="img"') == 8, "two single figures, and three with two panels each"
+    assert "<code>fedraw report fedraw fedfa -o " in page
     assert len(page) < 3_000_000
     table = json.loads(fedraw("compare", "fedraw", "fedfa", "--json", cwd=runs).stdout)
     mean = table["rows"][0]["metrics"]["GlobalAcc"]["mean"]

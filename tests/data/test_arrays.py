@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.data.arrays import from_arrays, load_npz
-from fedraw.data.dataset import Dataset, Images
+from fedraw.data.dataset import Dataset, Inputs
 from fedraw.errors import BadInput
-from fedraw.experiment.runner import run
 from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.simulate import simulate
 from fedraw.experiment.spec import Spec
 
-GOOD: dict[str, Any] = {"images": np.zeros((4, 2, 2), dtype=np.uint8), "labels": [0, 0, 1, 1]}
+GOOD: dict[str, Any] = {"inputs": np.zeros((4, 2, 2), dtype=np.uint8), "labels": [0, 0, 1, 1]}
 
 
 def load(path: Path) -> Any:
@@ -31,7 +31,7 @@ def saved(folder: Path, **changes: Any) -> Path:
 
 def test_a_file_with_images_and_labels_is_enough(tmp_path: Path) -> None:
     data = load(saved(tmp_path))
-    assert (data.name, data.classes, len(data.images), len(data.test_images)) == ("own", 2, 2, 2)
+    assert (data.name, data.classes, len(data.inputs), len(data.test_inputs)) == ("own", 2, 2, 2)
 
 
 def test_labels_may_be_bytes(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_file_may_bring_its_test_set_and_its_names(tmp_path: Path) -> None:
         saved(
             tmp_path,
             labels=["nv", "nv", "df", "df"],
-            test_images=GOOD["images"][:1],
+            test_inputs=GOOD["inputs"][:1],
             test_labels=["df"],
             label_names=["nv", "df"],
         )
@@ -53,19 +53,19 @@ def test_a_file_may_bring_its_test_set_and_its_names(tmp_path: Path) -> None:
 
 
 def test_without_names_the_holdout_is_repeatable(tmp_path: Path) -> None:
-    path = saved(tmp_path, images=np.arange(4.0)[:, None])
-    assert np.array_equal(load(path).test_images, load(path).test_images)
+    path = saved(tmp_path, inputs=np.arange(4.0)[:, None])
+    assert np.array_equal(load(path).test_inputs, load(path).test_inputs)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"labels": None}, "'labels' is missing.*found images"),
+        ({"labels": None}, "'labels' is missing.*found inputs"),
         ({"test_image": [1]}, "'test_image'; did you mean 'test_images'"),
         ({"labels": np.array([0, None], dtype=object)}, "'labels' cannot be read.*not objects"),
         ({"labels": [0, 1]}, r"labels \(2,\)"),
-        ({"images": np.float32(7)}, r"images have shape \(\)"),
-        ({"images": np.full((4, 1), np.nan)}, r"images\[0\].*finite"),
+        ({"inputs": np.float32(7)}, r"inputs have shape \(\)"),
+        ({"inputs": np.full((4, 1), np.nan)}, r"inputs\[0\].*finite"),
         ({"labels": [0, 0, 1, -3]}, r"labels\[3\] = -3"),
         ({"test_labels": [0]}, "give both"),
         ({"label_names": ["only one"]}, r"labels\[2\] = 1"),
@@ -81,7 +81,7 @@ def test_what_is_wrong_in_a_file_is_named(
 
 
 def test_labels_that_do_not_start_at_0_are_told_from_which_numbers_they_go(tmp_path: Path) -> None:
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "data": {"name": "npz", "path": str(saved(tmp_path, labels=[1, 1, 2, 2]))},
             "partition": {
@@ -117,11 +117,11 @@ def test_a_single_array_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_array_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, images=np.arange(4000.0).reshape(4, -1))
+    path = saved(tmp_path, inputs=np.arange(4000.0).reshape(4, -1))
     content = bytearray(path.read_bytes())
     content[2000:2100] = b"x" * 100
     path.write_bytes(content)
-    with pytest.raises(BadInput, match="'images' cannot be read"):
+    with pytest.raises(BadInput, match="'inputs' cannot be read"):
         load(path)
 
 
@@ -129,12 +129,13 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def test_bytes_stay_bytes_and_other_numbers_become_float32() -> None:
-    def images(dtype: type[np.generic]) -> Images:
-        return from_arrays(np.full((4, 1), 51, dtype=dtype), [0, 0, 0, 0], rng=rng()).images
+def test_bytes_stay_bytes_whole_numbers_stay_whole_and_others_become_float32() -> None:
+    def inputs(dtype: type[np.generic]) -> Inputs:
+        return from_arrays(np.full((4, 1), 51, dtype=dtype), [0, 0, 0, 0], rng=rng()).inputs
 
-    assert [images(t).dtype for t in (np.uint8, np.int64, np.float64)] == ["u1", "f4", "f4"]
-    assert images(np.int64)[:1].tolist() == [[51.0]]
+    stored = (np.uint8, np.int64, np.int16, np.float64, np.float16)
+    assert [inputs(t).dtype for t in stored] == ["u1", "i8", "i8", "f4", "f4"]
+    assert inputs(np.int16)[:1].tolist() == [[51]]
 
 
 # bool, and signed and unsigned integers of every size.
@@ -154,7 +155,7 @@ def test_labels_of_every_integer_type_mean_the_same(
     data = from_arrays(
         np.zeros((len(train), 1)),
         labels,
-        test_images=np.zeros((len(test), 1)),
+        test_inputs=np.zeros((len(test), 1)),
         test_labels=test_labels,
     )
     numbers, test_numbers = list(map(int, labels)), list(map(int, test_labels))
@@ -166,7 +167,7 @@ def test_labels_of_every_integer_type_mean_the_same(
 @pytest.mark.parametrize("dtype", [np.bool, np.uint8, np.int8, np.uint64])
 def test_a_run_takes_labels_of_any_integer_type(dtype: type[np.generic]) -> None:
     labels = (np.arange(40) % 2).astype(dtype)
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": 2},
             "speeds": {"kind": "uniform"},
@@ -175,7 +176,7 @@ def test_a_run_takes_labels_of_any_integer_type(dtype: type[np.generic]) -> None
             "run": {"events": 4, "seeds": [1]},
         }
     )
-    (result,) = run(spec, data=(np.zeros((40, 3), dtype), labels))
+    (result,) = simulate(spec, data=(np.zeros((40, 3), dtype), labels))
     assert result.summary["events"] == 4
 
 
@@ -183,7 +184,7 @@ def test_label_names_number_text_labels() -> None:
     data = from_arrays(
         np.eye(3),
         np.array(["b", "a", "b"], dtype=object),
-        test_images=np.eye(3)[:1],
+        test_inputs=np.eye(3)[:1],
         test_labels=["a"],
         label_names=["b", "a", "never seen"],
     )
@@ -191,7 +192,7 @@ def test_label_names_number_text_labels() -> None:
 
 
 def test_a_label_that_only_the_test_set_has_gets_a_name() -> None:
-    data = from_arrays(np.eye(2), ["a", "c"], test_images=np.eye(2)[:1], test_labels=["b"])
+    data = from_arrays(np.eye(2), ["a", "c"], test_inputs=np.eye(2)[:1], test_labels=["b"])
     assert (data.label_names, data.labels.tolist()) == (("a", "b", "c"), [0, 2])
 
 
@@ -199,7 +200,7 @@ def test_the_holdout_takes_the_same_share_of_each_label() -> None:
     labels = np.repeat([0, 1, 2], [50, 10, 2])
     data = from_arrays(np.arange(62.0)[:, None], labels, rng=rng())
     assert np.bincount(data.test_labels).tolist() == [10, 2, 1]
-    together = np.concatenate([data.images, data.test_images])
+    together = np.concatenate([data.inputs, data.test_inputs])
     assert sorted(together.ravel().tolist()) == list(range(62))
 
 
@@ -211,7 +212,7 @@ def test_a_single_sample_stays_in_training() -> None:
 
 def test_the_holdout_depends_on_the_generator_only() -> None:
     first, again = (from_arrays(np.eye(20), [0, 1] * 10, rng=rng()) for _ in range(2))
-    assert np.array_equal(first.test_images, again.test_images)
+    assert np.array_equal(first.test_inputs, again.test_inputs)
 
 
 @pytest.mark.parametrize(
@@ -222,16 +223,19 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
             lambda: from_arrays(np.eye(2), [0, 1], rng=rng(), holdout=1.0),
             r"holdout = 1.0.*\[0, 1\)",
         ),
-        (lambda: from_arrays(np.eye(2), [0, 1], test_images=np.eye(2)), "give both, or neither"),
-        (lambda: from_arrays(np.eye(2), [0.0, 1.5], rng=rng()), "float64.*whole numbers"),
+        (lambda: from_arrays(np.eye(2), [0, 1], test_inputs=np.eye(2)), "give both, or neither"),
+        (lambda: from_arrays(np.eye(2), [0.0, 1.5, 2.0], rng=rng()), "one target for each sample"),
+        (lambda: from_arrays(np.eye(2), [0.0, np.nan], rng=rng()), r"targets\[0\].*not a finite"),
+        (lambda: from_arrays(np.eye(2), [1, 2], groups=[0.5, 1.5], rng=rng()), "groups have type"),
+        (lambda: from_arrays(np.eye(2), ["a", "b"], groups=[0, 1], rng=rng()), "give numbers to"),
         (lambda: from_arrays(np.eye(2), [0, -1], rng=rng()), r"labels\[1\] = -1"),
         (lambda: from_arrays(np.eye(2), [0, 1, 1], rng=rng()), r"labels \(3,\)"),
         (lambda: from_arrays([["x"]], [0], rng=rng()), "numbers"),
-        (lambda: from_arrays(7, [0], rng=rng()), r"images have shape \(\).*give \(n, \.\.\.\)"),
+        (lambda: from_arrays(7, [0], rng=rng()), r"inputs have shape \(\).*give \(n, \.\.\.\)"),
         (lambda: from_arrays(np.eye(2), 1, rng=rng()), r"labels \(\)"),
         (
             lambda: from_arrays([[1, 2], [3]], [0, 1], rng=rng()),
-            "images do not all have the",
+            "inputs do not all have the",
         ),
         (lambda: from_arrays(np.eye(2), [[0], [1, 1]], rng=rng()), "labels do not all have"),
         (
@@ -244,21 +248,21 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
             ),
             "label 9223372036854775808 is too large",
         ),
-        (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"images\[0\]"),
+        (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"inputs\[0\]"),
         (lambda: from_arrays(np.eye(2), [0, 10**9], rng=rng()), "number the labels from 0"),
         (
             lambda: from_arrays(np.eye(2), ["cat", "dgo"], label_names=["cat", "dog"], rng=rng()),
             "'dgo'.*did you mean 'dog'",
         ),
         (
-            lambda: from_arrays(np.eye(2), ["a", "b"], test_images=np.eye(2), test_labels=[0, 1]),
+            lambda: from_arrays(np.eye(2), ["a", "b"], test_inputs=np.eye(2), test_labels=[0, 1]),
             "names in one array",
         ),
         (
             lambda: from_arrays(
                 np.eye(2),
                 [0, 1],
-                test_images=np.ones((1, 2), dtype=np.uint8),
+                test_inputs=np.ones((1, 2), dtype=np.uint8),
                 test_labels=[0],
             ),
             "give both the same type",

@@ -16,8 +16,9 @@ from tests.data.releases_on_disk import (
 from fedraw.data.catalog import PUBLIC, Histogram, check, digits, labels_only, load
 from fedraw.data.releases import RELEASES, CheckReport, count_notes
 from fedraw.errors import BadInput, MissingExtra
+from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
-from fedraw.experiment.scenario import Parts, Scenario
+from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 
 
@@ -28,9 +29,9 @@ def rng() -> np.random.Generator:
 def test_digits_are_complete_and_scaled() -> None:
     data = load("digits", rng=rng())
     assert (data.name, data.label_names) == ("digits", tuple("0123456789"))
-    assert (len(data.images), len(data.test_images)) == (1438, 359)
-    assert data.images.dtype == np.float32
-    assert (data.images[:].min(), data.images[:].max()) == (0, 1)
+    assert (len(data.inputs), len(data.test_inputs)) == (1438, 359)
+    assert data.inputs.dtype == np.float32
+    assert (data.inputs[:].min(), data.inputs[:].max()) == (0, 1)
 
 
 def test_each_digit_is_held_out_in_proportion() -> None:
@@ -117,7 +118,7 @@ def test_the_releases_have_their_official_sizes(
     name: str, labels: int, samples: int, test: int
 ) -> None:
     data = load(name, rng=rng())
-    assert (data.name, data.classes, data.has_images) == (name, labels, False)
+    assert (data.name, data.classes, data.has_inputs) == (name, labels, False)
     assert (len(data.labels) + len(data.test_labels), len(data.test_labels)) == (samples, test)
 
 
@@ -145,7 +146,7 @@ def test_nothing_is_held_out_unless_asked() -> None:
     ("histogram", "words"),
     [
         (Histogram({"cat": -1}), "label 'cat': count -1 is negative"),
-        (Histogram({"cat": 0}), "has no images"),
+        (Histogram({"cat": 0}), "has no samples"),
         (Histogram({"cat": 3}, holdout=1.0), "holdout = 1.0 is not a share"),
     ],
 )
@@ -160,15 +161,15 @@ def test_there_is_no_file_to_name() -> None:
 
 
 def test_labels_alone_cannot_be_trained_on() -> None:
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {"data": {"name": "emnist-labels"}, "partition": {"rare_labels": [44]}, "training": {}}
     )
-    with pytest.raises(BadInput, match=r"labels and no images.*training.kind = 'none'"):
+    with pytest.raises(BadInput, match=r"labels and no inputs.*training.kind = 'none'"):
         Scenario.of(spec, 1)
 
 
 def test_a_run_without_training_needs_no_images() -> None:
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "partition": {
                 "clients": 4,
@@ -192,7 +193,7 @@ def test_a_run_without_training_needs_no_images() -> None:
 
 
 def test_the_paper_s_client_sizes_come_out() -> None:
-    spec = Spec.read(
+    spec = Spec.from_dict(
         {
             "data": {"name": "cifar10-labels"},
             "partition": {"rare_labels": [0, 6]},

@@ -22,21 +22,21 @@ def cifar10(root: Path) -> Dataset:
 def test_both_forms_give_the_same_images(tmp_path: Path, form: str) -> None:
     lay_out_cifar10(tmp_path, form)
     data = cifar10(tmp_path)
-    assert (data.images.shape, data.test_images.shape) == ((100, 3, 32, 32), (20, 3, 32, 32))
+    assert (data.inputs.shape, data.test_inputs.shape) == ((100, 3, 32, 32), (20, 3, 32, 32))
     assert data.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     assert data.label_names[3] == "cat"
-    assert np.array_equal(data.images[3:4][0], scene(3))
-    assert data.images[3:4][0, :, 0, 31].tolist() == [60, 100, 7]
+    assert np.array_equal(data.inputs[3:4][0], scene(3))
+    assert data.inputs[3:4][0, :, 0, 31].tolist() == [60, 100, 7]
 
 
 def test_the_folder_itself_may_be_the_root(tmp_path: Path) -> None:
-    assert len(cifar10(lay_out_cifar10(tmp_path)).images) == 100
+    assert len(cifar10(lay_out_cifar10(tmp_path)).inputs) == 100
 
 
 def test_the_complete_form_is_chosen(tmp_path: Path) -> None:
     (lay_out_cifar10(tmp_path, "bin") / "data_batch_4.bin").unlink()
     lay_out_cifar10(tmp_path, "py", per_batch=10)
-    assert len(cifar10(tmp_path).images) == 50
+    assert len(cifar10(tmp_path).inputs) == 50
 
 
 def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
@@ -132,4 +132,4 @@ def test_a_batch_saved_again_by_python_3_is_read(tmp_path: Path) -> None:
     for file in lay_out_cifar10(tmp_path, "py").iterdir():
         batch = pickle.loads(file.read_bytes(), encoding="bytes")
         file.write_bytes(pickle.dumps({k.decode(): v for k, v in batch.items()}, protocol=2))
-    assert np.array_equal(cifar10(tmp_path).images[3:4][0], scene(3))
+    assert np.array_equal(cifar10(tmp_path).inputs[3:4][0], scene(3))

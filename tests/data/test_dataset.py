@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedraw.data
-from fedraw.data.dataset import Dataset, Images
+from fedraw.data.dataset import Dataset, Inputs
 from fedraw.errors import BadInput
 
 
@@ -22,14 +22,14 @@ def toy(**changes: Any) -> Dataset:
     images = np.zeros((3, 1, 2, 2), dtype=np.float32)
     whole = {
         "name": "toy",
-        "images": images,
+        "inputs": images,
         "labels": np.array([0, 1, 1]),
-        "test_images": images[:1],
+        "test_inputs": images[:1],
         "test_labels": np.array([1]),
         "label_names": ("cat", "dog"),
     }
     parts: dict[str, Any] = whole | changes
-    parts |= {key: Images(parts[key]) for key in ("images", "test_images")}
+    parts |= {key: Inputs(parts[key]) for key in ("inputs", "test_inputs")}
     return Dataset(**parts)
 
 
@@ -45,7 +45,7 @@ def test_a_dataset_knows_its_classes_and_shape() -> None:
 
 def test_a_dataset_may_lack_a_test_set() -> None:
     empty = np.zeros((0, 1, 2, 2), dtype=np.float32)
-    assert len(toy(test_images=empty, test_labels=np.array([], dtype=np.int64)).test_labels) == 0
+    assert len(toy(test_inputs=empty, test_labels=np.array([], dtype=np.int64)).test_labels) == 0
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_a_dataset_may_lack_a_test_set() -> None:
         ({"labels": np.array([0, 1])}, r"labels \(2,\).*one label for each"),
         ({"labels": np.array([0, 1, 2])}, r"labels\[2\] = 2.*0 to 1"),
         ({"test_labels": np.array([-1])}, r"test_labels\[0\] = -1"),
-        ({"images": with_nan()}, r"^images\[2\].*not a finite"),
-        ({"images": np.zeros((0, 1, 2, 2), dtype=np.float32)}, "no images"),
-        ({"images": np.zeros((3, 1, 2, 2))}, "float64.*from_arrays"),
-        ({"images": np.zeros(3, dtype=np.float32)}, r"shape \(3,\)"),
-        ({"images": np.zeros((), dtype=np.float32)}, r"images have shape \(\)"),
-        ({"test_images": np.zeros((1, 4), dtype=np.float32)}, "give both the same shape"),
+        ({"inputs": with_nan()}, r"^inputs\[2\].*not a finite"),
+        ({"inputs": np.zeros((0, 1, 2, 2), dtype=np.float32)}, "no samples"),
+        ({"inputs": np.full((3, 1, 2, 2), "x")}, "<U1.*from_arrays"),
+        ({"inputs": np.zeros(3, dtype=np.float32)}, r"shape \(3,\)"),
+        ({"inputs": np.zeros((), dtype=np.float32)}, r"inputs have shape \(\)"),
+        ({"test_inputs": np.zeros((1, 4), dtype=np.float32)}, "give both the same shape"),
         ({"label_names": ("cat", "cat")}, "'cat' twice"),
     ],
 )
@@ -82,7 +82,7 @@ def test_an_unknown_label_is_refused_with_a_remedy(label: int | str, words: str)
 
 def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
     images = np.arange(12, dtype=np.float32).reshape(3, 1, 2, 2)
-    everything = Images(np.concatenate([images[::-1], images]))
+    everything = Inputs(np.concatenate([images[::-1], images]))
     same = Dataset(
         "toy",
         everything.select([3, 4, 5]),
@@ -91,9 +91,9 @@ def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
         np.array([1]),
         ("cat", "dog"),
     )
-    assert same.sha256() == toy(images=images, test_images=images[:1]).sha256()
-    assert same.sha256() != toy(images=images[::-1], test_images=images[:1]).sha256()
-    assert same.sha256() != toy(images=images, test_images=images[1:2]).sha256()
+    assert same.sha256() == toy(inputs=images, test_inputs=images[:1]).sha256()
+    assert same.sha256() != toy(inputs=images[::-1], test_inputs=images[:1]).sha256()
+    assert same.sha256() != toy(inputs=images, test_inputs=images[1:2]).sha256()
 
 
 TEN = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)
@@ -105,7 +105,7 @@ def test_a_selection_of_a_selection_is_what_indexing_twice_gives(
     first: list[int], data: st.DataObject
 ) -> None:
     second = data.draw(st.lists(st.integers(0, len(first) - 1)) if first else st.just([]))
-    chosen = Images(TEN).select(first).select(second)
+    chosen = Inputs(TEN).select(first).select(second)
     expected = TEN[np.array(first, int)][np.array(second, int)]
     assert len(chosen) == len(second)
     assert np.array_equal(chosen[:], expected)
@@ -114,18 +114,18 @@ def test_a_selection_of_a_selection_is_what_indexing_twice_gives(
 
 def test_nothing_is_copied_by_a_selection() -> None:
     pixels = TEN.copy()
-    chosen = Images(pixels).select([3])
+    chosen = Inputs(pixels).select([3])
     pixels[3] = 9
     assert chosen[:].tolist() == [[[[9, 9], [9, 9]]]]
 
 
 @pytest.fixture
-def mapped(tmp_path: Path) -> Images:
+def mapped(tmp_path: Path) -> Inputs:
     np.save(tmp_path / "images.npy", TEN)
-    return Images.open(tmp_path / "images.npy", sha256="stored")
+    return Inputs.open(tmp_path / "images.npy", sha256="stored")
 
 
-def test_images_of_a_file_travel_as_its_name(mapped: Images) -> None:
+def test_images_of_a_file_travel_as_its_name(mapped: Inputs) -> None:
     sent = pickle.dumps(mapped.select([7, 2]))
     assert len(sent) < 500  # ten thousand images would be no more
     arrived = pickle.loads(sent)
@@ -135,20 +135,20 @@ def test_images_of_a_file_travel_as_its_name(mapped: Images) -> None:
     assert arrived.sha256() == mapped.select([7, 2]).sha256()
 
 
-def test_images_in_memory_travel_as_they_are() -> None:
-    arrived = pickle.loads(pickle.dumps(Images(TEN, [1])))
+def test_inputs_in_memory_travel_as_they_are() -> None:
+    arrived = pickle.loads(pickle.dumps(Inputs(TEN, [1])))
     assert not arrived.in_a_file
     assert np.array_equal(arrived[:], TEN[[1]])
 
 
-def test_what_is_read_of_a_file_is_a_plain_array(mapped: Images) -> None:
+def test_what_is_read_of_a_file_is_a_plain_array(mapped: Inputs) -> None:
     assert type(mapped[:3]) is np.ndarray
     assert type(mapped.take([1])) is np.ndarray
 
 
-def test_a_stored_fingerprint_still_tells_selections_apart(mapped: Images) -> None:
+def test_a_stored_fingerprint_still_tells_selections_apart(mapped: Inputs) -> None:
     prints = {
-        images.sha256() for images in (mapped, mapped.select([0]), mapped.select([1]), Images(TEN))
+        images.sha256() for images in (mapped, mapped.select([0]), mapped.select([1]), Inputs(TEN))
     }
     assert len(prints) == 4
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.data.releases_on_disk import Bytes, character, idx, lay_out_emnist
 
+from fedraw.data.batches import read_idx
 from fedraw.data.catalog import load
 from fedraw.data.dataset import Dataset
-from fedraw.data.emnist import read_idx
 from fedraw.errors import BadInput
 
 IMAGES = "emnist-balanced-train-images-idx3-ubyte"
@@ -26,10 +26,10 @@ def emnist(root: Path) -> Dataset:
 def test_images_stand_upright(tmp_path: Path) -> None:
     lay_out_emnist(tmp_path)
     data = emnist(tmp_path)
-    assert data.images.shape == (94, 1, 28, 28)
-    assert data.images.dtype == np.uint8
-    assert np.array_equal(data.images[7:8][0, 0], character(7))
-    assert (data.images[:1][0, 0, 1, 2], data.images[:1][0, 0, 2, 1]) == (255, 0)
+    assert data.inputs.shape == (94, 1, 28, 28)
+    assert data.inputs.dtype == np.uint8
+    assert np.array_equal(data.inputs[7:8][0, 0], character(7))
+    assert (data.inputs[:1][0, 0, 1, 2], data.inputs[:1][0, 0, 2, 1]) == (255, 0)
 
 
 def test_labels_and_the_official_split_are_kept(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_the_files_may_lie_where_tools_put_them(tmp_path: Path, folder: str, packed: bool) -> None:
     lay_out_emnist(tmp_path, folder=folder, packed=packed, train=1)
-    assert len(emnist(tmp_path).images) == 47
+    assert len(emnist(tmp_path).inputs) == 47
 
 
 def test_a_root_without_emnist_tells_what_was_looked_for(tmp_path: Path) -> None:

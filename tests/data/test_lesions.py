@@ -27,11 +27,11 @@ def all_labels(data: Dataset) -> list[int]:
 def test_ham10000_is_resized_and_a_fifth_is_held_out(tmp_path: Path) -> None:
     lay_out_ham10000(tmp_path, images=42)
     data = lesions("ham10000", tmp_path)
-    assert (data.images.shape, data.test_images.shape) == ((34, 3, 8, 8), (8, 3, 8, 8))
+    assert (data.inputs.shape, data.test_inputs.shape) == ((34, 3, 8, 8), (8, 3, 8, 8))
     assert data.label_names == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     assert all_labels(data) == [6] * 7
     # Red is 30 times the label, green 100, blue 200; JPEG is a little off.
-    colours = data.images[:].mean(axis=(2, 3))
+    colours = data.inputs[:].mean(axis=(2, 3))
     assert np.abs(colours - np.c_[30 * data.labels, [100] * 34, [200] * 34]).max() < 4
 
 
@@ -40,7 +40,7 @@ def test_isic2019_has_its_own_labels_in_the_archive_s_order(tmp_path: Path) -> N
     data = lesions("isic2019", tmp_path)
     assert data.label_names == ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
     assert all_labels(data) == [6, 6, 6, 6, 4, 4, 4, 4]
-    assert np.abs(data.images[:].mean(axis=(2, 3))[:, 0] - 30 * data.labels).max() < 4
+    assert np.abs(data.inputs[:].mean(axis=(2, 3))[:, 0] - 30 * data.labels).max() < 4
 
 
 def test_sixty_four_pixels_unless_told(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_left_and_right_top_and_bottom_stay(tmp_path: Path) -> None:
         photo = Image.new("RGB", (60, 40), (255, 0, 0))
         photo.paste((0, 0, 255), (30, 20, 60, 40))
         photo.save(file, quality=95)
-    image = lesions("ham10000", tmp_path, size=4).images[:1][0].astype(int)
+    image = lesions("ham10000", tmp_path, size=4).inputs[:1][0].astype(int)
     assert np.abs(image[:, 0, 0] - [255, 0, 0]).max() < 6
     assert np.abs(image[:, 0, 3] - [255, 0, 0]).max() < 6
     assert np.abs(image[:, 3, 3] - [0, 0, 255]).max() < 6
@@ -64,7 +64,7 @@ def test_grey_photographs_become_rgb(tmp_path: Path) -> None:
     place = lay_out_ham10000(tmp_path, images=2)
     for file in (place / "images").iterdir():
         Image.new("L", (10, 10), 77).save(file)
-    assert np.abs(lesions("ham10000", tmp_path).images[:].astype(int) - 77).max() < 3
+    assert np.abs(lesions("ham10000", tmp_path).inputs[:].astype(int) - 77).max() < 3
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_other_layouts_of_ham10000_give_the_same(tmp_path: Path, layout: dict[st
 
 def test_isic2019_may_lie_in_the_root_itself(tmp_path: Path) -> None:
     lay_out_isic2019(tmp_path, folder=".")
-    assert len(lesions("isic2019", tmp_path).images) == 32
+    assert len(lesions("isic2019", tmp_path).inputs) == 32
 
 
 def test_the_hold_out_differs_by_seed_and_not_by_run(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_grouped_keeps_both_images_of_a_lesion_on_one_side(
 ) -> None:
     lay_out(tmp_path, images=40)
     data = lesions(name, tmp_path, holdout="grouped")
-    assert data.test_images.rows is not None
-    held = set((data.test_images.rows // 2).tolist())
-    assert data.images.rows is not None
-    both = held & set((data.images.rows // 2).tolist())
+    assert data.test_inputs.rows is not None
+    held = set((data.test_inputs.rows // 2).tolist())
+    assert data.inputs.rows is not None
+    both = held & set((data.inputs.rows // 2).tolist())
     # The last two of ISIC-2019 have no common lesion id and may be parted.
     assert both <= ({19} if name == "isic2019" else set())
     assert 8 <= len(data.test_labels) <= 9
@@ -118,7 +118,7 @@ def test_grouped_keeps_both_images_of_a_lesion_on_one_side(
 
 def test_grouped_needs_the_table_of_lesions(tmp_path: Path) -> None:
     lay_out_isic2019(tmp_path, metadata=False)
-    assert len(lesions("isic2019", tmp_path, holdout="random").images) == 32
+    assert len(lesions("isic2019", tmp_path, holdout="random").inputs) == 32
     with pytest.raises(BadInput, match=r"ISIC_2019_Training_Metadata\.csv does not exist"):
         lesions("isic2019", tmp_path, holdout="grouped")
 

@@ -114,14 +114,14 @@ def test_counts_leave_out_labels_that_a_client_lacks() -> None:
 
 def test_a_users_partition_comes_back_sorted() -> None:
     parts = check_partition([[3, 1], np.array([0], np.int32), np.array([200], np.uint8)], n=300)
-    assert [p.tolist() for p in parts] == [[1, 3], [0], [200]]
-    assert well_formed(parts)
+    assert {c: p.tolist() for c, p in parts.items()} == {0: [1, 3], 1: [0], 2: [200]}
+    assert well_formed(list(parts.values()))
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ([[0], []], "client 1 .*at least one sample"),
+        ([[0], []], "client 1 .*no samples; give it at least one"),
         ([[0], [0.5]], "client 1 .*float64"),
         ([[0], [5]], "client 1 holds sample 5.*0 to 4"),
         ([[-1]], "client 0 holds sample -1"),

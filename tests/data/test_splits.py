@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fedraw.data import catalog
 from fedraw.data.arrays import from_arrays
-from fedraw.data.dataset import Dataset
-from fedraw.data.splits import downscale, grouped_holdout, limit_per_label, random_holdout
+from fedraw.data.dataset import Dataset, downscale, limit_per_label
+from fedraw.data.partition import grouped_holdout, random_holdout
 from fedraw.errors import BadInput
 
 SEEDS = st.integers(0, 2**32)
@@ -69,7 +69,7 @@ def toy(labels: list[int], pixels: int = 4) -> Dataset:
     return from_arrays(
         images,
         labels,
-        test_images=images,
+        test_inputs=images,
         test_labels=labels,
         label_names=["a", "b", "c"],
     )
@@ -92,26 +92,26 @@ def test_no_label_has_more_than_asked_and_none_loses_more(
     )
     # Every image still has its own label.
     by_first_pixel = {
-        int(p[0, 0, 0]): y for p, y in zip(whole.images[:], whole.labels, strict=True)
+        int(p[0, 0, 0]): y for p, y in zip(whole.inputs[:], whole.labels, strict=True)
     }
-    for pixels, label in zip(part.images[:], part.labels, strict=True):
+    for pixels, label in zip(part.inputs[:], part.labels, strict=True):
         assert by_first_pixel[int(pixels[0, 0, 0])] == label
 
 
 def test_the_draw_depends_on_the_generator_alone() -> None:
     whole = toy([0] * 20)
-    one, same = (limit_per_label(whole, 5, None, rng()).images[:] for _ in range(2))
-    other = limit_per_label(whole, 5, None, np.random.default_rng(1)).images[:]
+    one, same = (limit_per_label(whole, 5, None, rng()).inputs[:] for _ in range(2))
+    other = limit_per_label(whole, 5, None, np.random.default_rng(1)).inputs[:]
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
 def test_a_smaller_image_is_the_mean_of_blocks() -> None:
     image = np.array([[0, 2, 10, 10], [4, 2, 10, 14]] * 2, np.uint8).reshape(1, 1, 4, 4)
-    data = from_arrays(image, [0], test_images=image, test_labels=[0], label_names=["a"])
+    data = from_arrays(image, [0], test_inputs=image, test_labels=[0], label_names=["a"])
     small = downscale(data, 2)
-    assert small.images[:].tolist() == [[[[2, 11], [2, 11]]]]
-    assert small.images.dtype == np.uint8
+    assert small.inputs[:].tolist() == [[[[2, 11], [2, 11]]]]
+    assert small.inputs.dtype == np.uint8
     assert small.notes == ("arrays: images of 2x2, official 4x4",)
     assert downscale(data, 4) is data
 

@@ -1,19 +1,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import Stat, as_json, compare
-from fedraw.experiment.runner import Result, run
+from fedraw.eventlog.compare import (
+    Comparison,
+    ComparisonRow,
+    Stat,
+    budget_notes,
+    compare,
+    paired,
+)
+from fedraw.experiment.result import Result, SeedResult
+from fedraw.experiment.simulate import simulate
 from fedraw.experiment.spec import Spec
+from fedraw.metrics.accuracy import has_collapsed
 
 
 def dynamics(seeds: list[int], **strategy: Any) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
             "strategy": {"name": "fedraw", "buffer": 4, **strategy},
@@ -30,14 +44,14 @@ def test_spread_is_the_population_sd_and_undefined_stays_undefined() -> None:
 
 
 def test_seeds_of_one_spec_are_one_row(tmp_path: Path) -> None:
-    run(dynamics([3, 1, 20]), out=tmp_path / "x")
-    run(dynamics([1], dedup=False), out=tmp_path / "y")
+    simulate(dynamics([3, 1, 20]), out=tmp_path / "x")
+    simulate(dynamics([1], dedup=False), out=tmp_path / "y")
     rows = compare([tmp_path / "x", tmp_path / "y"])
     assert [(row.name, row.seeds) for row in rows] == [
         ("fedraw", (1, 3, 20)),
         ("fedraw-weight-only", (1,)),
     ]
-    document = as_json(rows)
+    document = rows.as_json()
     presence = document["rows"][0]["metrics"]["BufPres"]
     assert presence["mean"] == pytest.approx(sum(presence["values"]) / 3)
     assert document["rows"][0]["metrics"]["AvgRare"]["mean"] is None
@@ -45,15 +59,15 @@ def test_seeds_of_one_spec_are_one_row(tmp_path: Path) -> None:
 
 
 def test_folders_and_results_give_the_same_table(tmp_path: Path) -> None:
-    results = run(dynamics([1, 2]), out=tmp_path)
+    results = simulate(dynamics([1, 2]), out=tmp_path)
     assert compare(results) == compare([tmp_path])
     assert compare([tmp_path / "seed-1", tmp_path / "seed-2"]) == compare([tmp_path])
 
 
 def test_rows_with_one_name_show_what_differs() -> None:
-    results: list[Result] = []
+    results: list[SeedResult] = []
     for buffer in (2, 5):
-        results += run(dynamics([1], buffer=buffer, cap="naive", cap_at=0.9))
+        results += simulate(dynamics([1], buffer=buffer, cap="naive", cap_at=0.9))
     names = [row.name for row in compare(results)]
     assert names == ["fedraw buffer=2", "fedraw buffer=5"]
 
@@ -63,7 +77,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
         compare([tmp_path / "nothing"])
     with pytest.raises(BadInput, match=r"holds no run: there is no events.jsonl"):
         compare([tmp_path])
-    run(dynamics([1]), out=tmp_path)
+    simulate(dynamics([1]), out=tmp_path)
     with pytest.raises(BadInput, match="seed 1 is given twice"):
         compare([tmp_path, tmp_path])
     log = tmp_path / "seed-1" / "events.jsonl"
@@ -80,9 +94,9 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
         compare([tmp_path])
 
 
-def trained(lr: float) -> list[Result]:
-    return run(
-        Spec.read(
+def trained(lr: float) -> Result:
+    return simulate(
+        Spec.from_dict(
             {
                 "partition": {"clients": 8, "rare_labels": [8, 9], "clients_per_common_label": 5},
                 "strategy": {"name": "fedavg"},
@@ -93,10 +107,125 @@ def trained(lr: float) -> list[Result]:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*updates were refused")
 def test_a_collapsed_model_is_marked_and_never_the_best() -> None:
     """At a rate of 1e6 the model answers one label for everything."""
-    sound, collapsed = compare([*trained(0.1), *trained(1e6)])
+    rows = compare([*trained(0.1), *trained(1e6)])
+    sound, collapsed = rows
     assert (sound.collapsed, collapsed.collapsed) == (0, 1)
     assert collapsed.metrics["GlobalAcc"].mean < 15  # type: ignore[operator]
     assert any("always gives the same answer" in note for note in collapsed.notes)
-    assert [row["collapsed"] for row in as_json([sound, collapsed])["rows"]] == [0, 1]
+    assert [row["collapsed"] for row in rows.as_json()["rows"]] == [0, 1]
+
+
+def row(name: str, seeds: tuple[int, ...], *values: float, **more: Any) -> ComparisonRow:
+    return ComparisonRow(name, seeds, {"AvgRare": Stat.of(values)}, **more)
+
+
+def test_a_paired_difference_has_students_interval() -> None:
+    """Differences 1, 2, 3: mean 2, sample sd 1, and t(2) = 4.303, so 2 ± 4.303/√3."""
+    found = paired(
+        row("b", (1, 2, 3), 11, 22, 33), row("a", (3, 2, 1, 9), 30, 20, 10, 99), "AvgRare"
+    )
+    assert (found.seeds, found.differences, found.mean) == ((1, 2, 3), (1.0, 2.0, 3.0), 2.0)
+    assert found.low == pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-5)
+    assert found.high == pytest.approx(2 + 4.302653 / 3**0.5, abs=1e-5)
+    assert not found.is_clear
+    assert paired(row("b", (1, 2), 11, 21.1), row("a", (1, 2), 1, 11), "AvgRare").is_clear
+    single = paired(row("b", (1,), 11), row("a", (1,), 10), "AvgRare")
+    assert (single.mean, single.low, single.high, single.is_clear) == (1.0, None, None, False)
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 100)] * 2), min_size=2, max_size=12))
+def test_a_paired_difference_changes_sign_with_the_order(pairs: list[tuple[float, float]]) -> None:
+    seeds = tuple(range(len(pairs)))
+    one, other = (
+        row(name, seeds, *v) for name, v in zip("ab", zip(*pairs, strict=True), strict=True)
+    )
+    forth, back = paired(one, other, "AvgRare"), paired(other, one, "AvgRare")
+    assert forth.mean == pytest.approx(-back.mean)
+    assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low))  # type: ignore[operator]
+    assert min(forth.differences) - 1e-9 <= forth.mean <= max(forth.differences) + 1e-9
+
+
+def test_what_is_no_pair_is_refused() -> None:
+    with pytest.raises(BadInput, match="have no seed in common"):
+        paired(row("a", (1,), 5), row("b", (2,), 5), "AvgRare")
+    with pytest.raises(BadInput, match="different data under seed 1"):
+        paired(row("a", (1,), 5, data=("x",)), row("b", (1,), 5, data=("y",)), "AvgRare")
+    with pytest.raises(BadInput, match="no run has the metric 'AvgRar'; did you mean 'AvgRare'"):
+        paired(row("a", (1,), 5), row("b", (1,), 5), "AvgRar")
+
+
+def test_rows_are_found_sorted_and_named() -> None:
+    rows = Comparison((row("a", (1,), 5), row("c", (1,), 9, collapsed=1), row("b", (1,), 7)))
+    assert [own.name for own in rows.sorted("AvgRare")] == ["b", "a", "c"], "collapsed comes last"
+    assert [own.name for own in rows.sorted("name")] == ["a", "b", "c"]
+    assert rows["b"] is rows[2]
+    assert rows.paired("b", "a").mean == 2.0
+    with pytest.raises(BadInput, match="there is no row 'd'"):
+        rows["d"]
+
+
+def test_a_mapping_names_the_rows(tmp_path: Path) -> None:
+    results = simulate(dynamics([1, 2]), out=tmp_path)
+    rows = compare({"mine": results, "again": tmp_path, "one": tmp_path / "seed-1"})
+    assert [own.name for own in rows] == ["mine", "again", "one"]
+    assert replace(rows["mine"], name="again") == rows["again"]
+    assert rows.notes == ("different seeds: 1, 2 in mine, again; 1 in one",)
+    simulate(dynamics([1], buffer=5), out=tmp_path / "other")
+    with pytest.raises(BadInput, match="'mine' holds 2 different specs"):
+        compare({"mine": tmp_path})
+
+
+def test_different_budgets_are_told() -> None:
+    assert budget_notes([row("a", (1,), 5, events=(9,), data=("x",))] * 2) == []
+    found = budget_notes(
+        [
+            row("a", (1, 2), 5, 5, events=(300, 300), data=("x" * 64, "y" * 64)),
+            row("b", (1, 2), 5, 5, events=(300, 300), data=("x" * 64, "z" * 64)),
+            row("c", (1,), 5, events=(600,), data=("x" * 64,)),
+        ]
+    )
+    assert found == [
+        "different events: 300 in a, b; 600 in c",
+        "different seeds: 1, 2 in a, b; 1 in c",
+        f"different data under seed 2: {'y' * 12} in a; {'z' * 12} in b",
+    ]
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=20), st.data())
+def test_a_model_that_ignores_its_input_has_collapsed(
+    shares: list[float], data: st.DataObject
+) -> None:
+    """Any test set, and any mixture of answers: expected scores, by the formulas."""
+    answers = data.draw(st.lists(st.floats(0, 1), min_size=len(shares), max_size=len(shares)))
+    assume(sum(answers) > 0)
+    truth = np.array(shares) / sum(shares)
+    given_ = np.array(answers) / sum(answers)
+    f1 = 100 * float(np.mean(2 * truth * given_ / (truth + given_)))
+    assert f1 <= 100 / len(shares) + 1e-9
+    assert has_collapsed((100 * given_).tolist())
+    assert has_collapsed([99.0] * len(shares), {"MacroF1": f1})
+    assert not has_collapsed([99.0] * len(shares), {"MacroF1": 99.0, "GlobalAcc": 99.0})
+
+
+def test_a_model_that_is_no_better_than_the_commonest_label_is_noted() -> None:
+    summary = {
+        "name": "m", "seed": 1, "events": 5, "finished": True, "spec": {},
+        "metrics": {"GlobalAcc": 70.0}, "recall": {"cat": 70.0, "owl": 70.0},
+        "confusion": {"cat": {"cat": 63, "owl": 27}, "owl": {"owl": 7, "cat": 3}},
+    }  # fmt: skip
+    (own,) = compare([SimpleNamespace(summary=summary)])
+    assert own.collapsed == 0
+    assert own.notes == (
+        "m: its GlobalAcc of 70.0 is no higher than the 90.0 of a model that always answers the "
+        "commonest label",
+    )
+
+
+def test_one_folder_need_not_be_in_a_list(tmp_path: Path) -> None:
+    simulate(dynamics([1]), out=tmp_path)
+    assert compare(str(tmp_path)) == compare([tmp_path])
+    with pytest.raises(BadInput, match="nowhere does not exist"):
+        compare("nowhere")

@@ -14,7 +14,7 @@ from tests.eventlog import federation_log
 from tests.eventlog.logs import as_bytes, record
 
 from fedraw.errors import BadInput
-from fedraw.eventlog import follow
+from fedraw.eventlog import follow, status
 from fedraw.eventlog.follow import LogFollower, RunsFollower
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
@@ -227,12 +227,12 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     refused = [rejected(event, "c") for event in range(3001, 3101)]
     run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *many, *refused]))
     curve = run.detail().curve
-    assert len(curve) <= follow.CURVE + 1
+    assert len(curve) <= status.CURVE + 1
     assert (curve[0].event, curve[-1].event) == (1, 3000)
     gaps = {b.event - a.event for a, b in pairwise(curve[:-1])}
     assert len(gaps) == 1, "thinned out evenly"
-    assert len(run.summary.evaluations) == 2 * follow.TREND
-    assert len(run.detail().refusals) == follow.REFUSALS
+    assert len(run.summary.evaluations) == 2 * status.TREND
+    assert len(run.detail().refusals) == status.REFUSALS
     assert run.detail().refusals[0].event == 3100
     assert run.detail().rejected == {"c": 100}
 
@@ -465,7 +465,7 @@ def test_what_is_kept_of_a_server_is_bounded(tmp_path: Path) -> None:
     run = followed(write(tmp_path / "events.jsonl", [*federation_log.STORY, *([note] * 1000)]))
     history = run.detail().history
     assert history.notes == 1002
-    assert len(history.last_notes) <= 2 * follow.NOTES
+    assert len(history.last_notes) <= 2 * status.NOTES
     assert history.last_notes[0].reason == federation_log.QUARANTINED
 
 

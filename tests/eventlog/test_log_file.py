@@ -63,6 +63,27 @@ def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: 
         ({"kind": "end", "event": True, "time": 1.0}, "its event = True has the wrong type"),
         ({"kind": "end", "event": 1, "time": 1, "why": ""}, "its field 'why' is unknown"),
         (
+            {**to_fields(RECORDS[2]), "buffer": [["a"]]},
+            "its buffer = .* holds a value of the wrong type",
+        ),
+        (
+            {**to_fields(RECORDS[2]), "weights": ["1.0"]},
+            "its weights = .* holds a value of the wrong type",
+        ),
+        (
+            {**to_fields(RECORDS[1]), "counts": {"cat": "3"}},
+            "its counts = .* holds a value of the wrong type",
+        ),
+        (
+            {**to_fields(record("evaluation")), "confusion": {"cat": {"cat": None}}},
+            "its confusion = .* holds a value of the wrong type",
+        ),
+        (
+            {**to_fields(record("evaluation")), "inferred": {"holders": {"cat": 3}}},
+            "its inferred coverage is missing or has the wrong type",
+        ),
+        ({**to_fields(RECORDS[0]), "spec": {"run": 3}}, "its spec.run = 3 is no table"),
+        (
             {**to_fields(RECORDS[0]), "origin": "dream"},
             "origin = 'dream' is not one of simulation, server",
         ),

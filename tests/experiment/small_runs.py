@@ -26,7 +26,7 @@ seeds = [1]
 
 
 def spec(name: str = "fedraw", events: int = 60) -> Spec:
-    return Spec.read(tomllib.loads(SPEC.format(name=name, events=events)))
+    return Spec.from_dict(tomllib.loads(SPEC.format(name=name, events=events)))
 
 
 def same(one: Path, two: Path) -> bool:

@@ -48,7 +48,7 @@ SECRET = {"mechanism": "secure-sum"}
 )
 def test_refused_when_it_is_read(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Spec.read({**tables})
+        Spec.from_dict({**tables})
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_refused_when_it_is_read(tables: dict[str, Any], message: str) -> None:
     ],
 )
 def test_refused_when_clients_are_drawn(tables: dict[str, Any], message: str) -> None:
-    spec = Spec.read({"partition": {"rare_labels": [8, 9]}, **tables})
+    spec = Spec.from_dict({"partition": {"rare_labels": [8, 9]}, **tables})
     with pytest.raises(BadInput, match=message):
         draw_clients(spec, Streams(42))
 
 
 def test_a_drift_that_leaves_someone_without_data_is_refused() -> None:
     lonely = {"clients": 11, "rare_labels": [9], "clients_per_common_label": 1}
-    spec = Spec.read({"partition": lonely, "drift": {"kind": "move", "label": 9}})
+    spec = Spec.from_dict({"partition": lonely, "drift": {"kind": "move", "label": 9}})
     with pytest.raises(BadInput, match=r"drift.label = 9: client \d+ has nothing else to train on"):
         draw_clients(spec, Streams(42))
 
@@ -94,7 +94,7 @@ def test_a_label_moves_to_clients_that_had_none_of_it(seed: int) -> None:
         "metrics": {"rare_labels": [8]},
         "drift": {"kind": "move", "label": 9},
     }
-    clients = draw_clients(Spec.read(tables), Streams(seed))
+    clients = draw_clients(Spec.from_dict(tables), Streams(seed))
     before, after = (
         {client for client, counts in table.counts().items() if counts.get("9")}
         for table in (epoch.table for epoch in clients.epochs)

@@ -18,7 +18,7 @@ from torch import nn
 
 import fedraw
 from fedraw.core.types import Ints
-from fedraw.experiment.runner import Result
+from fedraw.experiment.result import SeedResult
 from fedraw.learning.models import build
 from fedraw.learning.vectors import layout_of
 from fedraw.strategies.catalog import CATALOG
@@ -57,7 +57,7 @@ def two_kinds(shape: tuple[int, ...], samples: int = SAMPLES) -> fedraw.Dataset:
     images = np.random.default_rng(0).normal(size=(count, *shape)).astype(np.float32)
     labels = np.arange(count) % 2
     images += (2 * labels + np.arange(count) // samples).reshape(-1, *[1] * len(shape))
-    return fedraw.from_arrays(images, labels, test_images=images, test_labels=labels)
+    return fedraw.from_arrays(images, labels, test_inputs=images, test_labels=labels)
 
 
 def in_turn(labels: Ints, classes: int, rng: np.random.Generator) -> list[Ints]:
@@ -70,7 +70,7 @@ def run(
     model: Callable[[tuple[int, ...], int], nn.Module] = normed,
     events: int = CLIENTS,
     **settings: Any,
-) -> Result:
+) -> SeedResult:
     tables = {
         "partition": {"local_test": 0.0},
         "speeds": {"kind": "equal", "arrivals": "fixed"},
@@ -78,18 +78,18 @@ def run(
         "strategy": {"name": name, **settings_for(name), **settings},
         "run": {"events": events, "evaluate_every": events, "seeds": [1]},
     }
-    spec = fedraw.Spec.read(tables)
-    (result,) = fedraw.run(spec, data=data, partition=in_turn, model=model)
+    spec = fedraw.Spec.from_dict(tables)
+    (result,) = fedraw.simulate(spec, data=data, partition=in_turn, model=model)
     return result
 
 
-def statistics(result: Result) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def statistics(result: SeedResult) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     """The running mean, and below it the running variance."""
     return result.model[layout_of(normed((4,), 2)).statistics].reshape(2, 4)
 
 
 def of_the_clients(data: fedraw.Dataset) -> list[np.ndarray[Any, Any]]:
-    own = np.asarray(data.images[:], np.float64).reshape(CLIENTS, SAMPLES, 4)
+    own = np.asarray(data.inputs[:], np.float64).reshape(CLIENTS, SAMPLES, 4)
     return [np.stack([0.1 * x.mean(0), 0.9 + 0.1 * x.var(0, ddof=1)]) for x in own]
 
 
@@ -116,7 +116,7 @@ def test_a_longer_run_learns_and_keeps_variances_positive(name: str) -> None:
     result = run(name, data, events=30)
     mean, variance = statistics(result)
     assert (variance > 0.5).all()
-    overall = np.asarray(data.images[:]).mean(axis=0)  # towards it the running mean goes
+    overall = np.asarray(data.inputs[:]).mean(axis=0)  # towards it the running mean goes
     assert (mean > 0.2 * overall).all()
     assert (mean < 1.2 * overall).all()
     assert not result.summary["rejected"]

@@ -13,7 +13,8 @@ import pytest
 
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiment.options import ExecutorKind, Options
-from fedraw.experiment.runner import run, run_seed
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.simulate import simulate
 from fedraw.experiment.spec import Spec, to_toml
 from fedraw.strategies.catalog import CATALOG
 
@@ -21,7 +22,7 @@ FILES = ("events.jsonl", "summary.json", "model.safetensors")
 
 
 def spec(name: str = "fedfa", training: dict[str, Any] | None = None, events: int = 60) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"clients": 10, "rare_labels": [9], "clients_per_common_label": 6},
             "strategy": {"name": name},
@@ -70,8 +71,8 @@ def test_bytes_and_a_large_batch() -> None:
     rng = np.random.default_rng(0)
     data = rng.integers(256, size=(400, 3, 4, 4), dtype=np.uint8), np.arange(400) % 10
     wanted = spec("fedfa", {"epochs": 2, "batch": 1000, "momentum": 0.9, "lr": 0.01})
-    (inline,) = run(wanted, data=data)
-    (batched,) = run(wanted, data=data, options=Options("batched"))
+    (inline,) = simulate(wanted, data=data)
+    (batched,) = simulate(wanted, data=data, executor="batched")
     assert np.array_equal(inline.model, batched.model)
 
 
@@ -89,7 +90,7 @@ def fedraw(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(to_toml(spec("fedraw").tables()))
+    (tmp_path / "spec.toml").write_text(to_toml(spec("fedraw").to_dict()))
     done = fedraw(tmp_path, "--executor", "batched", "--seeds", "1,2", "--jobs", "2", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
@@ -99,7 +100,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_finds_what_it_cannot_train(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(to_toml(spec().tables()))
+    (tmp_path / "spec.toml").write_text(to_toml(spec().to_dict()))
     model = ("--set", "training.model=cnn")
     refused = fedraw(tmp_path, "--executor", "batched", "--dry-run", *model)
     assert refused.returncode == 2

@@ -24,7 +24,7 @@ FILES = ("events.jsonl", "summary.json", "spec.toml", "model.safetensors")
 
 
 def spec(name: str = "fedraw", **run: Any) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
             "strategy": {"name": name, **({"buffer": 4} if name == "fedraw" else {})},
@@ -131,9 +131,9 @@ def test_damage_is_named_and_nothing_is_overwritten(
     elif damage == "spec file":
         (tmp_path / "spec.toml").write_text("[run")
     else:
-        tables = spec().tables()
+        tables = spec().to_dict()
         tables["training"]["lr"] = 0.2
-        resumed = Spec.read(tables)
+        resumed = Spec.from_dict(tables)
     before = snapshot(tmp_path)
     with pytest.raises(BadInput, match=message):
         run_seed(resumed, 1, tmp_path, options=Options(resume=True))
@@ -141,10 +141,10 @@ def test_damage_is_named_and_nothing_is_overwritten(
 
 
 def test_a_run_without_a_folder_cannot_be_resumed() -> None:
-    from fedraw.experiment.runner import run
+    from fedraw.experiment.simulate import simulate
 
     with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
-        run(spec(), options=Options(resume=True))
+        simulate(spec(), resume=True)
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class TakeAll:
 
 
 def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> None:
-    from fedraw.experiment.scenario import Parts
+    from fedraw.experiment.parts import Parts
 
     own = Parts(strategy=TakeAll("plain"))
     asked = iter(range(100))
@@ -194,7 +194,7 @@ def test_a_users_own_state_is_saved_without_any_code_for_it(tmp_path: Path) -> N
 
 
 def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> None:
-    from fedraw.experiment.scenario import Parts
+    from fedraw.experiment.parts import Parts
 
     own = Parts(strategy=TakeAll(iter([])))
     with pytest.warns(UserWarning, match="state of TakeAll is not made of .* cannot be resumed"):
@@ -203,7 +203,7 @@ def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> No
 
 
 def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(to_toml(spec(events=1500).tables()))
+    (tmp_path / "spec.toml").write_text(to_toml(spec(events=1500).to_dict()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
     code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 0.3\n"

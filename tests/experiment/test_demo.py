@@ -12,7 +12,8 @@ import pytest
 import fedraw
 from fedraw.eventlog.compare import ComparisonRow, Stat, compare
 from fedraw.experiment.demo import RARE_LABELS, conclusion, demo_specs
-from fedraw.experiment.runner import run
+from fedraw.experiment.result import SeedResult
+from fedraw.experiment.simulate import simulate
 
 NAMES = [
     "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl",
@@ -21,9 +22,9 @@ NAMES = [
 
 
 def test_the_demo_has_every_method_on_the_same_federation() -> None:
-    results = []
+    results: list[SeedResult] = []
     for spec in demo_specs([42]):
-        results += run(replace(spec, run=replace(spec.run, events=40, evaluate_every=40)))
+        results += simulate(replace(spec, run=replace(spec.run, events=40, evaluate_every=40)))
     assert [row.name for row in compare(results)] == NAMES
     joined = {json.dumps(result.summary["spec"]["partition"]) for result in results}
     assert len(joined) == 1
@@ -54,7 +55,7 @@ def test_arrays_may_be_given_as_they_are() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(200) % 2
     images = (labels[:, None, None] * 200 + rng.integers(0, 50, (200, 4, 4))).astype(np.uint8)
-    spec = fedraw.Spec.read(
+    spec = fedraw.Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": 5},
             "speeds": {"kind": "uniform"},
@@ -62,7 +63,7 @@ def test_arrays_may_be_given_as_they_are() -> None:
             "run": {"events": 40, "seeds": [1]},
         }
     )
-    (result,) = fedraw.run(spec, data=(images, labels))
+    (result,) = fedraw.simulate(spec, data=(images, labels))
     assert result.summary["metrics"]["GlobalAcc"] == 100
     assert result.summary["metrics"]["AvgRare"] is None
 
@@ -71,7 +72,7 @@ def test_a_convolutional_network_goes_through_the_same_run() -> None:
     (spec,) = (s for s in demo_specs([1]) if s.strategy.name == "ca2fl")
     training = replace(spec.training, model="cnn", epochs=1)
     short = replace(spec, training=training, run=replace(spec.run, events=12))
-    (result,) = run(short)
+    (result,) = simulate(short)
     assert result.model.size > 50_000
     assert result.summary["metrics"]["Aggregations"] == 1
 

@@ -21,7 +21,8 @@ from tests.experiment.small_runs import SPEC, same, spec
 
 from fedraw.errors import BadInput, Interrupted, MissingExtra, WorkerDied
 from fedraw.experiment.options import Options
-from fedraw.experiment.runner import run, run_seed
+from fedraw.experiment.runner import run_seed
+from fedraw.experiment.simulate import simulate
 from fedraw.simulation.executors import ray_cluster, ray_workers
 from fedraw.simulation.executors.ray_cluster import cluster, cpus_of_cluster
 
@@ -207,7 +208,7 @@ def test_a_mistake_in_a_model_ends_the_run_and_is_not_repeated(
         raise ZeroDivisionError("my own mistake")
 
     with pytest.raises(ZeroDivisionError, match="my own mistake"):
-        run(spec(), model=failing_model(fail), options=Options("ray", 1))
+        simulate(spec(), model=failing_model(fail), executor="ray", jobs=1)
     assert len(tries.read_text()) <= 2  # this one, and the one that was sent along
 
 
@@ -220,7 +221,7 @@ def test_a_model_that_kills_its_workers_is_given_up(two_cpus: None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(WorkerDied, match=r"4 workers died over client .* out of memory\?"):
-        run(spec(), model=failing_model(fail), options=Options("ray", 1))
+        simulate(spec(), model=failing_model(fail), executor="ray", jobs=1)
 
 
 @pytest.mark.slow
@@ -236,7 +237,7 @@ def test_a_model_that_cannot_travel_is_named(two_cpus: None) -> None:
             return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     with pytest.raises(BadInput, match="the ray executor cannot send this to a worker"):
-        run(spec(), model=model, options=RAY)
+        simulate(spec(), model=model, executor="ray", jobs=RAY.workers)
 
 
 @pytest.mark.slow
@@ -254,7 +255,7 @@ def test_a_model_that_workers_cannot_import_is_named_with_the_cause(
     monkeypatch.setitem(sys.modules, "here_only", here_only)
     words = r"cannot load model here_only\.net \(ModuleNotFoundError: No module named 'here_only'\)"
     with pytest.raises(BadInput, match=words):
-        run(spec(), model=model, options=RAY)
+        simulate(spec(), model=model, executor="ray", jobs=RAY.workers)
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,3 +372,48 @@ def test_a_running_cluster_is_used_and_goes_on_running(head: str, tmp_path: Path
     finish(start(tmp_path, "--address", head, "--jobs", "1", "--force"))
     run_seed(spec(events=100), 1, tmp_path / "inline")
     assert same(tmp_path / "inline", tmp_path / "cut" / "seed-1")
+
+
+OWN_TRAINING = """
+import fedraw, torch
+from torch import nn
+from torch.nn import functional
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+def train(model, data, context):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for x, y in data:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    context.state["trainings"] = context.state.get("trainings", 0) + 1
+    return {"trainings": float(context.state["trainings"])}
+
+for executor in ("inline", "ray"):
+    result = fedraw.simulate(
+        strategy=fedraw.FedRAW(buffer=3), model=Net, train=train, events=40, seeds=[1], jobs=2,
+        partition=fedraw.Coverage(clients=8, rare_labels=[9], clients_per_common_label=5),
+        executor=executor, out=executor,
+    )
+    print(max(result.arrivals()["train trainings"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_function_and_a_state_of_a_script_reach_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(OWN_TRAINING)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    inline, ray = done.stdout.split()
+    assert inline == ray and float(ray) > 1
+    logs = [tmp_path / kind / "seed-1" / "events.jsonl" for kind in ("inline", "ray")]
+    assert logs[0].read_bytes() == logs[1].read_bytes()

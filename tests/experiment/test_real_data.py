@@ -18,9 +18,10 @@ from tests.data.releases_on_disk import (
 
 import fedraw
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import as_json, compare
+from fedraw.eventlog.compare import compare
 from fedraw.experiment.options import Options
-from fedraw.experiment.runner import Result, run_seed
+from fedraw.experiment.result import SeedResult
+from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.learning.models import build
@@ -65,10 +66,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def example(name: str, **changes: Any) -> Spec:
     own = {key.replace("__", "."): value for key, value in changes.items()}
-    return Spec.from_toml(EXAMPLES / f"{name}.toml", SMALL | own)
+    return Spec.from_file(EXAMPLES / f"{name}.toml", SMALL | own)
 
 
-def run_one(spec: Spec, root: Path, folder: Path | None = None, **options: Any) -> Result:
+def run_one(spec: Spec, root: Path, folder: Path | None = None, **options: Any) -> SeedResult:
     return run_seed(spec, 1, folder, options=Options(data_root=root, **options))
 
 
@@ -123,31 +124,31 @@ def test_counts_that_differ_from_the_release_are_in_every_result(
     assert note in result.summary["notes"]
     assert note in json.loads((folder / "summary.json").read_text())["notes"]
     rows = compare([folder])
-    assert note in as_json(rows)["rows"][0]["notes"]
+    assert note in rows.as_json()["rows"][0]["notes"]
     assert all(note in table(rows) for table in (markdown, csv, latex))
     write_report([folder], tmp_path / "report.html")
     assert note in (tmp_path / "report.html").read_text()
 
 
 def test_the_defaults_of_a_hold_out_are_spelled_out() -> None:
-    spec = Spec.read({"data": {"name": "ham10000"}})
-    assert spec.tables()["data"] == {
+    spec = Spec.from_dict({"data": {"name": "ham10000"}})
+    assert spec.to_dict()["data"] == {
         "name": "ham10000",
         "size": 64,
         "holdout": "random",
         "normalise": "none",
     }
-    assert "size" not in Spec.read({"data": {"name": "cifar10"}}).tables()["data"]
+    assert "size" not in Spec.from_dict({"data": {"name": "cifar10"}}).to_dict()["data"]
 
 
 def test_a_grouped_hold_out_keeps_each_lesion_on_one_side(root: Path) -> None:
     # Two images of one colour to a lesion: no colour and position tells them apart but the rows.
     spec = example("ham10000-features", data__size=32, training__kind="none")
     dataset = Scenario.of(spec, 1, options=Options(data_root=root)).clients.dataset
-    assert dataset.images.rows is not None
-    assert dataset.test_images.rows is not None
-    lesions = {int(row) // 2 for row in dataset.images.rows}
-    assert lesions.isdisjoint(int(row) // 2 for row in dataset.test_images.rows)
+    assert dataset.inputs.rows is not None
+    assert dataset.test_inputs.rows is not None
+    lesions = {int(row) // 2 for row in dataset.inputs.rows}
+    assert lesions.isdisjoint(int(row) // 2 for row in dataset.test_inputs.rows)
 
 
 class TestFeatures:
@@ -163,19 +164,19 @@ class TestFeatures:
     def test_they_take_the_place_of_pixels(self, root: Path) -> None:
         dataset = self.dataset(root)
         assert dataset.input_shape == (512,)
-        assert dataset.images.dtype == np.float32
-        assert len(dataset.images) + len(dataset.test_images) == 70
-        assert dataset.images.in_a_file
+        assert dataset.inputs.dtype == np.float32
+        assert len(dataset.inputs) + len(dataset.test_inputs) == 70
+        assert dataset.inputs.in_a_file
 
     def test_seeds_share_them(self, root: Path) -> None:
         one = self.dataset(root, seed=1)
         assert "features of ham10000" in self.told
         two = self.dataset(root, seed=2)
         assert self.told == []
-        assert one.images.rows is not None
-        assert two.images.rows is not None
-        assert not np.array_equal(one.images.rows, two.images.rows)
-        assert np.array_equal(one.images.everything()[:], two.images.everything()[:])
+        assert one.inputs.rows is not None
+        assert two.inputs.rows is not None
+        assert not np.array_equal(one.inputs.rows, two.inputs.rows)
+        assert np.array_equal(one.inputs.everything()[:], two.inputs.everything()[:])
 
     @pytest.mark.parametrize(
         "change",
@@ -200,9 +201,9 @@ class TestFeatures:
 
     def test_they_need_images(self) -> None:
         flat = fedraw.from_arrays(np.eye(8), [0, 1] * 4, rng=np.random.default_rng(0))
-        spec = Spec.read({"features": {"weights": "none.pth"}})
+        spec = Spec.from_dict({"features": {"weights": "none.pth"}})
         with pytest.raises(BadInput, match=r"shape \(8,\); leave \[features\] out"):
-            fedraw.run(spec, data=flat)
+            fedraw.simulate(spec, data=flat)
 
 
 class TestWeights:
@@ -223,7 +224,7 @@ class TestWeights:
 
     def test_a_path_is_relative_to_the_spec(self, tmp_path: Path) -> None:
         (tmp_path / "own.toml").write_text('[training]\nweights = "mine.safetensors"\n')
-        spec = Spec.from_toml(tmp_path / "own.toml")
+        spec = Spec.from_file(tmp_path / "own.toml")
         assert spec.training.weights == str(tmp_path / "mine.safetensors")
 
     def test_a_run_can_start_from_the_model_another_ended_with(self, tmp_path: Path) -> None:
@@ -231,9 +232,9 @@ class TestWeights:
             "partition": {"rare_labels": [9]},
             "run": {"events": 30, "seeds": [1]},
         }
-        first = run_seed(Spec.read(changes), 1, tmp_path / "first")
+        first = run_seed(Spec.from_dict(changes), 1, tmp_path / "first")
         weights = str(tmp_path / "first" / "model.safetensors")
-        spec = Spec.read(changes | {"training": {"weights": weights}})
+        spec = Spec.from_dict(changes | {"training": {"weights": weights}})
         assert np.array_equal(Scenario.of(spec, 1).setup.model, first.model)
 
     def test_a_run_is_not_resumed_with_other_weights(self, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ class TestWeights:
             torch.save(module.state_dict(), file)
 
         save(1)
-        spec = Spec.read(
+        spec = Spec.from_dict(
             {
                 "partition": {"rare_labels": [9]},
                 "training": {"weights": str(file)},
@@ -265,4 +266,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has it")
     with pytest.raises(BadInput, match="device = 'cuda'"):
-        fedraw.run(Spec.read({"partition": {"rare_labels": [9]}, "training": {"device": "cuda"}}))
+        fedraw.simulate(
+            Spec.from_dict({"partition": {"rare_labels": [9]}, "training": {"device": "cuda"}})
+        )

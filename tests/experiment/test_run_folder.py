@@ -36,7 +36,7 @@ def spec(**sections: Any) -> Spec:
         "training": {"kind": "none"},
         "run": {"events": 40, "seeds": [1]},
     }
-    return Spec.read({**base, **sections})
+    return Spec.from_dict({**base, **sections})
 
 
 def stopped_at(event: int, wanted: Spec, folder: Path) -> None:
@@ -101,7 +101,7 @@ from fedraw.eventlog.follow import RunsFollower
 from fedraw.report.report_data import read_report_data
 
 CALLS = "mkdir open write close flock fsync truncate rename replace unlink rmdir".split()
-WANTED, PLACE, BEGIN = Spec.read(eval(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+WANTED, PLACE, BEGIN = Spec.from_dict(eval(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
 
 def kill_at(n):
     calls = 0
@@ -139,7 +139,7 @@ for n in range(16):
 @pytest.mark.parametrize("begin", ["new", "force", "finish"])
 def test_a_kill_while_files_are_made_can_be_resumed(begin: str, tmp_path: Path) -> None:
     run_seed(spec(), 1, tmp_path / "whole")
-    command = [sys.executable, "-c", KILLED, repr(spec().tables()), str(tmp_path), begin]
+    command = [sys.executable, "-c", KILLED, repr(spec().to_dict()), str(tmp_path), begin]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     whole = results(tmp_path / "whole")

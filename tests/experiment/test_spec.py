@@ -14,9 +14,9 @@ from torch import nn
 
 from fedraw.cli.run import run as run_command
 from fedraw.errors import BadInput
-from fedraw.experiment.runner import run
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import SpeedsSpec
+from fedraw.experiment.simulate import simulate
 from fedraw.experiment.spec import Spec, parse_change, to_toml
 from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, Method
 from fedraw.strategies.fedraw import FedRAW
@@ -31,53 +31,54 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_template_of_fedraw_new_states_the_defaults() -> None:
     text = files("fedraw.experiment").joinpath("template.toml").read_text()
-    tables = Spec.read(_toml(text)).tables()
+    tables = Spec.from_dict(_toml(text)).to_dict()
     assert tables.pop("partition") == {
-        **Spec().tables()["partition"],
+        **Spec().to_dict()["partition"],
         "rare_labels": [8, 9],
     }
-    rest = Spec().tables()
+    rest = Spec().to_dict()
     rest.pop("partition")
+    rest["speeds"]["kind"] = "correlated"  # what "auto" means where rare labels are named
     assert tables == rest
 
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_a_resolved_spec_reads_back_as_itself(name: str, tmp_path: Path) -> None:
-    spec = Spec.read({"strategy": {"name": name}, "misreport": {"label": "9"}})
-    path = write(tmp_path, to_toml(spec.tables()))
-    assert Spec.from_toml(path).tables() == spec.tables()
+    spec = Spec.from_dict({"strategy": {"name": name}, "misreport": {"label": "9"}})
+    path = write(tmp_path, to_toml(spec.to_dict()))
+    assert Spec.from_file(path).to_dict() == spec.to_dict()
 
 
 @pytest.mark.parametrize("method", CATALOG.values(), ids=CATALOG)
 def test_a_written_spec_has_every_setting_of_its_method(method: Method) -> None:
-    written = Spec.read({"strategy": {"name": method.name}}).tables()["strategy"]
+    written = Spec.from_dict({"strategy": {"name": method.name}}).to_dict()["strategy"]
     known = (field for field in fields(method.factory) if field.name not in NOT_IN_SPECS)
     settings = {field.name: field.default for field in known}
     assert written == {"name": method.base.name, **settings, **method.preset}
 
 
 def test_an_ablation_may_be_named_or_described() -> None:
-    named = Spec.read({"strategy": {"name": "fedraw-dedup-only", "buffer": 5}})
+    named = Spec.from_dict({"strategy": {"name": "fedraw-dedup-only", "buffer": 5}})
     described = {"name": "fedraw", "weighting": "uniform", "buffer": 5}
-    assert named == Spec.read({"strategy": described})
+    assert named == Spec.from_dict({"strategy": described})
     with pytest.raises(BadInput, match=r"contradicts strategy\.name = 'fedraw-dedup-only'"):
-        Spec.read({"strategy": {"name": "fedraw-dedup-only", "weighting": "rarity"}})
+        Spec.from_dict({"strategy": {"name": "fedraw-dedup-only", "weighting": "rarity"}})
 
 
 def test_a_written_spec_has_the_defaults_of_every_section() -> None:
-    tables = Spec.read(
+    tables = Spec.from_dict(
         {
             "misreport": {"label": 9, "client": 3},
             "speeds": {"arrivals": "jitter"},
             "training": {"model": "resnet18"},
         }
-    ).tables()
+    ).to_dict()
     assert tables["misreport"]["liars"] == 1
     assert tables["speeds"]["jitter"] == 0.2
     assert tables["training"]["stem"] == "imagenet"
     assert tables["run"]["receivers"] == "uniform"
-    assert Spec.read(tables).tables() == tables
-    assert {"stem", "jitter"}.isdisjoint({**Spec().tables()["training"], **tables["run"]})
+    assert Spec.from_dict(tables).to_dict() == tables
+    assert {"stem", "jitter"}.isdisjoint({**Spec().to_dict()["training"], **tables["run"]})
 
 
 def test_a_model_of_ones_own_takes_the_place_of_the_specs_with_its_stem() -> None:
@@ -86,22 +87,23 @@ def test_a_model_of_ones_own_takes_the_place_of_the_specs_with_its_stem() -> Non
 
     tables = {
         "speeds": {"kind": "equal"},
+        "strategy": {"buffer": 1},
         "training": {"model": "resnet18"},
         "run": {"events": 1, "seeds": [1]},
     }
-    (result,) = run(Spec.read(tables), model=flat)
+    (result,) = simulate(Spec.from_dict(tables), model=flat)
     training = result.summary["spec"]["training"]
     assert training["model"] == "flat"
     assert "stem" not in training
 
 
 def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
-    spec = Spec.read({"strategy": {"name": "qfedavg", "q": 1}, "training": {"lr": 0.02}})
+    spec = Spec.from_dict({"strategy": {"name": "qfedavg", "q": 1}, "training": {"lr": 0.02}})
     assert spec.make_strategy() == QFedAvg(q=1.0)
     uniform = replace(spec, speeds=SpeedsSpec(kind="uniform"))
     assert Scenario.of(uniform, 1).setup.local_lr == 0.02
     settings = {"name": "fedraw", "cap": "naive", "cap_at": 0.3}
-    assert Spec.read({"strategy": settings}).make_strategy() == FedRAW(cap="naive", cap_at=0.3)
+    assert Spec.from_dict({"strategy": settings}).make_strategy() == FedRAW(cap="naive", cap_at=0.3)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,15 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"strategy": {"name": "fedraw", "labels": "guessed"}}, "strategy.labels = 'guessed'"),
         ({"misreport": {}}, r"\[misreport\] lacks the key 'label'"),
         ({"training": {"lr": "fast"}}, "training.lr = 'fast' must be a finite number"),
+        ({"training": {"lr": 0}}, "training.lr = 0.0 is not possible"),
+        ({"training": {"nesterov": True}}, "training.nesterov = true needs momentum"),
+        ({"training": {"schedule": "linear"}}, "training.schedule = 'linear' must be"),
+        ({"training": {"lr_decay": 0.5}}, "training.lr_decay goes with schedule = 'step'"),
     ],
 )
 def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Spec.read(tables)
+        Spec.from_dict(tables)
 
 
 @pytest.mark.parametrize(
@@ -176,47 +182,47 @@ def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:
 )
 def test_errors_name_the_file(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
-        Spec.from_toml(write(tmp_path, text))
+        Spec.from_file(write(tmp_path, text))
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere.toml does not exist; 'fedraw new"):
-        Spec.from_toml(tmp_path / "nowhere.toml")
+        Spec.from_file(tmp_path / "nowhere.toml")
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    spec = Spec.from_toml(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
+    spec = Spec.from_file(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
     assert spec.data.path == str(tmp_path / "mine.npz")
 
 
 def test_paths_on_the_command_line_are_relative_to_the_working_directory(tmp_path: Path) -> None:
     path = write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"')
-    spec = Spec.from_toml(path, {"data.path": "other.npz"})
+    spec = Spec.from_file(path, {"data.path": "other.npz"})
     assert spec.data.path == str(Path.cwd() / "other.npz")
 
 
 def test_a_spec_with_a_relative_path_can_be_run_from_its_resolved_form(tmp_path: Path) -> None:
-    spec = Spec.from_toml(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
+    spec = Spec.from_file(write(tmp_path, '[data]\nname = "npz"\npath = "mine.npz"'))
     resolved = tmp_path / "runs" / "spec.toml"
     resolved.parent.mkdir()
-    resolved.write_text(to_toml(spec.tables()))
-    assert Spec.from_toml(resolved).data == spec.data
+    resolved.write_text(to_toml(spec.to_dict()))
+    assert Spec.from_file(resolved).data == spec.data
 
 
 def test_another_strategy_keeps_the_keys_it_has_too(tmp_path: Path) -> None:
     path = write(tmp_path, '[strategy]\nname = "fedraw"\nbuffer = 3\ndedup = false')
-    fedfa = Spec.from_toml(path, {"strategy.name": "fedfa"})
+    fedfa = Spec.from_file(path, {"strategy.name": "fedfa"})
     assert fedfa.strategy.settings == {"buffer": 3}
-    assert Spec.from_toml(path, {"strategy.name": "fedavg"}).strategy.settings == {}
+    assert Spec.from_file(path, {"strategy.name": "fedavg"}).strategy.settings == {}
     with pytest.raises(BadInput, match="unknown key 'dedup'"):
-        Spec.from_toml(path, {"strategy.name": "fedfa", "strategy.dedup": True})
+        Spec.from_file(path, {"strategy.name": "fedfa", "strategy.dedup": True})
 
 
 def test_changes_are_made_before_the_file_is_checked(tmp_path: Path) -> None:
     path = write(tmp_path, '[strategy]\nname = "fedfa"\nbuffer = 3')
-    assert Spec.from_toml(path, {"strategy.buffer": 7}).strategy.settings == {"buffer": 7}
+    assert Spec.from_file(path, {"strategy.buffer": 7}).strategy.settings == {"buffer": 7}
     with pytest.raises(BadInput, match="unknown section"):
-        Spec.from_toml(path, {"nothing.here": 1})
+        Spec.from_file(path, {"nothing.here": 1})
 
 
 def test_changes_from_the_command_line() -> None:
@@ -265,7 +271,10 @@ HUGE = "9" * 400
         ("[partition]\nclients = 9223372036854775808", "at most 64 bits"),
         ('[data]\nname = "npz"\npath = "a\\u0000b"', "data.path = '"),
         ('[speeds]\narrivals = "recorded"\ntrace = "a\\u0000b"', "NUL"),
-        ("", "speeds.kind = 'correlated' slows clients with rare labels, and there are none"),
+        (
+            '[speeds]\nkind = "correlated"',
+            "speeds.kind = 'correlated' slows clients with rare labels, and there are none",
+        ),
     ],
 )
 def test_what_no_run_can_use_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -285,11 +294,20 @@ def test_a_time_of_400_digits_in_a_trace_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_path_with_a_del_is_written_and_read_back(tmp_path: Path) -> None:
-    spec = Spec.read({"data": {"name": "npz", "path": "a\x7fb\x1b.npz"}})
-    path = write(tmp_path, to_toml(spec.tables()))
-    assert Spec.from_toml(path).data.path == str(tmp_path / "a\x7fb\x1b.npz")
+    spec = Spec.from_dict({"data": {"name": "npz", "path": "a\x7fb\x1b.npz"}})
+    path = write(tmp_path, to_toml(spec.to_dict()))
+    assert Spec.from_file(path).data.path == str(tmp_path / "a\x7fb\x1b.npz")
 
 
 def test_a_path_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(BadInput, match=r"data.path = 'caf\\udce9.npz' is not UTF-8"):
-        Spec.read({"data": {"name": "npz", "path": "caf\udce9.npz"}})
+        Spec.from_dict({"data": {"name": "npz", "path": "caf\udce9.npz"}})
+
+
+def test_later_settings_are_written_only_where_they_differ_from_their_default() -> None:
+    later = {"nesterov", "schedule", "lr_decay", "clip_norm", "label_smoothing"}
+    assert later.isdisjoint(Spec().to_dict()["training"])
+    wanted = {"momentum": 0.9, "nesterov": True, "schedule": "cosine", "label_smoothing": 0.1}
+    tables = Spec.from_dict({"training": wanted}).to_dict()
+    assert wanted.items() <= tables["training"].items()
+    assert Spec.from_dict(tables).to_dict() == tables

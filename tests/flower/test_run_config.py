@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.flower.run_config import read_server_settings, read_strategy
-from fedraw.server.settings import Settings
+from fedraw.flower.server import read_server_settings, read_strategy
+from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
@@ -29,7 +29,7 @@ def test_every_kind_of_setting_is_read() -> None:
             "fedraw.strategy.name": "fedfa",
         }
     )
-    assert settings == Settings(
+    assert settings == ServerSettings(
         folder=Path("run"),
         min_clients=1,
         arrivals=100,
@@ -43,7 +43,7 @@ def test_every_kind_of_setting_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"arrivals": 5, "min-clients": 3}, Settings(arrivals=5, min_clients=3)]
+    "given", [{"arrivals": 5, "min-clients": 3}, ServerSettings(arrivals=5, min_clients=3)]
 )
 def test_the_run_goes_before_the_app(given: Any) -> None:
     settings = read_server_settings({"fedraw.arrivals": 9}, given)
@@ -52,7 +52,7 @@ def test_the_run_goes_before_the_app(given: Any) -> None:
 
 def test_an_empty_text_is_not_set() -> None:
     run = {"fedraw.arrivals": "", "fedraw.rare_labels": "", "fedraw.folder": ""}
-    assert read_server_settings(run, {"arrivals": 5}) == Settings(arrivals=5)
+    assert read_server_settings(run, {"arrivals": 5}) == ServerSettings(arrivals=5)
 
 
 def test_a_single_number_is_a_list_of_one_label() -> None:

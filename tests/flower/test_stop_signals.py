@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedraw.flower.stop_signals import Stopped, StopSignals
+from fedraw.flower.loop import Stopped, StopSignals
 
 
 def test_a_signal_ends_a_wait_and_nothing_else() -> None:
@@ -30,7 +30,7 @@ def test_a_signal_during_a_wait_ends_it_at_once() -> None:
 
 ORPHAN = """
 import threading, time
-from fedraw.flower.stop_signals import Stopped, StopSignals
+from fedraw.flower.loop import Stopped, StopSignals
 
 def serve():
     try:

@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 
 from fedraw.learning.models import build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import to_vector
 
 

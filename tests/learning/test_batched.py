@@ -23,7 +23,8 @@ from fedraw.errors import BadInput
 from fedraw.learning.batched import BatchedClient, BatchedTrainer, ClientSamples
 from fedraw.learning.inputs import Normalisation
 from fedraw.learning.models import ModelFactory, build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import layout_of, to_vector
 
 SIZES = (41, 1, 16, 90, 7, 33)  # of clients, at a batch of 16: none, one and many full ones
@@ -33,6 +34,10 @@ SETTINGS = [
     SGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
     SGD(epochs=2, batch=500, weight_decay=0.01),
     SGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
+    SGD(momentum=0.9, nesterov=True, weight_decay=0.01),
+    SGD(clip_norm=0.5, weight_decay=0.01),
+    SGD(label_smoothing=0.2),
+    SGD(clip_norm=0.5, label_smoothing=0.1, momentum=0.5, nesterov=True),
 ]
 
 
@@ -168,13 +173,28 @@ def test_frozen_layers_stay() -> None:
     assert np.array_equal(trained[still], federation.starts[0][still])
 
 
+def test_each_client_has_the_rate_of_its_schedule() -> None:
+    federation = Federation(MODULES["mlp"], SGD(schedule="cosine"))
+    rates = [0.1 / (1 + i) for i in range(len(SIZES))]
+    clients = [
+        BatchedClient(federation.starts[i], federation.rows[i], rng(4, i), rate)
+        for i, rate in enumerate(rates)
+    ]
+    for i, trained in enumerate(federation.stacked.train(clients)):
+        rows, start = federation.rows[i], federation.starts[i]
+        images, labels = federation.images[rows], federation.labels[rows]
+        alone = federation.alone.train(start, images, labels, rng(4, i), lr=rates[i])
+        assert np.abs(alone - start).max() > 1e-4
+        np.testing.assert_allclose(trained, alone, rtol=0, atol=1e-6)
+
+
 def test_a_step_by_hand() -> None:
     # Scores (w, v) · x, from zero: both classes have 1/2, so a sample x of class 0 has the gradient
     # (-x/2, x/2). The first client's mean over x = 2 and 4 is 3, the second's one sample is 10.
     module = nn.Linear(1, 2, bias=False)
     images = np.array([[2], [4], [10]], dtype=np.float32)
     samples = ClientSamples(lambda rows: images[rows], np.array([0, 0, 1]), (1,), largest=2)
-    trainer = BatchedTrainer(module, SGD(batch=2, lr=0.1), samples)
+    trainer = BatchedTrainer(module, SGD(epochs=1, batch=2, lr=0.1), samples)
     zero = np.zeros(2, dtype=np.float32)
     clients = [BatchedClient(zero, slice(0, 2), rng(0)), BatchedClient(zero, slice(2, 3), rng(0))]
     first, second = trainer.train(clients)

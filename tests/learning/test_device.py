@@ -9,7 +9,8 @@ from fedraw.errors import BadInput
 from fedraw.learning import device as devices
 from fedraw.learning.device import available, device_of, seeded
 from fedraw.learning.features import features
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", "meta", "cuda:-1"])

@@ -11,7 +11,8 @@ from torch import nn
 from fedraw.errors import BadInput
 from fedraw.learning.inputs import IMAGENET, Normalisation, Pixels, Preprocessor, chunk_size
 from fedraw.learning.models import build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import to_vector
 
 CPU = torch.device("cpu")

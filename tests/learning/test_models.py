@@ -82,7 +82,7 @@ def test_a_stem_is_refused_where_there_is_none(model: str | ModelFactory) -> Non
         ("cnn", (64,), r"'cnn'.*got \(64,\).*'mlp'"),
         ("cnn", (1, 3, 8), r"4 or more, got \(1, 3, 8\)"),
         ("cnn-small", (64,), r"'cnn-small'.*got \(64,\)"),
-        (lambda _, classes: nn.Linear(5, classes), (4,), r"images of shape \(4,\)"),
+        (lambda _, classes: nn.Linear(5, classes), (4,), r"a sample of shape \(4,\)"),
         (lambda shape, _: nn.Linear(shape[0], 9), (4,), r"to shape \(1, 9\), not \(1, 3\)"),
     ],
 )

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from fedraw.errors import BadInput
 from fedraw.learning.models import build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import layout_of, to_vector
 
 Tensors = dict[str, torch.Tensor]

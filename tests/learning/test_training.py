@@ -19,7 +19,8 @@ from torch.nn import functional
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
 from fedraw.learning.models import build
-from fedraw.learning.training import SGD, Trainer
+from fedraw.learning.sgd import SGD, Schedule
+from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import to_vector
 
 SAMPLES = 41
@@ -29,6 +30,10 @@ SETTINGS = [
     SGD(epochs=2, batch=16, lr=0.05, momentum=0.9),
     SGD(epochs=2, batch=64, weight_decay=0.01),
     SGD(epochs=3, batch=10, momentum=0.5, weight_decay=0.1),
+    SGD(momentum=0.9, nesterov=True, weight_decay=0.01),
+    SGD(clip_norm=0.5, weight_decay=0.01),
+    SGD(label_smoothing=0.2),
+    SGD(clip_norm=0.5, label_smoothing=0.1, momentum=0.5, nesterov=True),
 ]
 
 
@@ -65,14 +70,18 @@ def plain_loop(module: nn.Module, settings: SGD, seed: int, n: int = SAMPLES) ->
         lr=settings.lr,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
     )
     generator = rng(seed)
     generator.integers(2**63)  # the seed of the model's own randomness
     for _ in range(settings.epochs):
         for chosen in torch.split(torch.from_numpy(generator.permutation(n)), settings.batch):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(module(images[chosen]), labels[chosen])
+            scores, smoothing = module(images[chosen]), settings.label_smoothing
+            loss = functional.cross_entropy(scores, labels[chosen], label_smoothing=smoothing)
             torch.autograd.backward(loss)
+            if settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(module.parameters(), settings.clip_norm)
             optimizer.step()
     return to_vector(module)
 
@@ -83,6 +92,29 @@ def test_training_equals_torchs_own_sgd(settings: SGD) -> None:
     ours = Trainer(module, settings).train(to_vector(module), *samples(), rng(5))
     assert np.abs(ours - to_vector(module)).max() > 1e-3
     np.testing.assert_allclose(ours, plain_loop(module, settings, seed=5), rtol=0, atol=1e-6)
+
+
+def test_the_rate_of_a_training_takes_the_place_of_the_usual_one() -> None:
+    module, start = mlp(), to_vector(mlp())
+    usual = Trainer(module, SGD(lr=0.05)).train(start, *samples(), rng(5))
+    given = Trainer(module, SGD(lr=0.7)).train(start, *samples(), rng(5), lr=0.05)
+    assert given.tobytes() == usual.tobytes()
+    stopped = Trainer(module, SGD()).train(start, *samples(), rng(5), lr=0.0)
+    assert stopped.tobytes() == start.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ("cosine", [0.8, 0.4 * (1 + math.sqrt(0.5)), 0.4, 0.4 * (1 - math.sqrt(0.5)), 0.0]),
+        ("step", [0.8, 0.8, 0.08, 0.008, 0.008]),
+    ],
+)
+def test_schedules_by_hand(schedule: Schedule, rates: list[float]) -> None:
+    settings = SGD(lr=0.8, schedule=schedule)
+    assert [settings.rate(now) for now in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx(rates)
+    assert settings.rate(1.2) == pytest.approx(rates[-1])  # a round that ends after the run
 
 
 @pytest.mark.parametrize("batch", [10**8, 2**63, 10**30])
@@ -251,6 +283,11 @@ def test_a_trainer_stays_in_its_process() -> None:
         ({"lr": float("nan")}, "lr = nan"),
         ({"momentum": 1.0}, r"momentum = 1.0.*\[0, 1\)"),
         ({"weight_decay": -0.1}, "weight_decay = -0.1"),
+        ({"nesterov": True}, "nesterov = true needs momentum"),
+        ({"schedule": "linear"}, "schedule = 'linear'.*one of constant, cosine, step"),
+        ({"lr_decay": 0}, "lr_decay = 0.*above 0"),
+        ({"clip_norm": 0}, "clip_norm = 0.*above 0"),
+        ({"label_smoothing": 1}, r"label_smoothing = 1.*\[0, 1\)"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from tests.privacy.laws import answers, band, laplace_below, strays
 
-from fedraw.privacy.response import randomised_bits, responder, truth_probability
-from fedraw.privacy.scores import STEPS, noised_score, score_noise, simulated_scores
+from fedraw.privacy.summaries import (
+    STEPS,
+    noised_score,
+    randomised_bits,
+    responder,
+    score_noise,
+    simulated_scores,
+    truth_probability,
+)
 
 BUDGETS = [1e-6, 0.01, 0.1, 1 / 3, 1.0, 3.0, 5.0, 12.5, 20.0]
 
@@ -67,13 +74,13 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 from fedraw.errors import MissingExtra
-from fedraw.privacy import keys, response, scores, secure_sum, summaries
-print(response.estimated_coverage([4], 8, 1.0).shape)
+from fedraw.privacy import secure_sum, summaries
+print(summaries.estimated_coverage([4], 8, 1.0).shape)
 for use in (
-    lambda: response.randomised_bits([True], 1.0),
-    lambda: scores.noised_score(0.5, 8, 1.0),
-    keys.new_keys,
-    lambda: keys.pair_seed(b"", b""),
+    lambda: summaries.randomised_bits([True], 1.0),
+    lambda: summaries.noised_score(0.5, 8, 1.0),
+    secure_sum.new_keys,
+    lambda: secure_sum.pair_seed(b"", b""),
 ):
     try:
         use()

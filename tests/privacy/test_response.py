@@ -11,7 +11,7 @@ from tests.privacy.laws import answers, band, strays
 
 from fedraw.errors import BadInput
 from fedraw.privacy.budget import Privacy
-from fedraw.privacy.response import (
+from fedraw.privacy.summaries import (
     coverage_sd,
     estimated_coverage,
     simulated_sums,

@@ -12,7 +12,7 @@ from tests.privacy.laws import laplace_below
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import rarity_scores
 from fedraw.errors import BadInput
-from fedraw.privacy.scores import score_from_coverage, simulated_scores
+from fedraw.privacy.summaries import score_from_coverage, simulated_scores
 
 
 @given(federations)

@@ -14,8 +14,7 @@ from tests.privacy.laws import band, strays
 
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
-from fedraw.privacy.keys import new_keys, pair_seed
-from fedraw.privacy.secure_sum import masked, unmasked
+from fedraw.privacy.secure_sum import masked, new_keys, pair_seed, unmasked
 
 HELD: dict[ClientId, list[bool]] = {
     "north": [True, False, True],

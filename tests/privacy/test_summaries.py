@@ -9,8 +9,7 @@ from fedraw.core.federation import Federation
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import rarity_scores
 from fedraw.privacy.budget import Privacy
-from fedraw.privacy.scores import score_from_coverage
-from fedraw.privacy.summaries import private_table, published_coverage
+from fedraw.privacy.summaries import private_table, published_coverage, score_from_coverage
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Setup
 

@@ -17,7 +17,7 @@ from tests.report.hand_made import write_run
 
 from fedraw.experiment.demo import demo_specs
 from fedraw.experiment.log_records import row_name
-from fedraw.experiment.runner import run
+from fedraw.experiment.simulate import simulate
 from fedraw.report.page import write_report
 
 NASTY = "</style><script>console.error('executed')</script>" + "long" * 40
@@ -68,7 +68,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real")
     for spec in demo_specs([1, 2]):
         short = replace(spec, run=replace(spec.run, events=60, evaluate_every=20))
-        run(short, out=folder / row_name(spec.strategy))
+        simulate(short, out=folder / row_name(spec.strategy))
     write_report([folder], folder / "report.html")
     return folder / "report.html"
 
@@ -77,7 +77,7 @@ def test_a_page_of_real_runs_opens_sorts_and_copies(tab: Tab, real: Path) -> Non
     tab.open(real)
     assert tab.complaints == []
     assert tab.requests == [real.as_uri()]
-    assert tab.evaluate("document.querySelectorAll('figure svg').length") == 5
+    assert tab.evaluate("document.querySelectorAll('figure svg[role=img]').length") == 8
     assert len(tab.evaluate(ROWS)) == len(demo_specs())
     tab.evaluate(f"{HEAD}.querySelector('button').click()")
     column = tab.evaluate(f"Number({HEAD}.dataset.column)")
@@ -105,7 +105,7 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(tab: Tab, page: Path)
     assert tab.requests == [page.as_uri()]
     assert tab.evaluate("document.scripts.length") == 1
     assert tab.evaluate("document.querySelector('h1').textContent") == NASTY
-    assert tab.evaluate("document.querySelectorAll('figure svg').length") == 5
+    assert tab.evaluate("document.querySelectorAll('figure svg[role=img]').length") == 8
 
 
 def test_what_a_page_is_not_allowed_is_seen(tab: Tab, page: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_keyboard_reaches_everything_and_sorts(tab: Tab, page: Path) -> None
     tags = {entry[0] for entry in reached}
     assert {"A", "BUTTON", "SUMMARY", "DIV"} <= tags, "links, buttons, folds, boxes that scroll"
     copies = [entry for entry in reached if entry[1] == "copy"]
-    assert len(copies) == 8, "those beside what is not folded"
+    assert len(copies) == 7, "those beside what is not folded"
     assert tab.evaluate(ROWS)[0] == "fedraw"
 
 
@@ -207,6 +207,65 @@ def test_only_boxes_scroll_sideways(
     tab.open(request.getfixturevalue(which), width=width)
     tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
     assert tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+ENTRY = "document.querySelector('.legend [data-series=\"3\"]')"
+
+
+def faded(tab: Tab) -> set[tuple[str, bool]]:
+    """Which lines are faded, by the number of their method."""
+    tab.evaluate("new Promise(done => setTimeout(done, 300))")
+    lines = "[...document.querySelectorAll('g[data-series]')]"
+    found = tab.evaluate(f"{lines}.map(g => [g.dataset.series, getComputedStyle(g).opacity < 0.5])")
+    return {(number, pale) for number, pale in found}
+
+
+def test_a_method_is_highlighted_by_pointer_focus_and_click(tab: Tab, page: Path) -> None:
+    tab.open(page)
+    whole = {(str(n), False) for n in range(4)}
+    alone = {(str(n), n != 3) for n in range(4)}
+    assert faded(tab) == whole
+    tab.evaluate(f"{ENTRY}.focus()")
+    assert faded(tab) == alone
+    tab.evaluate(f"{ENTRY}.blur()")
+    assert faded(tab) == whole
+    tab.evaluate(f"{ENTRY}.dispatchEvent(new PointerEvent('pointerenter'))")
+    assert faded(tab) == alone
+    tab.evaluate(f"{ENTRY}.dispatchEvent(new PointerEvent('pointerleave'))")
+    assert faded(tab) == whole
+    tab.evaluate(f"{ENTRY}.click()")
+    assert faded(tab) == alone, "it stays"
+    assert tab.evaluate(f"{ENTRY}.getAttribute('aria-pressed')") == "true"
+    tab.evaluate("document.querySelector('.legend [data-series=\"1\"]').click()")
+    assert faded(tab) == {(str(n), n not in (1, 3)) for n in range(4)}, "two can be compared"
+
+
+def test_on_a_telephone_the_rare_labels_come_first_and_nothing_is_clipped(
+    tab: Tab, large: Path
+) -> None:
+    tab.open(large, width=390)
+    panels = "[...document.querySelectorAll('#curves ~ figure .panel')]"
+    sides = "(r => [r.left, r.right, r.top, r.bottom])(p.getBoundingClientRect())"
+    first, second = tab.evaluate(f"{panels}.map(p => {sides})")
+    title = "document.querySelector('#curves ~ figure .panel p').textContent"
+    assert tab.evaluate(title) == "Rare labels (AvgRare, %)"
+    assert second[2] >= first[3], "one below the other"
+    for left, right, *_ in (first, second):
+        assert 0 <= left < right <= 390
+    boxes = "[...document.querySelectorAll('figure .box')]"
+    assert tab.evaluate(f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
+    words = "[...document.querySelectorAll('figure text')].map(t => t.getBoundingClientRect())"
+    assert tab.evaluate(f"Math.min(...{words}.map(r => r.left))") >= 0
+    assert tab.evaluate(f"Math.max(...{words}.map(r => r.right))") <= 390
+    captions = "[...document.querySelectorAll('caption span')].map(c => c.getBoundingClientRect())"
+    assert tab.evaluate(f"Math.max(...{captions}.map(r => r.right))") <= 390
+
+
+def test_prose_and_figures_use_the_width_of_a_desk(tab: Tab, page: Path) -> None:
+    tab.open(page, width=1280)
+    wide = "getBoundingClientRect().width"
+    assert tab.evaluate(f"document.querySelector('header p').{wide}") > 1100
+    assert tab.evaluate(f"document.querySelector('#curves ~ figure .box').{wide}") > 1100
 
 
 def test_a_large_heat_map_keeps_its_labels_in_sight(tab: Tab, large: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from fedraw.errors import MissingExtra
 from fedraw.eventlog.status import EvaluationPoint
-from fedraw.report.curves import MOST_POINTS, PANELS, accuracy, curve_of
 from fedraw.report.drawing import COLOURS, METHOD_COLOURS, line_styles, svg_of
+from fedraw.report.figures import MOST_POINTS, PANELS, accuracy, curve_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -60,7 +60,7 @@ def two_methods(tmp_path: Path) -> str:
     for seed, last in ((42, 50.0), (7, 70.0)):
         write_run(tmp_path, "fedraw", seed, [(60.0, 20.0), (90.0, last)])
         write_run(tmp_path, "fedfa", seed, [(60.0, 0.0), (80.0, 0.0)])
-    return written(tmp_path, title="Hand-made", lead="Two methods, by hand.")
+    return written(tmp_path, title="Hand-made", lead="By hand.", command="fedraw report x")
 
 
 def test_the_page_holds_what_the_logs_come_to(two_methods: str) -> None:
@@ -79,7 +79,9 @@ def test_the_caption_says_what_the_numbers_are(two_methods: str) -> None:
 
 def test_spec_machine_and_date_are_given(two_methods: str) -> None:
     assert "seeds = [7, 42]" in two_methods
-    assert "Run on 2031-02-03; z80, 1 core, Python 3.11.1. Page by fedraw" in two_methods
+    assert "run on 2031-02-03 · page by fedraw 0." in two_methods
+    assert "<code>fedraw report x</code>" in two_methods
+    assert "Run on z80, 1 core, Python 3.11.1." in two_methods
     assert "digits · 2 clients · 2 events · 2 methods · 2 seeds · rare: scarce" in two_methods
 
 
@@ -93,7 +95,7 @@ def test_it_needs_nothing_from_outside(two_methods: str) -> None:
 def test_only_the_page_s_own_script_may_run(two_methods: str) -> None:
     (script,) = re.findall(r"<script>(.*?)</script>", two_methods, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}';" in two_methods, "page.html needs this digest"
+    assert f"script-src 'sha256-{digest}';" in two_methods, "the policy allows it"
 
 
 def test_it_can_be_read_without_seeing_it(two_methods: str) -> None:
@@ -175,6 +177,8 @@ def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
     assert "99.0" in cells
     assert "★ 90.0" in cells
     assert "wild collapsed: the last model is no better than one that" in page
+    first = page[page.index("<svg") : page.index("</svg>")]
+    assert first.index(">fedraw<") < first.index(">wild (collapsed)<"), "sound models come first"
     shutil.rmtree(tmp_path / "fedraw")
     assert "Every method has collapsed" in written(tmp_path)
 
@@ -199,8 +203,14 @@ def test_a_training_free_run_has_dynamics_and_no_figure(tmp_path: Path) -> None:
     write_run(tmp_path, "fedfa", 42, [])
     page = written(tmp_path)
     outline = Outline(page)
-    labels = [attrs["aria-label"] for tag, attrs in outline.tags if tag == "svg"]
-    assert [str(label).split(" ")[0] for label in labels] == ["Rare", "Weight", "Staleness"]
+    labels = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "role" in a]
+    assert [str(label).split(" (")[0] for label in labels] == [
+        "Aggregations with a rare client in the buffer",
+        "Rare clients in the buffer",
+        "Rare clients together",
+        "The client that weighs most",
+        "Staleness of the updates of rare and of other clients, method by method",
+    ]
     assert "last model" not in page
     assert "BufPres" in outline.cells
     assert "GlobalAcc" not in outline.cells
@@ -289,3 +299,26 @@ def test_a_federation_that_goes_on_is_told_as_such(tmp_path: Path) -> None:
     federation_log.write(tmp_path / "events.jsonl", federation_log.STORY)
     page = written(tmp_path)
     assert "fedraw: not finished, at event 5. Its numbers are those of its last" in page
+
+
+def test_the_caption_is_true_where_rare_labels_are_recognised_better(tmp_path: Path) -> None:
+    write_run(tmp_path, "fedraw", 42, [(70.0, 80.0)])
+    write_run(tmp_path, "fedfa", 42, [(80.0, 20.0)])
+    page = written(tmp_path)
+    assert "fedraw recognises the rare labels better than all labels together" in page
+    shutil.rmtree(tmp_path / "fedraw")
+    assert "better than all labels" not in written(tmp_path)
+
+
+def test_rows_with_different_budgets_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path, "fedraw", 42)
+    write_run(tmp_path, "fedraw", 7)
+    write_run(tmp_path, "fedfa", 42)
+    assert "different seeds: 42 in fedfa; 7, 42 in fedraw" in written(tmp_path)
+
+
+def test_the_rare_labels_are_the_first_panel_and_runs_are_folded(two_methods: str) -> None:
+    plots = [str(attrs["aria-label"]) for tag, attrs in Outline(two_methods).tags
+             if tag == "svg" and "role" in attrs]  # fmt: skip
+    assert plots[1:3] == ["Rare labels (AvgRare, %)", "All labels (GlobalAcc, %)"]
+    assert re.search(r'<h2 id="provenance">[^<]*</h2>\s*<details>', two_methods)

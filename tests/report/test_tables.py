@@ -5,11 +5,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 
+import matplotlib
 import pytest
+from matplotlib.font_manager import FontProperties
+from matplotlib.mathtext import MathTextParser
 from rich.console import Console
 from rich.table import Table
 
-from fedraw.eventlog.compare import ComparisonRow, Stat
+from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat
 from fedraw.eventlog.summary import METRICS
 from fedraw.report import tables
 from fedraw.report.tables import grid
@@ -103,7 +106,7 @@ def test_nothing_at_all_is_still_a_table() -> None:
     rows = [one_seed("fedraw", GlobalAcc=None)]
     assert printed(tables.text_table(rows))[-1] == "fedraw"
     assert tables.markdown(rows) == "|        |\n| ------ |\n| fedraw |\n"
-    assert tables.csv(rows) == "name,seeds,notes\nfedraw,42,\n"
+    assert tables.csv(rows) == "name,seeds,events,collapsed,notes\nfedraw,42,,0,\n"
     assert r"fedraw \\" in tables.latex(rows)
 
 
@@ -137,16 +140,18 @@ def test_csv_has_every_digit() -> None:
 
 
 def test_latex() -> None:
-    assert tables.latex(TWO_SEEDS) == "\n".join(
+    assert tables.latex(TWO_SEEDS, ["GlobalAcc", "Jain"]) == "\n".join(
         [
-            r"\begin{tabular}{lrr}",
+            r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
+            r"\begin{tabular}{@{}lrr@{}}",
             r"\toprule",
-            r"& GlobalAcc & Jain \\",
+            r"& Global & Jain \\",
             r"\midrule",
-            r"fedraw & $\mathbf{90.0} \pm 1.0$ & $\mathbf{0.900} \pm 0.000$ \\",
-            r"fedfa & $81.0 \pm 11.0$ & -- \\",
+            r"fedraw & $\mathbf{90.0}{\scriptstyle\pm1.0}$ & "
+            r"$\mathbf{0.900}{\scriptstyle\pm0.000}$ \\",
+            r"fedfa & $81.0{\scriptstyle\pm11.0}$ & -- \\",
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             "",
         ]
     )
@@ -181,3 +186,67 @@ def test_a_collapsed_row_is_marked_and_has_no_star() -> None:
     assert "**50.0**" not in tables.markdown(rows)
     assert r"\mathbf{50.0}" not in tables.latex(rows)
     assert not any(cell.best for column in grid([constant] * 2) for cell in column.cells)
+
+
+def width_in_points(cell: str) -> float:
+    """The width of a cell at 8 points, by the metrics of Computer Modern that TeX uses."""
+    with matplotlib.rc_context({"mathtext.fontset": "cm"}):
+        text = cell.replace(r"{\scriptstyle\pm", r"^{\pm ")  # the same size
+        # Outside of a formula, names are set in the roman of the same family.
+        formula = text if text.startswith("$") else "$\\mathrm{" + text.replace(" ", r"\ ") + "}$"
+        parsed = MathTextParser("path").parse(formula, dpi=72, prop=FontProperties(size=8))
+    return float(parsed[0])
+
+
+def test_latex_is_never_wider_than_a_column_of_a_paper() -> None:
+    """Every line of the table, with the gaps between its cells, against 234 points."""
+    spread = {metric: Stat.of([88.8, 98.7, 100.0]) for metric in METRICS}
+    spread["RareMaxStale"] = Stat.of([12345.0, 8.0, 99.0])
+    names = ["fedraw", "fedraw-weight-only", "fedraw-dedup-only", "qfedavg"]
+    rows = [ComparisonRow(name, (1, 2, 3), spread) for name in names]
+    text = tables.latex(rows, METRICS)
+    lines = [line.removesuffix(r" \\") for line in text.splitlines() if line.endswith(r"\\")]
+    table = [[cell.strip() for cell in line.split(" & ")] for line in lines]
+    assert sum(line[0] == "fedraw" for line in table) > 2, "14 metrics need several blocks"
+    columns = max(map(len, table))
+    widths = [
+        max(width_in_points(row[n]) for row in table if row[n:] and row[n]) for n in range(columns)
+    ]
+    assert sum(widths) + tables.GAP * (columns - 1) <= tables.COLUMN
+    long = [replace(row, name=f"{row.name} buffer=5 run.events=3000") for row in rows]
+    assert "{@{}p{76pt}rrr" in tables.latex(long)
+
+
+def test_own_metrics_are_shown_and_never_called_best() -> None:
+    """Nobody knows whether more of them is better."""
+    rows = [one_seed("a", rmse=0.5, Rho=1.0), one_seed("b", rmse=0.25, Rho=2.0)]
+    assert printed(tables.text_table(rows)) == [
+        "         rmse",
+        "─────────────",
+        "a         0.5",
+        "b         0.2",
+    ]
+    assert "rmse" in tables.latex(rows)
+    assert [column.metric for column in grid(rows, ["Rho"])] == ["Rho"]
+
+
+def test_rows_with_different_budgets_say_so_in_every_format() -> None:
+    rows = [
+        replace(one_seed("a", GlobalAcc=1), events=(300,)),
+        replace(one_seed("b", GlobalAcc=2), events=(600,), seeds=(7,)),
+    ]
+    for text in (
+        tables.markdown(rows),
+        tables.latex(rows),
+        "\n".join(printed(tables.text_table(rows))),
+    ):
+        assert "300 in a; 600 in b" in text.replace("\n", " ")
+        assert "42 in a; 7 in b" in text.replace("\n", " ")
+
+
+def test_paired_differences_are_shown_with_their_interval() -> None:
+    clear = PairedDifference("AvgRare", "b", "a", (1, 2), (2.0, 2.5), 2.25, 1.0, 3.5)
+    single = PairedDifference("GlobalAcc", "b", "a", (1,), (-2.0,), -2.0, None, None)
+    lines = printed(tables.paired_table([clear, single]))
+    assert lines[2].split() == ["b", "−", "a", "AvgRare", "+2.2*", "+1.0", "to", "+3.5", "2"]
+    assert lines[3].split() == ["b", "−", "a", "GlobalAcc", "−2.0", "–", "1"]

@@ -14,7 +14,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.evaluation import Recall
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.protocol import Strategy
@@ -61,7 +61,7 @@ class Engine:
         self.wall_shift = 0.0  # of the wall clock, from `now`
         self.strategy = FedFa(buffer=2) if strategy is None else strategy
         defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
-        self.settings = Settings(folder=folder, **{**defaults, **settings})
+        self.settings = ServerSettings(folder=folder, **{**defaults, **settings})
         self.evaluate = evaluate
         self.layout = layout
         self.model = np.zeros(layout.size, np.float32) if model is None else model
@@ -70,6 +70,7 @@ class Engine:
             for i, (name, counts) in enumerate(sites.items())
         }
         self.online = set(self.sites)
+        self.unreachable: set[str | None] = set()  # sites to which nothing can be sent
         self.replies: list[tuple[float, str, Reply]] = []
         self.sent: list[Task] = []
         self.coordinator = self.open()
@@ -101,6 +102,9 @@ class Engine:
             {site.node for name, site in self.sites.items() if name in self.online}, self.now
         )
         for task in leader.tasks(self.now):
+            if task.site in self.unreachable:
+                leader.not_sent(task, "no route", self.now)
+                continue
             message_id = f"message_id {task.number} at {self.now}"
             leader.sent(task, message_id)
             self.sent.append(task)

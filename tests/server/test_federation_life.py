@@ -12,7 +12,7 @@ from fedraw.core.settings import read_settings
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.server.evaluation import Recall
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, Task
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
@@ -256,7 +256,7 @@ def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
 
 def test_a_target_of_an_unknown_metric_is_refused() -> None:
     with pytest.raises(BadInput, match=r"target_metric.*'Accuracy'"):
-        Settings(target=90.0, target_metric="Accuracy")
+        ServerSettings(target=90.0, target_metric="Accuracy")
 
 
 def test_a_failing_evaluation_does_not_end_a_federation(found: Found) -> None:
@@ -289,7 +289,7 @@ def test_what_cannot_work_is_said_before_anyone_is_asked(found: Found) -> None:
     with pytest.raises(BadInput, match="nothing would end this federation"):
         found(arrivals=None)
     with pytest.raises(BadInput, match="did you mean 'deadline'"):
-        read_settings(Settings, {"deadlin": 3}, "server")
+        read_settings(ServerSettings, {"deadlin": 3}, "server")
     with pytest.raises(BadInput, match=r"absence = -1\.0 must be at least 0"):
         found(absence=-1.0)
 

@@ -236,7 +236,7 @@ def test_many_sites_that_are_here_are_not_all_named(
     engine.wait(2.0)
     assert "25 of 26 sites are here: site 0, " in caplog.text
     last = caplog.records[-1].getMessage()
-    assert last.endswith(", and 5 more") and last.count("site ") == 20
+    assert last.endswith(" and 5 more") and last.count("site ") == 20
 
 
 def test_many_sites_that_leave_do_not_log_the_scores_of_all_others(found: Found) -> None:

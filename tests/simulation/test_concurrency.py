@@ -131,11 +131,11 @@ def test_rare_first_reads_off_the_label_counts_who_is_rare() -> None:
     shares = []
     for receivers in ("uniform", "rare-first"):
         tables["run"]["receivers"] = receivers
-        (result,) = fedraw.run(fedraw.Spec.read(tables))
+        (result,) = fedraw.simulate(fedraw.Spec.from_dict(tables))
         shares.append(result.summary["metrics"]["RarePart"])
     assert shares[1] > 1.5 * shares[0]
 
 
 def test_rare_first_needs_a_bound() -> None:
     with pytest.raises(BadInput, match=r"set run\.concurrency below"):
-        fedraw.Spec.read({"run": {"receivers": "rare-first"}})
+        fedraw.Spec.from_dict({"run": {"receivers": "rare-first"}})

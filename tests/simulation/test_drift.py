@@ -38,7 +38,7 @@ def test_moving_keeps_every_sample_and_moves_only_the_label(labels: list[int], s
 
 
 def spec(**drift: object) -> Spec:
-    return Spec.read(
+    return Spec.from_dict(
         {
             "partition": PARTITION,
             "strategy": {"name": "fedraw", "buffer": 4},
@@ -70,7 +70,7 @@ def test_who_is_handed_the_model_before_the_drift_still_trains_on_the_old_data(
     tmp_path: Path,
 ) -> None:
     """The first half of a run is that of one without drift, to the bit."""
-    plain = Spec.read({k: v for k, v in spec(kind="move").tables().items() if k != "drift"})
+    plain = Spec.from_dict({k: v for k, v in spec(kind="move").to_dict().items() if k != "drift"})
     drifting = spec(kind="move", declared="again")
     run_seed(plain, 1, tmp_path / "plain")
     run_seed(drifting, 1, tmp_path / "drift")
@@ -101,7 +101,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes_through_the_drift(tmp_path
 def training_free(declared: str = "again") -> Spec:
     drift = {"label": 0, "kind": "move", "declared": declared}
     few = {"clients": 8, "rare_labels": [0], "clients_per_common_label": 5}
-    return Spec.read(
+    return Spec.from_dict(
         {
             "data": {"name": "cifar10-labels"},
             "partition": few,

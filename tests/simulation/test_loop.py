@@ -161,7 +161,7 @@ def test_a_run_goes_on_without_what_was_refused(
 def test_training_free_clients_hand_back_what_they_got() -> None:
     train = no_training([np.array([3, 5]), np.array([4, 4])])
     model = np.ones(2, np.float32)
-    assert train(Job("b", 1, 0, model, due=2.0)) == (model, 5, 1.0)
+    assert train(Job("b", 1, 0, model, due=2.0)) == TrainingResult(model, 5, 1.0)
     executor = Inline(train)
     executor.submit(Job("a", 0, 0, model, due=1.0))
     assert executor.collect("a").examples == 3

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from examples.own_strategy import RareFresh
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
@@ -71,7 +72,7 @@ def small(method: Method) -> Strategy[Any]:
     return method.make({key: value for key, value in SMALL.items() if key in known})
 
 
-# Every row of the catalogue, and then their other settings.
+# Every row of the catalogue, then their other settings, and the example of an own strategy.
 METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CATALOG.items()} | {
     "fedraw naive cap": FedRAW(4, cap="naive", cap_at=0.3),
     "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
@@ -91,6 +92,8 @@ METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CAT
     "fedavg uniform": FedAvg(weighting="uniform"),
     "qfedavg q=0": QFedAvg(lr=0.1, q=0),
     "qfedavg statistics": On(NORMED, QFedAvg(lr=0.1, q=1, p="samples")),
+    "example": RareFresh(4),
+    "example statistics": On(NORMED, RareFresh(4)),
 }
 
 

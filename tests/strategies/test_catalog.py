@@ -19,7 +19,9 @@ SPEC: dict[str, Any] = {
 
 
 def of_a_simulation(strategy: dict[str, Any], folder: Path, given: Any = None) -> dict[str, Any]:
-    fedraw.run(fedraw.Spec.read({**SPEC, "strategy": strategy}), out=folder, strategy=given)
+    fedraw.simulate(
+        fedraw.Spec.from_dict({**SPEC, "strategy": strategy}), out=folder, strategy=given
+    )
     return next(iter(read_objects(folder / "seed-1" / "events.jsonl")))
 
 
@@ -55,4 +57,4 @@ def test_a_server_records_what_a_simulation_records(
     assert [start["name"] for start in (named, given, served)] == [name] * 3
     settings = named["spec"]["strategy"]
     assert given["spec"]["strategy"] == served["spec"]["strategy"] == settings
-    assert fedraw.Spec.read({"strategy": settings}).make_strategy() == strategy
+    assert fedraw.Spec.from_dict({"strategy": settings}).make_strategy() == strategy

@@ -17,7 +17,7 @@ from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.server.coordinator import open_federation
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.simulation.arrivals import Fixed
 from fedraw.simulation.executors import Inline, Job, TrainingResult
 from fedraw.strategies.protocol import Contents, Event, Receivers, change_members, check
@@ -81,9 +81,9 @@ SPEC: dict[str, Any] = {
 
 @pytest.mark.parametrize("own", [OwnFedBuff(), OwnFedBuffOfVectors()])
 def test_a_users_fedbuff_on_a_batch_norm_net_is_the_built_in_one(own: Any) -> None:
-    spec = fedraw.Spec.read(SPEC)
-    (ours,) = fedraw.run(spec, model=conv_net, strategy=fedraw.FedBuff(3))
-    (theirs,) = fedraw.run(spec, model=conv_net, strategy=own)
+    spec = fedraw.Spec.from_dict(SPEC)
+    (ours,) = fedraw.simulate(spec, model=conv_net, strategy=fedraw.FedBuff(3))
+    (theirs,) = fedraw.simulate(spec, model=conv_net, strategy=own)
     assert theirs.model == pytest.approx(ours.model, rel=1e-5, abs=1e-6)
     assert theirs.summary["metrics"]["GlobalAcc"] == pytest.approx(
         ours.summary["metrics"]["GlobalAcc"], abs=1
@@ -142,9 +142,9 @@ class Misspelt(OwnFedBuff):
 def test_needs_that_nobody_understands_are_refused(tmp_path: Path) -> None:
     told = "Needs.sends = 'difference' is unknown; known: model, delta"
     with pytest.raises(BadInput, match=told):
-        fedraw.run(fedraw.Spec.read(SPEC), out=tmp_path / "run", strategy=Misspelt())
+        fedraw.simulate(fedraw.Spec.from_dict(SPEC), out=tmp_path / "run", strategy=Misspelt())
     assert not (tmp_path / "run").exists()
-    settings = Settings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
+    settings = ServerSettings(folder=tmp_path / "federation", min_clients=6, arrivals=10)
     with pytest.raises(BadInput, match=told):
         open_federation(Misspelt(), lambda: MODEL, settings, NORMED)
     assert not settings.folder.exists()

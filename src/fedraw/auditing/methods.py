@@ -1,7 +1,8 @@
 """What the audit knows about each method, from its row in the catalogue.
 
-Only asynchronous methods with a buffer have a closed form. Everything in the audit that depends on
-a method (rules, thresholds, names, descriptions) is looked up here.
+The audit predicts the methods whose rows have an audit rule and thresholds. Everything in the audit
+that depends on a method (rules, thresholds, names, descriptions, default settings) is looked up
+here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal, NamedTuple
 from fedraw.core.weighting import Cap
 from fedraw.errors import BadInput, nearest
 from fedraw.strategies.catalog import CATALOG
+from fedraw.strategies.replay import Replay
 
 # window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL, replay);
 # dedup: one slot per client, evicted in order of first insertion (FedRAW).
@@ -68,6 +70,10 @@ BY_METHOD = {method.name: method for method in _TABLE}
 METHODS = tuple(method.name for method in _TABLE if method.description)
 RULES = {method.name: method.rule for method in _TABLE}
 THRESHOLDS = {method.name: method.thresholds for method in _TABLE}
+
+# The settings with which a simulation or a server runs a method if nothing else is said.
+REPLAY = Replay()
+DEFAULT_BUFFER = int(CATALOG["fedraw"].factory().buffer)
 
 # Replay repeats only what it has received. With fewer updates from a label's holders in the whole
 # run, the calibration runs do not bear out its verdicts.
@@ -136,16 +142,18 @@ def audited_method(name: str) -> str:
     >>> audited_method("fedavg")
     Traceback (most recent call last):
     ...
-    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because the audit has no closed \
-form for it; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
+    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because its row in the catalogue of \
+methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
     """
     wanted = name.lower()
     for method in METHODS:
         if wanted in (method, BY_METHOD[method].title.lower()):
             return method
-    if wanted in CATALOG:
-        raise BadInput(
-            f"method {name!r} has no verdicts, because the audit has no closed form for it; choose "
-            f"one of {', '.join(METHODS)}"
-        )
-    raise BadInput(f"method {name!r}: {nearest(wanted, METHODS)}")
+    if wanted not in CATALOG:
+        raise BadInput(f"method {name!r}: {nearest(wanted, METHODS)}")
+    if wanted in BY_METHOD:
+        why = "because it is an ablation, which only the what-if table shows"
+    else:
+        lacks = "audit_rule" if CATALOG[wanted].audit_rule is None else "thresholds"
+        why = f"because its row in the catalogue of methods has no {lacks}"
+    raise BadInput(f"method {name!r} has no verdicts, {why}; choose one of {', '.join(METHODS)}")

@@ -1,80 +1,98 @@
-"""The audit page: a single HTML file that opens offline and runs no script."""
+"""The audit page: a single HTML file that opens offline and runs no script.
+
+Standings are in percent throughout, because the verdicts rest on them. Explanations are folded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
-from fedraw.auditing import page_tables
-from fedraw.auditing.methods import BY_METHOD, ENOUGH_UPDATES, METHODS, VERDICTS, title
-from fedraw.auditing.page_figure import SIGN, definitions, figure, mark, method_styles
-from fedraw.auditing.view import AuditView, LabelRow, cap_words, verdict_bounds
+from fedraw.auditing.methods import (
+    BY_METHOD,
+    ENOUGH_UPDATES,
+    METHODS,
+    THRESHOLDS,
+    VERDICTS,
+    Verdict,
+    title,
+)
+from fedraw.auditing.view import (
+    AuditView,
+    LabelRow,
+    LabelUnderMethod,
+    WorstLabel,
+    cap_words,
+    verdict_bounds,
+)
 from fedraw.auditing.words import (
     TIED,
+    UNKNOWN,
     Name,
     Words,
     counted,
     enumeration,
     percent,
     plain_number,
+    standing_percent,
+    standing_text,
 )
 from fedraw.core.types import Floats
-from fedraw.pages.html import contents, fill, note, section, text, write_page
+from fedraw.pages.html import (
+    cell,
+    column_head,
+    csv_text,
+    details,
+    fill,
+    note,
+    section,
+    table,
+    text,
+    write_page,
+)
 
 SHOWN_LABELS = 25
 SHOWN_RARE = 75  # rare labels beyond these, so that the page stays small
 RARE_NAMED = 12
+CSV_ROWS = 1000
+MOST_CLIENTS = 5  # at either end
+SORTED_BY = ("fedfa", "fedraw")  # the tables of clients
+# The methods under which clients weigh differently: FedBuff's weights are FedFa's, and to CA2FL all
+# clients weigh the same.
+CLIENT_METHODS = ("fedfa", "fedraw", "fedraw-replay")
 
-LIMITS = (
-    "This is a prediction from label counts and speeds alone. Nothing was trained, and no model or"
-    " sample was used, so it does not know how hard a label is to learn.",
-    "Arrivals are assumed to be memoryless: how much longer a client takes does not depend on how"
-    " long it has taken so far. If every client takes the same time each time, slow clients arrive"
-    " more evenly.",
-    "Every client is assumed to train all the time, at the given speed, on the given counts.",
-    "Staleness is not part of the verdict. An update made from an old model counts like a fresh"
-    " one, although it may teach less. The overview says how often holders of rare labels return.",
-    "Replay gives a rare client the same weight however seldom it arrives, but repeats only what it"
-    f" has received. If a label's holders send fewer than {ENOUGH_UPDATES} updates in a whole run,"
-    " its verdict is too optimistic.",
-    "The thresholds between lost, at risk and kept were measured in many training runs on small"
-    " images of digits, in federations of 12 to 32 clients. They may differ for other data and for"
-    " many more clients; the order of labels and methods is more reliable than the verdicts. The"
-    " measurement is described in fedraw's documentation, under “Audit”.",
-    "If even the median label is held by fewer than a quarter of the clients, the weight of a"
-    " label's holders is scaled as if the median label were held by a quarter of them.",
+# Empty, half and full circles, which can be told apart without colour.
+SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "kept": "●"}
+CSS_CLASS: dict[Verdict, str] = {"lost": "lost", "at risk": "risk", "kept": "kept"}
+CHOSEN = "★"
+
+# The axis of the figure.
+LOW, HIGH = 0.001, 3.0
+TICKS = (0.001, 0.01, 0.1, 1.0)
+NARROW = ' class="between"'  # hidden if a lane is narrow
+LANE = 100 / len(METHODS)  # percent of the height
+EDGE = 9.0  # percent of free space at both ends, so that no mark is cut off
+
+# How methods are told apart: a path around (0, 0) in pixels, and a colour on a light and on a dark
+# page. Methods take these in the order of the catalogue, from the start again if there are more.
+STYLES = (
+    ("M0-6 6 5H-6Z", "#0a78b8", "#56b4e9"),
+    ("M-5-5H5V5H-5Z", "#00805c", "#2ebf94"),
+    ("M0-7 7 0 0 7-7 0Z", "#b0568f", "#e394c2"),
+    ("M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z", "#c25500", "#f58a3d"),
+    ("M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z", "#6a51c7", "#a796f0"),
 )
+METHOD_STYLES = dict(zip(METHODS, cycle(STYLES), strict=False))
+BEYOND = {"below": "M-8-4V4L-13 0Z", "above": "M8-4V4L13 0Z"}
 
-STANDING = (
-    "A label's standing combines how much influence the label has relative to other labels with"
-    " how much of the model comes from clients that hold it at all. Verdicts depend on standing,"
-    " because in training runs it predicted the recall of a label better than the share of fair"
-    " did: a label may have its fair share and still be lost if it is held by one client among"
-    " hundreds. The share of fair says whether a label weighs as much as its samples do, so both"
-    " are shown."
+CAPTION = (
+    "Below each label: how many clients hold it. Standing in percent on a logarithmic axis up to"
+    " 300 %: each line is ten times the one to its left. The thresholds between lost, at risk and"
+    " kept depend on the method, so each lane has its own. A small arrow marks a standing beyond"
+    " the axis."
 )
-
-TERMS = {
-    "Standing": "The geometric mean of two numbers: the label's influence on the global model over"
-    " the fair share of the median label, and the weight of all clients that hold the label."
-    f" 100{TIED}% is a label that has the influence that the median label would have if every"
-    " sample counted the same, and that every client holds; common labels may have more.",
-    "Share of fair": "The label's influence on the global model (the sum over all clients of the"
-    " client's weight times the label's share of its samples) divided by the label's share of all"
-    " samples, so that 1 is fair.",
-    "Lost, at risk, kept": "The outcome of labels of such a standing in training runs."
-    f" {'; '.join(verdict_bounds())}. In between, a label is at risk. Methods that average models"
-    " forget a label whose holders are absent; methods that add updates forget less, so their"
-    " thresholds are lower.",
-    "Buffer, K": "The server does not wait for all clients. It makes the global model from the last"
-    " K updates, and slow clients are often not among them.",
-    "In the buffer": "How often an update from the client takes part when the server makes a new"
-    " model. For a client whose update replay keeps this is always; its weight is then the most"
-    " that replay applies of its update, and it applies nothing once the model has followed.",
-    "Rarity score": "High for a client whose labels few other clients hold. FedRAW weights by it.",
-    "Cap": "The largest weight of one client. It bounds the harm of a false claim to hold a rare"
-    " label.",
-}
 
 
 def write_audit_page(view: AuditView, out: Path) -> None:
@@ -85,28 +103,22 @@ def write_audit_page(view: AuditView, out: Path) -> None:
 
 def render_page(view: AuditView) -> str:
     """The page as text; its size does not depend on the number of clients."""
-    parts = {
-        "Federation": _federation(view),
-        "Labels": _labels(view),
-        "What if": _what_if(view),
-        "Clients": _clients(view),
-        "How to read it": _reading(),
-    }
+    sections = _federation(view), _labels(view), _what_if(view), _clients(view)
     return fill(
         "fedraw.auditing",
         "page.html",
         title=text(view.name),
-        method_styles=method_styles(),
+        method_styles=_method_styles(),
         headline=text(view.headline),
         lead=markup(view.lead),
         answer=_answer(view),
+        methods="\n".join(_tile(view, method) for method in METHODS),
+        definitions=_definitions(),
+        sections="\n".join(sections),
+        bounds=text("; ".join(verdict_bounds())),
         fair=text(_fair_share(view)),
-        standing=text(STANDING),
-        methods=_methods(view),
-        definitions=definitions(),
-        contents=contents(parts),
-        sections="\n".join(parts.values()),
-        footer="<p>Made by <code>fedraw audit</code>, before any training.</p>",
+        method_terms=_method_terms(),
+        enough=str(ENOUGH_UPDATES),
     )
 
 
@@ -134,46 +146,25 @@ def speeds(least: float, most: float) -> str:
 
 
 def _answer(view: AuditView) -> str:
+    """The recommendation, in the colour of its verdict."""
     advice = view.recommendation
     method = BY_METHOD[advice.method]
     bound = "" if advice.cap is None else f"; no client weighs more than {100 * advice.cap:g} %"
     words = f"{method.title} {method.description}{bound}. K is the size of the server's buffer."
     return (
-        f'<p class="answer">Recommended: <strong>{text(advice.setting)}: </strong>'
-        f'{markup(advice.words)}.</p>\n<p class="note">{text(words)}</p>'
+        f'<div class="answer {CSS_CLASS[advice.verdict]}">'
+        f"<p>{SIGN[advice.verdict]} Recommended: <strong>{text(advice.setting)}: </strong>"
+        f"{markup(advice.words)}.</p>\n<pre><code>{text(advice.toml)}</code></pre>\n"
+        f'<p class="note">{text(words)}</p></div>'
     )
 
 
-def _fair_share(view: AuditView) -> str:
-    least, most = (percent(100 * end) for end in _ends(view.audit.fair_share))
-    each = "" if view.audit.fair_share.size == 1 else " for each label"
-    span = f"fair shares range from {least} to {most}" if least != most else f"it is {least}{each}"
-    return (
-        "A label's fair share is its share of all training samples. If 4 in 100 samples have the"
-        " label, it has its fair share when it determines 4 % of the global model: its share of"
-        " fair is then 1. At 0.25 it determines 1 %, as if three quarters of its samples were"
-        f" missing; above 1 it has more influence than its samples warrant. Here {span}."
-    )
-
-
-def _ends(values: Floats) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
-
-
-def _methods(view: AuditView) -> str:
-    """One tile for each method: its verdicts, and what it does."""
-
-    def tile(method: str) -> str:
-        does = BY_METHOD[method].description
-        many = view.tally(method)
-        words = [f"{SIGN[word]} {many[word]:,} {word}" for word in VERDICTS if many[word]]
-        count = "".join(f"<span>{word}</span> " for word in words)
-        return (
-            f'<li><h2>{mark(method)} {title(method)}</h2>\n<p class="count">{count}</p>\n'
-            f'<p class="note">{text(does[0].upper() + does[1:])}.</p></li>'
-        )
-
-    return "\n".join(map(tile, METHODS))
+def _tile(view: AuditView, method: str) -> str:
+    """A method with the number of labels for each verdict."""
+    many = view.tally(method)
+    words = (f"{SIGN[word]} {many[word]:,} {word}" for word in VERDICTS if many[word])
+    count = "".join(f"<span>{word}</span> " for word in words)
+    return f'<li><h2>{_icon(method)} {title(method)}</h2>\n<p class="count">{count}</p></li>'
 
 
 def _federation(view: AuditView) -> str:
@@ -217,12 +208,16 @@ def _rare(view: AuditView) -> str:
     )
 
 
+def _ends(values: Floats) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+# The labels: a figure with one card for each label and one lane for each method.
+
+
 def _labels(view: AuditView) -> str:
     worst, rare, others = _drawn(view)
-    words = [
-        "A label's standing combines its influence relative to other labels with the weight of the"
-        " clients that hold it."
-    ]
+    words = []
     if rare or others:
         more = f", and {counted(len(rare), 'more rare label')}" if rare else ""
         words.append(
@@ -230,14 +225,19 @@ def _labels(view: AuditView) -> str:
         )
     if others:
         words.append(_not_drawn(others))
-    rows = [*worst, *rare]
+    caption = CAPTION
+    if view.audit.standing_interval is not None:
+        caption += (
+            " A line through a mark is the 95 % interval, given the uncertainty of the times."
+        )
+    cards = "\n".join(_card(view, row) for row in [*worst, *rare])
     return section(
         "labels",
         "Standing of the labels by method",
-        note(" ".join(words)),
-        figure(rows),
-        page_tables.label_table(view, rows),
-        page_tables.labels_as_csv(view),
+        note(" ".join(words)) if words else "",
+        f'<figure>\n{_key()}\n<ul class="cards">\n{cards}\n</ul>\n'
+        f"<figcaption>{text(caption)}</figcaption>\n</figure>",
+        _labels_as_csv(view),
     )
 
 
@@ -256,29 +256,284 @@ def _not_drawn(others: Sequence[LabelRow]) -> str:
     return f"{len(others):,} more labels are not shown, {fate}."
 
 
+def place(standing: float) -> float:
+    """The position of a standing on the logarithmic axis, in percent, clipped to its ends.
+
+    >>> [round(place(standing), 1) for standing in (0.0, 0.001, 0.1, 1.0, 3.0, 9.0)]
+    [9.0, 9.0, 56.2, 79.7, 91.0, 91.0]
+    """
+    inside = min(standing, HIGH) if standing > LOW else LOW
+    return EDGE + (100 - 2 * EDGE) * math.log(inside / LOW) / math.log(HIGH / LOW)
+
+
+def _method_styles() -> str:
+    """The colours of the methods and the rows of their lanes, as CSS."""
+    light = " ".join(f"--{name}: {own};" for name, (_, own, _) in METHOD_STYLES.items())
+    dark = " ".join(f"--{name}: {own};" for name, (_, _, own) in METHOD_STYLES.items())
+    rules = (f".{n} {{ fill: var(--{n}); stroke: var(--{n}); }}" for n in METHOD_STYLES)
+    in_the_dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    last = len(METHODS) + 1
+    rows = [f".r{n} {{ grid-row: {n}; }}" for n in range(1, last)]
+    rows.append(f".plot {{ grid-row: 1 / {last}; height: {1.5 * len(METHODS):g}rem; }}")
+    rows.append(f".axis {{ grid-row: {last}; }}")
+    return "\n".join([f":root {{ {light} }}", in_the_dark, *rules, *rows])
+
+
+def _definitions() -> str:
+    """The definitions of all marks, once per page."""
+    marks = "".join(
+        f'<path id="mark-{name}" d="{d}"/>' for name, (d, _, _) in METHOD_STYLES.items()
+    )
+    beyond = "".join(f'<path id="{end}" d="{d}"/>' for end, d in BEYOND.items())
+    return f'<svg class="defs" aria-hidden="true"><defs>{marks}{beyond}</defs></svg>'
+
+
+def _icon(method: str) -> str:
+    """The mark of a method, to show beside its name."""
+    use = f'<use href="#mark-{method}" class="{method}" x="50%" y="50%"/>'
+    return f'<svg class="mark" aria-hidden="true">{use}</svg>'
+
+
+def _key() -> str:
+    swatches = "".join(
+        f'<li><svg class="swatch" aria-hidden="true"><rect width="100%" height="100%" '
+        f'class="{CSS_CLASS[word]}"/></svg> {SIGN[word]} {word}</li>'
+        for word in VERDICTS
+    )
+    methods = "".join(f"<li>{_icon(method)} {title(method)}</li>" for method in METHODS)
+    return f'<ul class="key" aria-label="Key">{methods}{swatches}</ul>'
+
+
+def _card(view: AuditView, row: LabelRow) -> str:
+    rare = ' <span class="tag">rare</span>' if row.rare else ""
+    share = percent(100 * row.coverage / len(view.audit.clients))
+    held = f"{counted(row.coverage, 'client')} ({share})"
+    if view.audit.times_known:
+        held += f", {plain_number(row.holders_slowness)}{TIED}× the mean time"
+    found = [row.methods[method] for method in METHODS]
+    lanes = "".join(_lane_words(one, n) for n, one in enumerate(found, 1))
+    bands = "".join(_bands(method, n) for n, method in enumerate(METHODS))
+    marks = "".join(_lane_mark(one, n) for n, one in enumerate(found))
+    ticks = "".join(
+        f'<line x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="100%" class="tick"/>'
+        for at in map(place, TICKS)
+    )
+    axis = "".join(
+        f'<text x="{place(tick):.1f}%" y="80%"{NARROW if tick == 0.1 else ""}>'
+        f"{100 * tick:g}{' %' if tick == 1 else ''}</text>"
+        for tick in TICKS
+    )
+    return (
+        f'<li><p class="who"><bdi>{text(row.label)}</bdi>{rare}</p>\n<p class="note">{held}</p>\n'
+        f'<div class="lanes">{lanes}<svg class="plot" aria-hidden="true">{bands}{ticks}{marks}'
+        f'</svg><svg class="axis" aria-hidden="true">{axis}</svg></div></li>'
+    )
+
+
+def _lane_words(found: LabelUnderMethod, row: int) -> str:
+    standing = standing_percent(found.standing, found.method)
+    return (
+        f'<span class="method r{row}">{_icon(found.method)} {title(found.method)}</span> '
+        f'<span class="value r{row}"><b>{standing}</b> {SIGN[found.verdict]} {found.verdict}</span>'
+        " "
+    )
+
+
+def _bands(method: str, row: int) -> str:
+    """The standings that are lost, at risk and kept, from left to right."""
+    top = LANE * row
+    edges = [0.0, *(place(limit) for limit in THRESHOLDS[method]), 100.0]
+    return "".join(
+        f'<rect class="{CSS_CLASS[word]}" x="{left:.1f}%" y="{top + 1.5:g}%" '
+        f'width="{right - left:.1f}%" height="{LANE - 3:g}%"/>'
+        for word, left, right in zip(VERDICTS, edges, edges[1:], strict=False)
+    )
+
+
+def _lane_mark(found: LabelUnderMethod, row: int) -> str:
+    """The mark at a standing, an arrow if that is beyond the axis, and its interval."""
+    method, standing, y = found.method, found.standing, f"{LANE * (row + 0.5):g}%"
+    between = ""
+    if found.interval is not None:
+        left, right = map(place, found.interval)
+        between = (
+            f'<line class="{method}" x1="{left:.1f}%" x2="{right:.1f}%" y1="{y}" y2="{y}" '
+            'stroke-width="2"/>'
+        )
+    at = f'x="{place(standing):.1f}%" y="{y}"'
+    end = "below" if standing < LOW else "above" if standing > HIGH else ""
+    arrow = f'<use href="#{end}" class="{method}" {at}/>' if end else ""
+    return f'{between}<use href="#mark-{method}" class="{method}" {at}/>{arrow}'
+
+
+def _labels_as_csv(view: AuditView) -> str:
+    """The labels, worst first."""
+    numbers = [f"{method}_{what}" for method in METHODS for what in ("standing", "of_fair")]
+    head = ["label", "rare", "coverage", "fair_share", "holders_time", *numbers, "verdict"]
+    rows = [
+        [
+            row.label,
+            "rare" if row.rare else "",
+            row.coverage,
+            *_finite([row.fair_share, row.holders_slowness]),
+            *_finite(
+                value
+                for found in row.methods.values()
+                for value in (found.standing, found.influence)
+            ),
+            row.verdict,
+        ]
+        for row in view.worst_first[:CSV_ROWS]
+    ]
+    which = "Every label" if len(rows) == len(view.labels) else f"The worst {CSV_ROWS:,} labels"
+    return _csv("labels-csv", which, csv_text(head, rows))
+
+
+def _csv(identity: str, which: str, content: str) -> str:
+    """Numbers to copy, in a collapsed block."""
+    area = (
+        f'<textarea id="{identity}" rows="10" readonly spellcheck="false" '
+        f'aria-label="{which} as CSV">{text(content)}</textarea>'
+    )
+    return (
+        f'<div class="csv">{details(f"{which} as CSV", "to copy into a spreadsheet", area)}</div>'
+    )
+
+
+def _finite(values: Iterable[float]) -> list[float | None]:
+    return [float(v) if math.isfinite(v) else None for v in values]
+
+
+# What if: the worst label under other settings.
+
+
 def _what_if(view: AuditView) -> str:
-    words = "The worst label under other buffer sizes, methods and caps."
-    tables = page_tables.what_if_table(view), page_tables.slower_table(view)
-    return section("what-if", "What if", note(words), *tables)
+    sizes, rows = view.grid()
+    given = f" <small>{text('as given')}</small>"
+    grid = table(
+        "what-if-grid",
+        f"Standing in percent of the worst label, by method and buffer size. {CHOSEN} marks the"
+        " recommendation."
+        + (
+            " A cap below 1/K is impossible."
+            if any(None in cells for cells in rows.values())
+            else ""
+        ),
+        _grid_head(f"K = {size:,}{given if size == view.audit.buffer else ''}" for size in sizes),
+        [_grid_row(title(method, cap), cells) for (method, cap), cells in rows.items()],
+        kind="grid",
+    )
+    return section("what-if", "What if", grid, _slower_table(view), _grid_as_csv(view))
+
+
+def _slower_table(view: AuditView) -> str:
+    """Methods down, slowness of the holders of rare labels across; empty if no label is rare."""
+    if not view.slower:
+        return ""
+    now = f" <small>{'as given' if view.audit.times_known else 'as fast as all'}</small>"
+    return table(
+        "slower-grid",
+        "Standing in percent of the worst rare label if the holders of rare labels take this many"
+        f" times as long, with K = {view.audit.buffer:,}.",
+        _grid_head(
+            f"{column.ratio:g}{TIED}×{now if column.ratio == 1 else ''}" for column in view.slower
+        ),
+        [_grid_row(title(m), [column.worst[m] for column in view.slower]) for m in METHODS],
+        kind="grid",
+    )
+
+
+def _grid_head(columns: Iterable[str]) -> str:
+    heads = "".join(f'<th scope="col">{words}</th>' for words in columns)
+    return f'<tr><th scope="col" class="corner">Method</th>{heads}</tr>'
+
+
+def _grid_row(name: str, cells: Iterable[WorstLabel | None]) -> str:
+    return f'<th scope="row">{text(name)}</th>' + "".join(map(_grid_cell, cells))
+
+
+def _grid_cell(found: WorstLabel | None) -> str:
+    """A standing and its verdict, on two lines."""
+    if found is None:
+        return f"<td>{UNKNOWN}</td>"
+    kind = CSS_CLASS[found.verdict] + (" chosen" if found.recommended else "")
+    star = f"{CHOSEN}{TIED}" if found.recommended else ""
+    standing = standing_text(found.standing, found.method)
+    word = f"{SIGN[found.verdict]}{TIED}{found.verdict.replace(' ', TIED)}"
+    return f'<td class="{kind}"><b>{star}{standing}</b> <span class="verdict">{word}</span></td>'
+
+
+def _grid_as_csv(view: AuditView) -> str:
+    head = ["method", "buffer", "cap", "worst_label", "verdict", "standing", "of_fair"]
+    rows = [
+        [s.method, s.buffer, s.cap, s.label, s.verdict, *_finite([s.standing, s.influence])]
+        for s in view.settings
+    ]
+    return _csv("what-if-csv", "Every setting", csv_text(head, rows))
+
+
+# The clients at both ends.
 
 
 def _clients(view: AuditView) -> str:
     total = counted(len(view.audit.clients), "client")
     words = (
-        f"{total} in all. At 1{TIED}× a client weighs in the model as much as its samples do among"
-        " all samples. Fast clients arrive more often, so under FedFa they weigh more."
+        f"{total} in all. Weights in percent of the model, beside each client's share of all"
+        " samples. FedBuff weighs clients as FedFa does; to CA2FL all clients weigh the same."
     )
-    return section("clients", "Clients", note(words), *page_tables.client_tables(view))
+    return section("clients", "Clients", note(words), *_client_tables(view))
 
 
-def _reading() -> str:
-    listed = "".join(
-        f"<dt>{text(term)}</dt><dd>{text(words)}</dd>" for term, words in TERMS.items()
+def _client_tables(view: AuditView) -> Iterator[str]:
+    """The clients with the most and the least weight per sample, or all if there are few."""
+    seconds = ["Seconds"] if view.audit.times_known else []
+    names = ["Client", *seconds, "Score", "Samples", *map(title, CLIENT_METHODS)]
+    kinds = ["corner", *[""] * (len(names) - 1)]
+    head = f"<tr>{''.join(column_head(n, kind) for n, kind in zip(names, kinds, strict=True))}</tr>"
+    if len(view.audit.clients) <= 2 * MOST_CLIENTS:
+        order = view.clients_by("fedfa", per_sample=True).tolist()
+        caption = "All clients, by their weight per sample under FedFa."
+        yield table("all-clients", caption, head, _client_rows(view, order), kind="grid")
+        return
+
+    def group(words: str) -> str:
+        return f'<th scope="colgroup" colspan="{len(names)}" class="group">{text(words)}</th>'
+
+    for method in SORTED_BY:
+        order_ = view.clients_by(method, per_sample=True)
+        rows = [
+            group("Most weight per sample"),
+            *_client_rows(view, order_[:MOST_CLIENTS].tolist()),
+            group("Least weight per sample"),
+            *_client_rows(view, order_[-MOST_CLIENTS:].tolist()),
+        ]
+        caption = f"Under {title(method)}: {MOST_CLIENTS} clients at either end."
+        yield table(f"clients-{method}", caption, head, rows, kind="grid")
+
+
+def _client_rows(view: AuditView, positions: Iterable[int]) -> Iterator[str]:
+    for i in positions:
+        row = view.client(i)
+        tag = ' <span class="tag">rare</span>' if row.rare else ""
+        weights = (row.share, *(row.influence[method] for method in CLIENT_METHODS))
+        yield (
+            f'<th scope="row"><bdi>{text(row.client)}</bdi>{tag}</th>'
+            + ("" if row.seconds is None else cell(plain_number(row.seconds)))
+            + cell(plain_number(row.score))
+            + "".join(cell(percent(100 * weight).removesuffix(f"{TIED}%")) for weight in weights)
+        )
+
+
+def _method_terms() -> str:
+    """What each method does, for the list of terms."""
+    does = {BY_METHOD[method].title: BY_METHOD[method].description for method in METHODS}
+    return "\n".join(
+        f"<dt>{text(name)}</dt><dd>{text(words[0].upper())}{text(words[1:])}.</dd>"
+        for name, words in does.items()
     )
-    limits = "".join(f"<li>{text(words)}</li>" for words in LIMITS)
-    return section(
-        "reading",
-        "How to read it, and its limits",
-        f"<dl>{listed}</dl>",
-        f'<h3 id="limits">Limits</h3>\n<ul class="limits">{limits}</ul>',
-    )
+
+
+def _fair_share(view: AuditView) -> str:
+    least, most = (percent(100 * end) for end in _ends(view.audit.fair_share))
+    each = "" if view.audit.fair_share.size == 1 else " for each label"
+    return f"it ranges from {least} to {most}" if least != most else f"it is {least}{each}"

@@ -9,6 +9,8 @@ buffer (see `influence`).
 Odds may be scaled freely. Scaled so that independent coins with these odds show K heads on average,
 they turn the law into that of the coins given K heads: a Poisson-binomial law, whose middle is far
 from any overflow, however unequal the odds.
+
+`Groups` takes clients together that arrive alike and weigh alike, so that a million are cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.methods import Buffer
+from fedraw.auditing.methods import REPLAY, Buffer
+from fedraw.core.rarity import rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 
@@ -26,6 +29,13 @@ from fedraw.errors import BadInput
 EXACT_UP_TO = 3 * 10**8
 # A probability below this changes no digit of any other.
 NEGLIGIBLE = 1e-40
+# Up to this many clients each client is its own group, and nothing is approximated.
+MOST_GROUPS = 4096
+# Bins per axis, of equal logarithmic width and again of equal numbers of clients. The error of
+# binning is of second order.
+BINS = 24
+FEW_BINS = 10  # for what is computed many times
+SLOTS = 50  # this many of the rarest clients stay ungrouped, because replay treats them singly
 
 
 def arrival_shares(seconds: npt.ArrayLike) -> Floats:
@@ -272,3 +282,74 @@ def _multiply(a: Floats, b: Floats, top: int) -> Floats:
         rows = min(b.shape[0], degree + 1 - k)
         product[k : k + rows] += a[k] * b[:rows]
     return product
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Groups of clients with (nearly) equal mean time and rarity score.
+
+    A group's rate is the mean of its clients' rates and its score the mean of their scores, so
+    that arrivals and the sum of scores are those of the federation.
+    """
+
+    rate: Floats
+    score: Floats
+    many: Ints
+    of_client: Ints  # the group of each client
+    rarest: Ints  # groups of the clients far above the median score, one client each, rarest first
+
+    @classmethod
+    def of(
+        cls,
+        rate: Floats,
+        score: Floats,
+        flag: npt.NDArray[np.bool_],
+        bins: int = BINS,
+        slots: int = SLOTS,
+    ) -> Groups:
+        """Group the clients; clients with and without the flag stay apart.
+
+        The rarest clients, as many as a buffer has slots, are groups of one.
+
+        >>> groups = Groups.of(np.ones(5000), np.ones(5000), np.arange(5000) < 2)
+        >>> groups.many
+        array([4998,    2])
+        """
+        if rate.size <= MOST_GROUPS:
+            alone = np.ones(rate.size, np.int64), np.arange(rate.size)
+            return cls(rate, score, *alone, replayed_clients(score))
+        key = (_bins(rate, bins) * 2 * bins + _bins(score, bins)) * 2 + flag
+        first = replayed_clients(score, slots)
+        key[first] = 8 * bins * bins + np.arange(first.size)
+        counts = np.bincount(key)
+        held = np.flatnonzero(counts)
+        many, of_client = counts[held], (np.cumsum(counts > 0) - 1)[key]
+        mean_rate = np.bincount(of_client, rate, held.size) / many
+        mean_score = np.bincount(of_client, score, held.size) / many
+        return cls(mean_rate, mean_score, many, of_client, of_client[first])
+
+    @property
+    def shares(self) -> Floats:
+        """The share of arrivals of one client in each group."""
+        return np.asarray(self.rate / (self.rate * self.many).sum(), np.float64)
+
+    def members(self, flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """The groups that contain a client with the flag."""
+        inside = np.zeros(self.many.size, np.bool_)
+        inside[self.of_client[flag]] = True
+        return inside
+
+
+def replayed_clients(scores: Floats, slots: int | None = None) -> Ints:
+    """Positions of the clients whose last update replay keeps, the rarest first."""
+    return rarest(scores, slots, REPLAY.threshold)
+
+
+def _bins(values: Floats, bins: int) -> Ints:
+    """Bin by width and by quantile, so that an outlier does not blur the other clients."""
+    logs = np.log(values)
+    if np.ptp(logs) < 1e-9:
+        return np.zeros(values.size, np.int64)
+    widths = np.linspace(logs.min(), logs.max(), bins + 1)
+    edges = np.union1d(widths[1:-1], np.quantile(logs, np.arange(1, bins) / bins))
+    return np.asarray(np.searchsorted(edges, logs, side="right"), np.int64)

@@ -8,20 +8,25 @@ median label would have if all samples counted the same, and every client holds 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.groups import Groups
-from fedraw.auditing.methods import Weighting
+from fedraw.auditing.influence import influence
+from fedraw.auditing.methods import Rule, Weighting
+from fedraw.auditing.presence import Groups
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats, Ints
 
 DENSE_UP_TO = 2 * 10**7  # cells of a matrix of groups and labels
 # If even the median label is held by a smaller share of the clients, standing is relative to that.
 USUAL_COVERAGE = 0.25
+DRAWS = 60  # of the rates, if the times are estimates
+NORMAL = 1.96  # 95 % of a normal law lie within this many standard deviations
 
 
 class LabelStandings(NamedTuple):
@@ -98,3 +103,51 @@ class LabelWeights:
     @cached_property
     def _cell(self) -> Ints:
         return self._groups.of_client[self._row] * self._labels + self._column
+
+
+@dataclass(frozen=True, eq=False)
+class StandingInterval:
+    """95 % intervals of the standing of every label."""
+
+    low: Floats
+    high: Floats
+
+
+def standing_intervals(
+    groups: Groups,
+    labels: LabelWeights,
+    size: int,
+    rules: Mapping[str, Rule],
+    seconds: Floats,
+    interval: tuple[Floats, Floats] | None,
+) -> dict[str, StandingInterval] | None:
+    """Draw rates from log-normal laws around the estimates and take percentiles.
+
+    interval: the ends of a 95 % interval of each client's time. None: the times are exact, and so
+    is the standing.
+    """
+    if interval is None:
+        return None
+    rng = np.random.default_rng(0)
+    spread = _log_spread(seconds, *interval)
+    # A group's rate is the mean of its clients' rates, so their errors average out.
+    of_group = np.sqrt(np.bincount(groups.of_client, spread**2)) / groups.many
+    drawn: dict[str, list[Floats]] = {method: [] for method in rules}
+    for _ in range(DRAWS):
+        varied = replace(
+            groups, rate=groups.rate * np.exp(of_group * rng.standard_normal(of_group.size))
+        )
+        for method, rule in rules.items():
+            found = influence(varied, size, rule)
+            drawn[method].append(labels.of_groups(found, rule.weighting).standing)
+    return {
+        method: StandingInterval(*np.percentile(draws, [2.5, 97.5], axis=0))
+        for method, draws in drawn.items()
+    }
+
+
+def _log_spread(seconds: Floats, low: Floats, high: Floats) -> Floats:
+    """The standard deviation of log seconds; if the upper end is unknown, from the lower one."""
+    below = np.log(seconds / low)
+    above = np.log(np.where(np.isfinite(high), high, seconds**2 / low) / seconds)
+    return np.asarray((below + above) / (2 * NORMAL), np.float64)

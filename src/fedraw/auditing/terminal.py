@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import indent
 
 from rich import box
 from rich.console import RenderableType
@@ -10,15 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.auditing.methods import METHODS, Verdict, title
-from fedraw.auditing.view import AuditView, LabelRow, LabelUnderMethod, WorstLabel
+from fedraw.auditing.view import (
+    AuditView,
+    LabelRow,
+    LabelUnderMethod,
+    WorstLabel,
+    verdict_bounds,
+)
 from fedraw.auditing.words import counted, enumeration, plain_text, standing_text
 from fedraw.core.text import one_line
 
 MOST_LABELS = 15
 MOST_CLIENTS = 5
 RARE_NAMED = 12
-ESTIMATED = ("fedfa", "fedraw")  # FedBuff's influence is FedFa's; the others need no times
+ESTIMATED = ("fedfa", "fedraw")  # FedBuff's standing is FedFa's; the others need no times
 IN_BUFFER = ("fedfa", "fedraw")  # FedBuff and CA2FL have the presence of FedFa
+SETTINGS = "Settings of a spec (in a Flower run config, with fedraw. before each):"
 STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
 
 
@@ -29,10 +37,11 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
     yield Text(at_a_glance(view))
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
-    yield _titled("Labels, worst first: influence as a multiple of the fair share", _labels(view))
+    yield _titled("Labels, worst first: the standing in percent, which decides", _labels(view))
+    bounds = "; ".join(verdict_bounds())
     yield Text(
-        "Verdicts depend on a label's standing: its influence relative to other labels, and the "
-        "weight of the clients that hold it.",
+        "Standing combines a label's influence relative to other labels with the weight of the "
+        f"clients that hold it. {bounds}.",
         style="dim",
     )
     yield _titled(
@@ -43,7 +52,9 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
         than = "than measured" if view.audit.times_known else "than all other clients"
         name = f"What if holders of rare labels were slower {than}: the worst standing"
         yield _titled(name, _slower(view))
-    yield Text(f"\nRecommendation\n{view.recommendation}")
+    advice = view.recommendation
+    yield Text(f"\nRecommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
+    yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}")
 
 
 def at_a_glance(view: AuditView) -> str:
@@ -75,7 +86,7 @@ def _labels(view: AuditView) -> Table:
             _name(row.label),
             f"{row.coverage:,}",
             f"x{row.holders_slowness:.2f}",
-            *(_influence(row.methods[method]) for method in METHODS),
+            *(_standing(row.methods[method]) for method in METHODS),
             Text(row.verdict),
         )
     left_out = len(view.labels) - len(rows)
@@ -95,11 +106,12 @@ def _shown(view: AuditView) -> list[LabelRow]:
     return [row for row in view.worst_first if id(row) in chosen]
 
 
-def _influence(found: LabelUnderMethod) -> Text:
-    text = f"{found.influence:.2f}"
+def _standing(found: LabelUnderMethod) -> Text:
+    words = standing_text(found.standing, found.method)
     if found.interval is not None and found.method in ESTIMATED:
-        text += f"\n{found.interval[0]:.2f}-{found.interval[1]:.2f}"
-    return Text(text, style=STYLE[found.verdict])
+        ends = (100 * end for end in found.interval)
+        words += "\n" + "-".join(f"{end:.0f}" if end >= 10 else f"{end:.2g}" for end in ends)
+    return Text(words, style=STYLE[found.verdict])
 
 
 def _clients(view: AuditView) -> Table:

@@ -1,17 +1,19 @@
 """The view model of an audit: everything that the terminal, the page and the JSON document show.
 
-The renderers only lay out what is here, so that they cannot disagree.
+`terminal` and `page` only lay out what is here, so that they cannot disagree. The JSON document is
+the view itself, written out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from fedraw.auditing.audit import Audit
 from fedraw.auditing.methods import (
     BY_METHOD,
     ENOUGH_UPDATES,
@@ -19,8 +21,10 @@ from fedraw.auditing.methods import (
     THRESHOLDS,
     VERDICTS,
     Verdict,
+    verdict,
 )
-from fedraw.auditing.what_if import Recommendation, ServerSetting, SlowerHolders
+from fedraw.auditing.prediction import Audit
+from fedraw.auditing.what_if import Recommendation, ServerSetting
 from fedraw.auditing.words import (
     Name,
     Words,
@@ -42,7 +46,7 @@ class LabelUnderMethod:
     influence: float  # as a multiple of the fair share
     standing: float
     verdict: Verdict
-    interval: tuple[float, float] | None  # of the influence; None if the times are no estimates
+    interval: tuple[float, float] | None  # of the standing; None if the times are no estimates
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,6 @@ class SlowerColumn:
 
     ratio: float
     worst: dict[str, WorstLabel]
-    lowest_influence: dict[str, float]  # over all rare labels
 
 
 @dataclass(frozen=True)
@@ -130,15 +133,23 @@ class AuditView:
     @cached_property
     def settings(self) -> tuple[WorstLabel, ...]:
         """The worst label under every setting of the what-if grid."""
-        best = self.recommendation
+        best, every = self.recommendation, range(len(self.audit.labels))
         chosen = (best.method, best.buffer, best.cap)
-        return tuple(_worst_of(self.audit, setting, chosen) for setting in self.audit.what_if)
+        return tuple(
+            _worst_of(self.audit, s, every, (s.method, s.buffer, s.cap) == chosen)
+            for s in self.audit.what_if
+        )
 
     @cached_property
     def slower(self) -> tuple[SlowerColumn, ...]:
         """The worst rare label if holders of rare labels were slower; empty if none is rare."""
         rare = [self.audit.labels.index(label) for label in self.audit.rare_labels]
-        return tuple(_slower_column(self.audit, slow, rare) for slow in self.audit.slower)
+        return tuple(
+            SlowerColumn(
+                slow.ratio, {m: _worst_of(self.audit, slow.settings[m], rare) for m in METHODS}
+            )
+            for slow in self.audit.slower
+        )
 
     def grid(self) -> tuple[list[int], dict[tuple[str, float | None], list[WorstLabel | None]]]:
         """The what-if grid: buffer sizes across, methods and caps down.
@@ -288,8 +299,8 @@ def cap_words(cap: float | None) -> str:
 def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
     def under(method: str) -> LabelUnderMethod:
         interval = None
-        if audit.label_interval is not None:
-            ends = audit.label_interval[method]
+        if audit.standing_interval is not None:
+            ends = audit.standing_interval[method]
             interval = float(ends.low[i]), float(ends.high[i])
         influence, standing = audit.label_influence[method][i], audit.standing[method][i]
         return LabelUnderMethod(
@@ -309,38 +320,111 @@ def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
 
 
 def _worst_of(
-    audit: Audit, setting: ServerSetting, chosen: tuple[str, int, float | None]
+    audit: Audit, setting: ServerSetting, among: Sequence[int], recommended: bool = False
 ) -> WorstLabel:
-    worst = setting.worst
+    """The label of the lowest standing among those at some positions."""
+    worst = among[int(np.argmin(setting.standing[list(among)]))]
+    standing = float(setting.standing[worst])
     return WorstLabel(
         setting.method,
         setting.cap,
         setting.buffer,
         audit.labels[worst],
         float(setting.label_influence[worst]),
-        float(setting.standing[worst]),
-        setting.verdict,
+        standing,
+        verdict(setting.method, standing),
         setting.rare_presence,
-        (setting.method, setting.buffer, setting.cap) == chosen,
+        recommended,
     )
 
 
-def _slower_column(audit: Audit, slow: SlowerHolders, rare: Sequence[int]) -> SlowerColumn:
-    def worst(method: str) -> WorstLabel:
-        label, found = slow.worst(method, rare)
-        return WorstLabel(
-            method,
-            audit.cap if method == "fedraw" else None,
-            audit.buffer,
-            audit.labels[label],
-            float(slow.label_influence[method][label]),
-            float(slow.standing[method][label]),
-            found,
-            slow.rare_presence[method],
-        )
+def json_document(view: AuditView) -> Iterator[str]:
+    """The view as JSON, in pieces, because a million clients make a large document.
 
-    return SlowerColumn(
-        slow.ratio,
-        {method: worst(method) for method in METHODS},
-        {method: float(slow.label_influence[method][list(rare)].min()) for method in METHODS},
-    )
+    `rare_presence` is in percent, and the presence of a client is from 0 to 1.
+    """
+    head = {
+        "headline": view.headline,
+        "federation": _federation_json(view),
+        "rare_presence": view.audit.rare_presence,
+        "labels": [_label_json(row) for row in view.labels],
+        "what_if": [_setting_json(cell) for cell in view.settings],
+        "slower": [_slower_json(column) for column in view.slower],
+        "recommendation": _recommendation_json(view.recommendation),
+    }
+    yield json.dumps(head, indent=2)[:-2] + ',\n  "clients": [\n'
+    last = len(view.audit.clients) - 1
+    for i in range(last + 1):
+        yield f"    {json.dumps(vars(view.client(i)))}{',' if i < last else ''}\n"
+    yield "  ]\n}\n"
+
+
+def _federation_json(view: AuditView) -> dict[str, Any]:
+    audit = view.audit
+    return {
+        "clients": len(audit.clients),
+        "labels": len(audit.labels),
+        "samples": view.samples,
+        "rare_labels": list(audit.rare_labels),
+        "rare_clients": view.rare_clients,
+        "rare_staleness": audit.rare_staleness,
+        "replayed_clients": int(audit.replayed.size),
+        "buffer": audit.buffer,
+        "cap": audit.cap,
+        "times": view.source,
+        "notes": list(view.notes),
+    }
+
+
+def _label_json(row: LabelRow) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "label": row.label,
+        "coverage": row.coverage,
+        "fair_share": row.fair_share,
+        "rare": row.rare,
+        "holders_slowness": row.holders_slowness,
+        "holders_share": row.holders_share,
+        "influence": {m: found.influence for m, found in row.methods.items()},
+        "standing": {m: found.standing for m, found in row.methods.items()},
+        "verdict": row.verdict,
+        "verdicts": {m: found.verdict for m, found in row.methods.items()},
+    }
+    intervals = {m: found.interval for m, found in row.methods.items() if found.interval}
+    return document | ({"interval": intervals} if intervals else {})
+
+
+def _setting_json(cell: WorstLabel) -> dict[str, Any]:
+    return {
+        "method": cell.method,
+        "buffer": cell.buffer,
+        "cap": cell.cap,
+        "worst_label": cell.label,
+        "worst_influence": cell.influence,
+        "worst_standing": cell.standing,
+        "verdict": cell.verdict,
+        "rare_presence": cell.rare_presence,
+    }
+
+
+def _slower_json(column: SlowerColumn) -> dict[str, Any]:
+    return {
+        "ratio": column.ratio,
+        "worst_rare_influence": {m: cell.influence for m, cell in column.worst.items()},
+        "worst_rare_standing": {m: cell.standing for m, cell in column.worst.items()},
+        "verdicts": {m: cell.verdict for m, cell in column.worst.items()},
+        "rare_presence": {m: cell.rare_presence for m, cell in column.worst.items()},
+    }
+
+
+def _recommendation_json(found: Recommendation) -> dict[str, Any]:
+    return {
+        "method": found.method,
+        "buffer": found.buffer,
+        "cap": found.cap,
+        "settings": found.keys,
+        "label": found.label,
+        "before": found.before,
+        "after": found.after,
+        "verdict": found.verdict,
+        "reason": found.reason,
+    }

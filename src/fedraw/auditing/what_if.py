@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.groups import Groups
 from fedraw.auditing.influence import influence, kept
 from fedraw.auditing.methods import RULES, THRESHOLDS, Rule, Verdict, capped, title, verdict
-from fedraw.auditing.presence import group_presence
+from fedraw.auditing.presence import Groups, group_presence
 from fedraw.auditing.standing import LabelWeights
-from fedraw.auditing.words import Name, Words, plain_text
+from fedraw.auditing.words import Name, Words, plain_text, standing_percent
 from fedraw.core.types import Floats, Label
 
 SIZES = (3, 5, 10, 20, 50)
@@ -53,18 +53,10 @@ class ServerSetting:
 
 @dataclass(frozen=True, eq=False)
 class SlowerHolders:
-    """The labels by method if the holders of rare labels took `ratio` times as long."""
+    """Every method if the holders of rare labels took `ratio` times as long."""
 
     ratio: float
-    label_influence: dict[str, Floats]
-    standing: dict[str, Floats]
-    rare_presence: dict[str, float]
-
-    def worst(self, method: str, labels: Sequence[int]) -> tuple[int, Verdict]:
-        """The label of the lowest standing among `labels`, and its verdict."""
-        own = self.standing[method]
-        label = min(labels, key=lambda i: own[i])
-        return label, verdict(method, float(own[label]))
+    settings: dict[str, ServerSetting]  # by method
 
 
 def sizes_for(clients: int, own: int) -> list[int]:
@@ -82,22 +74,13 @@ def what_if(
 ) -> tuple[ServerSetting, ...]:
     """The grid: every method and ablation, several buffer sizes, FedRAW with and without a cap."""
     caps = sorted({CAP, CAP if cap is None else cap})
-    rules = [
-        *((method, None, rule) for method, rule in RULES.items()),
-        *(("fedraw", c, capped(c)) for c in caps),
-    ]
+    rules = [*RULES.items(), *(("fedraw", capped(c)) for c in caps)]
     group = groups.members(rare)
     return tuple(
-        ServerSetting(
-            method,
-            k,
-            at,
-            *labels.of_groups(influence(groups, k, rule), rule.weighting),
-            _percent(groups, group, k, rule) if rare.any() else None,
-        )
+        _under(groups, labels, group, k, method, rule)
         for k in sizes_for(int(groups.many.sum()), size)
-        for method, at, rule in rules
-        if at is None or at >= 1 / k
+        for method, rule in rules
+        if rule.cap == "none" or rule.cap_at >= 1 / k
     )
 
 
@@ -110,26 +93,32 @@ def if_slower(
 ) -> tuple[SlowerHolders, ...]:
     """Every method with the holders of rare labels slower by each of `RATIOS`."""
     group = groups.members(rare)
-    rows = []
-    for ratio in RATIOS:
+
+    def slower(ratio: float) -> SlowerHolders:
         changed = replace(groups, rate=np.where(group, groups.rate / ratio, groups.rate))
-        found = {
-            m: labels.of_groups(influence(changed, size, r), r.weighting) for m, r in rules.items()
-        }
-        rows.append(
-            SlowerHolders(
-                ratio,
-                {m: labels_.influence for m, labels_ in found.items()},
-                {m: labels_.standing for m, labels_ in found.items()},
-                {m: _percent(changed, group, size, r) for m, r in rules.items()},
-            )
-        )
-    return tuple(rows)
+        found = {m: _under(changed, labels, group, size, m, rule) for m, rule in rules.items()}
+        return SlowerHolders(ratio, found)
+
+    return tuple(map(slower, RATIOS))
 
 
-def _percent(groups: Groups, group: npt.NDArray[np.bool_], size: int, rule: Rule) -> float:
-    stays = kept(groups, size, rule)
-    return 100 * group_presence(groups.shares, group, size, rule.buffer, groups.many, stays)
+def _under(
+    groups: Groups,
+    labels: LabelWeights,
+    group: npt.NDArray[np.bool_],
+    size: int,
+    method: str,
+    rule: Rule,
+) -> ServerSetting:
+    """The labels under a method; `group` are the groups with holders of rare labels."""
+    present = None
+    if group.any():
+        stays = kept(groups, size, rule)
+        share = group_presence(groups.shares, group, size, rule.buffer, groups.many, stays)
+        present = 100 * share
+    found = labels.of_groups(influence(groups, size, rule), rule.weighting)
+    cap = None if rule.cap == "none" else rule.cap_at
+    return ServerSetting(method, size, cap, found.influence, found.standing, present)
 
 
 @dataclass(frozen=True)
@@ -140,8 +129,9 @@ class Recommendation:
     buffer: int
     cap: float | None
     label: Label  # the label of the lowest standing under FedFa with the given buffer
-    before: float  # its influence there, as a multiple of the fair share
-    after: float  # its influence with the recommended setting
+    before: float  # its standing there
+    after: float  # its standing with the recommended setting
+    verdict: Verdict  # on the label that has the lowest standing with the recommended setting
     words: Words  # the reason, with label names marked
 
     @property
@@ -149,6 +139,22 @@ class Recommendation:
         """The recommended setting, such as 'FedRAW, K=10, cap 0.3'."""
         cap = "" if self.cap is None else f", cap {self.cap:g}"
         return f"{title(self.method)}, K={self.buffer}{cap}"
+
+    @property
+    def keys(self) -> dict[str, str | int | float]:
+        """The keys of a spec with their values; a Flower run config has them below `fedraw`."""
+        named: dict[str, str | int | float] = {
+            "strategy.name": self.method,
+            "strategy.buffer": self.buffer,
+        }
+        if self.cap is not None:
+            named |= {"strategy.cap": "water-filling", "strategy.cap_at": self.cap}
+        return named
+
+    @property
+    def toml(self) -> str:
+        """The keys as lines of a SPEC.toml."""
+        return "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.keys.items())
 
     @property
     def reason(self) -> str:
@@ -175,19 +181,23 @@ def recommend(
     kept_by = next(((s, why) for s, why in candidates if s.verdict == "kept"), None)
     best, reason = kept_by or (max((s for s, _ in candidates), key=lambda s: s.margin), "")
     worst = now.worst
-    before, after = (float(s.label_influence[worst]) for s in (now, best))
+    before, after = (float(s.standing[worst]) for s in (now, best))
     words: Words = (reason,)
     if not reason:
         words = (
             "no setting in the grid does more, but label ",
             Name(labels[best.worst]),
-            f" is still {best.verdict}, with a standing of {100 * float(best.standing.min()):.3g} "
-            "%; it needs more samples, more holders or faster holders",
+            f" is still {best.verdict}, with a standing of "
+            f"{standing_percent(float(best.standing.min()), best.method)}; "
+            "it needs more samples, more holders or faster holders",
         )
-    if best.method not in ("fedfa", "fedbuff"):
-        change = f" goes from {before:.2f} to {after:.2f} of its fair share; "
+    if best.method not in ("fedfa", "fedbuff"):  # FedBuff gives a label the standing of FedFa
+        old, new = standing_percent(before, "fedfa"), standing_percent(after, best.method)
+        change = f" goes from a standing of {old} ({now.verdict} under FedFa) to {new}; "
         words = ("label ", Name(labels[worst]), change, *words)
-    return Recommendation(best.method, best.buffer, best.cap, labels[worst], before, after, words)
+    return Recommendation(
+        best.method, best.buffer, best.cap, labels[worst], before, after, best.verdict, words
+    )
 
 
 def _candidates(

@@ -55,24 +55,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def multiple(value: float) -> str:
-    """A multiple of a fair share.
-
-    >>> multiple(0.414), multiple(0.0001), multiple(123.4), multiple(float("nan"))
-    ('0.41', '<0.01', '123', '–')
-    """
-    if not math.isfinite(value):
-        return UNKNOWN
-    if 0 <= value < 0.005:
-        return "<0.01"
-    return f"{value:.2f}" if value < 99.995 else f"{value:,.0f}"
-
-
-def times(value: float) -> str:
-    """A multiple followed by a multiplication sign."""
-    return f"{multiple(value)}{TIED}×"
-
-
 def percent(value: float | None) -> str:
     """A percentage that is not rounded to 0 or 100 unless it is.
 

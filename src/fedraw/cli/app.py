@@ -22,9 +22,8 @@ from fedraw.errors import BadInput, FedrawError, Interrupted
 
 app = typer.Typer(
     cls=CommandGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -64,7 +63,7 @@ def about(
 def run_command() -> None:
     """Run the command line of this process, and exit with the right code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="fedraw", standalone_mode=False)
         console.write("")  # flush
     except click.exceptions.Abort:  # Ctrl-C while there is nothing to save
         _fail("interrupted", 130)

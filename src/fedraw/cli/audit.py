@@ -10,20 +10,18 @@ from typing import Annotated
 
 import typer
 
-from fedraw.auditing.audit import Audit, seconds_of
-from fedraw.auditing.audit import audit as predict
-from fedraw.auditing.json_document import json_document
 from fedraw.auditing.label_counts import read_label_counts
-from fedraw.auditing.methods import METHODS, Verdict, audited_method, title
+from fedraw.auditing.methods import DEFAULT_BUFFER, METHODS, Verdict, audited_method, title
 from fedraw.auditing.page import write_audit_page
+from fedraw.auditing.prediction import Audit, seconds_of
+from fedraw.auditing.prediction import audit as predict
 from fedraw.auditing.terminal import terminal_parts
 from fedraw.auditing.times import MeanTimes, read_times
-from fedraw.auditing.view import AuditView
+from fedraw.auditing.view import AuditView, json_document
+from fedraw.auditing.words import counted
 from fedraw.cli import console
 from fedraw.core.text import several
 from fedraw.errors import BadInput
-
-BUFFER = 10
 
 
 class FailOn(StrEnum):
@@ -52,7 +50,8 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         ),
     ] = None,
     buffer: Annotated[
-        int | None, typer.Option(help=f"Buffer size K; {BUFFER} by default.", show_default=False)
+        int | None,
+        typer.Option(help=f"Buffer size K; {DEFAULT_BUFFER} by default.", show_default=False),
     ] = None,
     cap: Annotated[
         float | None, typer.Option(help="Cap on FedRAW's weights, by water-filling.")
@@ -72,7 +71,10 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"Restrict --fail-on to one method: {', '.join(METHODS)}."),
+        typer.Option(
+            help=f"Restrict --fail-on to one method: {', '.join(METHODS)}.",
+            autocompletion=lambda: list(METHODS),
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -82,19 +84,19 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     table, notes = read.table, list(read.notes)
     known = None if times is None else _times(times, table.clients)
     notes += [] if known is None else known.notes
-    if buffer is None and len(table) < BUFFER:
-        buffer = len(table)
-        notes.append(
-            f"a buffer of {BUFFER} would never fill with {buffer} clients, so K={buffer} is used"
-        )
     found = predict(
         table,
         None if known is None else known.seconds,
-        BUFFER if buffer is None else buffer,
+        buffer,
         cap=cap,
         rare=None if rare is None else _names(rare, table.labels),
         interval=None if known is None or known.arrivals is None else (known.low, known.high),
     )
+    if buffer is None and found.buffer < DEFAULT_BUFFER:
+        notes.append(
+            f"a buffer of {DEFAULT_BUFFER} would never fill with {counted(len(table), 'client')}, "
+            f"so K={found.buffer} is used"
+        )
     view = AuditView(found, _source(times, known), tuple(notes), f"Audit of {labels.name}")
     if out is not None:
         write_audit_page(view, out)

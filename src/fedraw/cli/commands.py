@@ -78,8 +78,13 @@ class _LazyCommand(click.Command):
         **extra: Any,
     ) -> click.Context:
         """Import the real command and let it parse its arguments."""
-        with dying_on_ctrl_c():
-            defined = self._load(self.name or "")
+        try:
+            with dying_on_ctrl_c():
+                defined = self._load(self.name or "")
+        except BadInput:
+            if extra.get("resilient_parsing"):  # a shell asks for completions, not for messages
+                return super().make_context(info_name, args, parent, **extra)
+            raise
         command = _as_command(self.name or "", defined)
         return command.make_context(info_name, args, parent, **extra)
 
@@ -99,7 +104,11 @@ class _LazyCommand(click.Command):
 
 def _as_command(name: str, defined: Any) -> click.Command:
     if isinstance(defined, typer.Typer):
-        return typer.main.get_command(defined)
+        command = typer.main.get_command(defined)
+        for own in command.commands.values() if isinstance(command, click.Group) else ():
+            # Otherwise click would cut the line of a subcommand to the width of the terminal.
+            own.short_help = " ".join((own.help or "").split("\n\n")[0].split())
+        return command
     single = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,9 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import BadInput
-from fedraw.eventlog import compare as comparison
-from fedraw.report.tables import csv, latex, markdown, text_table
+from fedraw.eventlog.compare import Comparison, PairedDifference, paired
+from fedraw.eventlog.compare import compare as compare_runs
+from fedraw.report.tables import csv, latex, markdown, paired_table, text_table
 
 
 class Format(StrEnum):
@@ -26,6 +28,22 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
     ],
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Metrics to show, such as GlobalAcc,AvgRare."),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Metric to sort by, highest first; or name."),
+    ] = None,
+    paired_: Annotated[
+        bool,
+        typer.Option(
+            "--paired",
+            help="Compare the first row with each other row, seed by seed: the mean difference "
+            "and its 95 % interval.",
+        ),
+    ] = False,
     format_: Annotated[
         Format | None, typer.Option("--format", help="Print the table in this format.")
     ] = None,
@@ -34,11 +52,37 @@ def compare(
     """Compare runs in one table, with mean ± sd over seeds; the best values are marked."""
     if json_ and format_ is not None:
         raise BadInput("--json and --format exclude each other; give one")
-    rows = comparison.compare(runs)
-    if json_:
-        console.print_json(comparison.as_json(rows))
+    if paired_ and format_ is not None:
+        raise BadInput("--paired prints a table or, with --json, JSON; leave --format out")
+    rows = compare_runs(runs)
+    wanted = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    rows.require(wanted or ())
+    if sort is not None:
+        rows = rows.sorted(sort)
+    if paired_:
+        _print_paired(rows, _differences(rows, wanted or ["GlobalAcc", "AvgRare"]), json_)
+    elif json_:
+        console.print_json(rows.as_json())
     elif format_ is None:
-        console.out.print(text_table(rows))
+        console.out.print(text_table(rows, wanted))
     else:
         write = {Format.md: markdown, Format.csv: csv, Format.latex: latex}
-        console.write(write[format_](rows))
+        console.write(write[format_](rows, wanted))
+
+
+def _differences(rows: Comparison, metrics: list[str]) -> list[PairedDifference]:
+    first, *others = rows
+    if not others:
+        raise BadInput(
+            f"--paired needs two rows, and there is only {first.name}; name another folder"
+        )
+    return [paired(first, other, metric) for other in others for metric in metrics]
+
+
+def _print_paired(rows: Comparison, found: list[PairedDifference], json_: bool) -> None:
+    if json_:
+        console.print_json({"paired": [asdict(own) for own in found], "notes": list(rows.notes)})
+        return
+    console.out.print(paired_table(found))
+    for note in rows.notes:
+        console.out.print(note, markup=False, highlight=False)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from fedraw.core.text import printable
+from fedraw.experiment.progress import RemainingTime
 
 # What only a progress bar needs is imported with the first one, so `fedraw --help` stays quick.
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from fedraw.data.root import Progress as DataProgress
+    from fedraw.data.releases import Progress as DataProgress
     from fedraw.experiment.cells import Cell, CellProgress
 
 
@@ -81,56 +81,63 @@ def _write(text: str) -> None:
 
 
 @contextmanager
-def cell_progress(cells: Sequence[Cell]) -> Iterator[CellProgress]:
-    """Show one progress bar for all cells on standard error, if that is a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+def cell_progress(cells: Sequence[Cell], jobs: int = 1) -> Iterator[CellProgress]:
+    """Show one progress bar for all cells on standard error, if that is a terminal.
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    done = [0] * len(cells)
-    total = sum(cell.spec.run.events for cell in cells)
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(f"{len(cells)} runs, events", total=total)
+    `jobs` is the number of cells that run at a time.
+    """
+    events = [cell.spec.run.events for cell in cells]
+    remaining, total = RemainingTime(events, jobs), sum(events)
+    data = ", ".join(dict.fromkeys(_data_name(cell) for cell in cells))
+    what = f"{data}: {len(cells)} run{'s' if len(cells) > 1 else ''}"
+    with _bars() as show:
+        show(what, 0, total, f"0/{total:,} events", "")
 
         def update(number: int, events: int) -> None:
-            done[number] = events
-            bar.update(task, completed=sum(done))
+            remaining.report(number, events)
+            done = remaining.done
+            show(what, done, total, f"{done:,.0f}/{total:,} events", str(remaining))
 
         yield update
+
+
+def _data_name(cell: Cell) -> str:
+    """Return the name of a cell's data, which for a user's own file is the file's name."""
+    data = cell.spec.data
+    return data.name if data.path is None else Path(data.path).name
 
 
 @contextmanager
 def task_progress() -> Iterator[DataProgress]:
     """Show a progress bar for each task on standard error, if that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-    )
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    tasks: dict[str, RemainingTime] = {}
+    with _bars() as show:
 
         def update(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=None, amount="")
-            bars.update(
-                tasks[what], completed=done, total=total or None, amount=_amount(done, total)
-            )
+            remaining = tasks.setdefault(what, RemainingTime([total]))
+            remaining.report(0, done)
+            show(what, done, total, _amount(done, total), str(remaining) if total else "")
 
         yield update
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, float, float, str, str], None]]:
+    """Yield a function that shows a bar: its name, amount done, total, and both as texts."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    fields = ("{task.fields[amount]}", "{task.fields[left]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), *map(TextColumn, fields))
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as screen:
+
+        def show(what: str, done: float, total: float, amount: str, left: str) -> None:
+            if what not in bars:
+                bars[what] = screen.add_task(what, total=None, amount="", left="")
+            known = total or None
+            screen.update(bars[what], completed=done, total=known, amount=amount, left=left)
+
+        yield show
 
 
 def _amount(done: int, total: int) -> str:

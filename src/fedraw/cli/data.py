@@ -14,13 +14,14 @@ from fedraw.data.releases import (
     RELEASES,
     CheckReport,
     LocalCopy,
+    Progress,
     Release,
     damage,
+    data_root,
     find,
     local_copy,
     size_text,
 )
-from fedraw.data.root import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
 
 data = typer.Typer(
@@ -33,7 +34,12 @@ data = typer.Typer(
 )
 
 KNOWN = ", ".join(RELEASES)
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help=f"One or more of {KNOWN}.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME…", help=f"One or more of {KNOWN}.", autocompletion=lambda: list(RELEASES)
+    ),
+]
 Root = Annotated[
     Path | None,
     typer.Option(
@@ -93,7 +99,7 @@ def fetch(
         with console.task_progress() as progress:
             for release in releases:
                 _announce(release)
-                new = fetch_release(release, root, progress, options)
+                new = fetch_release(release, root, _named(release, progress), options)
                 console.say(f"{release.name}: {'fetched to' if new else 'already in'} {root}")
     except KeyboardInterrupt:
         console.say("fedraw: interrupted; repeat the command to resume")
@@ -105,7 +111,9 @@ def check(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME…]", help=f"One or more of {KNOWN}; default: all in the data root."
+            metavar="[NAME…]",
+            help=f"One or more of {KNOWN}; default: all in the data root.",
+            autocompletion=lambda: list(RELEASES),
         ),
     ] = None,
     root: Root = None,
@@ -129,6 +137,11 @@ def check(
             _print(one)
     if any(one.damaged for one in checked):
         raise typer.Exit(1)
+
+
+def _named(release: Release, progress: Progress) -> Progress:
+    """Name the dataset in each line of progress; a file may be called gzip.zip."""
+    return lambda what, done, total: progress(f"{release.name}: {what}", done, total)
 
 
 def _announce(release: Release) -> None:

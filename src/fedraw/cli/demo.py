@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
-from fedraw.eventlog.compare import as_json, compare
+from fedraw.eventlog.compare import compare
 from fedraw.experiment.cells import Cell, cores, run_cells
 from fedraw.experiment.demo import conclusion, demo_specs
 from fedraw.experiment.log_records import row_name
@@ -38,16 +38,19 @@ def demo(
         for seed in spec.run.seeds
     ]
     begun = time.perf_counter()
-    with console.cell_progress(cells) as progress:
+    with console.cell_progress(cells, jobs or cores()) as progress:
         rows = compare(run_cells(cells, Options("batched", force=True), jobs, progress))
     page = out / "report.html"
     folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)
     data = read_report_data(folders)
-    write_page(page, render(data, title="Silent rarity failure, and its cure", lead=lead))
+    write_page(
+        page,
+        render(data, title="Silent rarity failure, and its cure", lead=lead, command="fedraw demo"),
+    )
     write_curves(data, out / "curves.svg")
     if json_:
-        console.print_json(as_json(rows))
+        console.print_json(rows.as_json())
         return
     console.out.print(text_table(rows))
     console.out.print(lead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,8 @@ def report(
 ) -> None:
     """Show runs on one page: a self-contained HTML file that opens offline."""
     data = read_report_data(runs)
-    write_page(out, render(data, title=title))
+    command = shlex.join(["fedraw", "report", *map(str, runs), "-o", str(out)])
+    write_page(out, render(data, title=title, command=command))
     console.say(f"written to {out}")
     if figures is not None:
         written = write_figures(data, figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -13,11 +14,12 @@ import typer
 
 from fedraw.cli import console
 from fedraw.errors import BadInput, FedrawError, Interrupted
-from fedraw.eventlog.compare import as_json, compare
+from fedraw.eventlog.compare import compare
 from fedraw.experiment.cells import Cell, cores, run_cells
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import Options
-from fedraw.experiment.runner import Result, check_seed, refuse_existing
+from fedraw.experiment.result import SeedResult, accepted_nothing, problems_of
+from fedraw.experiment.runner import check_seed, refuse_existing
 from fedraw.experiment.spec import Spec, naming, parse_change, to_toml
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
@@ -91,7 +93,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
     workers = jobs or (cores() if address is None else 0)
     options = Options(executor.value, workers, address, data, resume=resume, force=force)
-    spec = Spec.from_toml(spec_file, dict(parse_change(text) for text in change or ()))
+    spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
     if seeds is not None:
         spec = _with_seeds(spec, seeds)
     folder = out or Path("runs") / spec_file.stem
@@ -107,7 +109,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         results = _run(cells, options, jobs)
     rows = compare(results)
     if json_:
-        console.print_json(as_json(rows))
+        console.print_json(rows.as_json())
     else:
         console.out.print(text_table(rows))
         console.say(f"written to {folder}")
@@ -115,11 +117,12 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     _report_problems(results)
 
 
-def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[Result]:
+def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[SeedResult]:
     with console.task_progress() as progress:
         prepare(cells[0].spec, options.data_root, progress)
     try:
-        with console.cell_progress(cells) as cell_progress, options.connected():
+        side_by_side = 1 if options.has_workers else jobs or cores()
+        with console.cell_progress(cells, side_by_side) as cell_progress, options.connected():
             return run_cells(cells, options, jobs, cell_progress)
     except KeyboardInterrupt:  # while workers were starting or ending
         raise Interrupted("interrupted") from None
@@ -142,30 +145,20 @@ def _refuse_folder(cell: Cell, options: Options) -> None:
 def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
     """Write the page; the runs are finished even if this fails."""
     try:
-        write_report([cell.folder for cell in cells if cell.folder], page, title=title)
+        command = shlex.join(["fedraw", "report", str(page.parent), "-o", str(page)])
+        folders = [cell.folder for cell in cells if cell.folder]
+        write_report(folders, page, title=title, command=command)
     except BadInput as problem:
         console.say(f"{page.name} was not written: {problem}")
     except KeyboardInterrupt:
         console.say(f"{page.name} was not written: interrupted; the runs are finished")
 
 
-def _report_problems(results: Sequence[Result]) -> None:
+def _report_problems(results: Sequence[SeedResult]) -> None:
     """Report refused updates and missing aggregations; fail if a run accepted no update."""
-    for result in results:
-        summary = result.summary
-        refused = sum(summary["rejected"].values())
-        if refused:
-            worst = max(summary["rejected"], key=summary["rejected"].__getitem__)
-            console.say(
-                f"seed {result.seed}: {refused} of {summary['events']} updates were refused, most "
-                f"of them from client {worst}; the reasons are in events.jsonl"
-            )
-        if not summary["metrics"]["Aggregations"]:
-            console.say(
-                f"seed {result.seed}: the model never changed, because nothing was aggregated in "
-                f"{summary['events']} events"
-            )
-    if any(sum(r.summary["rejected"].values()) == r.summary["events"] for r in results):
+    for problem in problems_of(results):
+        console.say(problem)
+    if any(map(accepted_nothing, results)):
         raise FedrawError("a run accepted no update at all; is training.lr too high?")
 
 
@@ -195,10 +188,15 @@ def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
             check_seed(*cell[:3], options)
     return {
         "clients": len(scenario.clients.table),
-        "rare_clients": sorted(scenario.clients.rare),
+        "rare_labels": [
+            scenario.clients.dataset.label_names[label] for label in scenario.clients.rare_labels
+        ],
+        "rare_clients": [
+            scenario.clients.table.clients[position] for position in sorted(scenario.clients.rare)
+        ],
         "parameters": int(scenario.setup.model.size),
-        "training_images": len(scenario.clients.dataset.labels),
-        "test_images": len(scenario.clients.dataset.test_labels),
+        "training_samples": len(scenario.clients.dataset.labels),
+        "test_samples": len(scenario.clients.dataset.test_labels),
         "notes": list(scenario.notes),
         "folders": [str(cell.folder) for cell in cells],
     }
@@ -206,8 +204,8 @@ def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
 
 def _describe(spec: Spec, facts: Mapping[str, Any], as_document: bool) -> None:
     if as_document:
-        console.print_json({"spec": spec.tables(), **facts})
+        console.print_json({"spec": spec.to_dict(), **facts})
         return
-    console.write(to_toml(spec.tables()) + "\n")
+    console.write(to_toml(spec.to_dict()) + "\n")
     for name, value in facts.items():
         console.write(f"# {name.replace('_', ' ')}: {value}\n")

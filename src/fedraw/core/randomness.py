@@ -19,6 +19,7 @@ Purpose = Literal[
     "label noise",
     "drift",
     "privacy",
+    "own training",
 ]  # add new ones at the end: every result depends on the numbers of the others
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

@@ -59,26 +59,25 @@ def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> 
     return np.add.reduceat(share / coverage[column], start[:-1])
 
 
-def rare_by_coverage(table: LabelTable) -> tuple[Label, ...]:
-    """The labels with at most half the coverage of the median label.
+def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[Label, ...]:
+    """The rare labels: those that the user names, or else those of low coverage.
 
-    >>> rare_by_coverage(LabelTable.from_counts({1: {"a": 1, "b": 1}, 2: {"a": 1, "b": 1, "c": 1}}))
-    ('c',)
+    A label has low coverage if at most half as many clients hold it as hold the median label.
+    This is the rule of the simulator, the audit, the server and all metrics.
+
+    >>> table = LabelTable.from_counts({1: {"a": 1, "b": 1}, 2: {"a": 1, "b": 1, "c": 1}})
+    >>> rare_labels_of(None, table), rare_labels_of(["a"], table), rare_labels_of([], table)
+    (('c',), ('a',), ())
     """
-    coverage = table.coverage()
-    few = coverage <= np.median(coverage) / 2
-    return tuple(label for label, is_rare in zip(table.labels, few, strict=True) if is_rare)
-
-
-def rare_labels_of(rare: Sequence[Label] | None, table: LabelTable) -> tuple[Label, ...]:
-    """The given labels, checked against the table; by default the labels of low coverage."""
-    if rare is None:
-        return rare_by_coverage(table)
+    if named is None:
+        coverage = table.coverage()
+        few = coverage <= np.median(coverage) / 2
+        return tuple(label for label, is_rare in zip(table.labels, few, strict=True) if is_rare)
     known = {str(label): label for label in table.labels}
-    for label in rare:
+    for label in named:
         if str(label) not in known:
             raise BadInput(f"rare label {str(label)!r}: {nearest(str(label), list(known))}")
-    return tuple(dict.fromkeys(known[str(label)] for label in rare))
+    return tuple(dict.fromkeys(known[str(label)] for label in named))
 
 
 def holders(table: LabelTable, labels: Sequence[Label]) -> npt.NDArray[np.bool_]:

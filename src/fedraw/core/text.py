@@ -1,4 +1,4 @@
-"""Text that somebody else chose, such as a site's name or a path, made safe to print."""
+"""Text for people: names that somebody else chose, made safe to print; lists; durations."""
 
 from __future__ import annotations
 
@@ -49,3 +49,20 @@ def _escaped(character: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration with at most two units; "–" stands for an unknown one.
+
+    >>> duration(4.2), duration(200), duration(7500), duration(100_000), duration(None)
+    ('4 s', '3 min 20 s', '2 h 05 min', '1 d 3 h', '–')
+    """
+    if seconds is None:
+        return "–"
+    whole = int(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60:02d} min"
+    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"

@@ -35,6 +35,27 @@ def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> 
     return np.asarray(capped / capped.sum(), np.float64)
 
 
+def weights_of_rows(scores: Floats, cap: Cap, cap_at: float) -> Floats:
+    """`weights` of every row at once, for scores and a cap that are known to be valid.
+
+    >>> weights_of_rows(np.array([[8.0, 1, 1]]), "water-filling", 0.5)
+    array([[0.5 , 0.25, 0.25]])
+    """
+    weight = np.asarray(scores / scores.sum(-1, keepdims=True), np.float64)
+    if cap == "naive":
+        lowered = np.minimum(weight, cap_at)
+        return np.asarray(lowered / lowered.sum(-1, keepdims=True), np.float64)
+    if cap == "water-filling":
+        pinned = np.zeros(weight.shape, np.bool_)
+        while (above := (weight > cap_at * (1 + 1e-12)) & ~pinned).any():
+            pinned |= above
+            free = np.where(pinned, 0.0, scores)
+            room = 1 - cap_at * pinned.sum(-1, keepdims=True)
+            level = room / np.maximum(free.sum(-1, keepdims=True), np.finfo(float).tiny)
+            weight = np.where(pinned, cap_at, free * level)
+    return weight
+
+
 def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[float]:
     """The scores, lowered so that proportional weights obey the cap.
 

@@ -2,7 +2,8 @@
 
 Names are imported when they are first used: importing this package loads nothing else.
 
-- `load(name, rng=...)` loads a dataset by name, and `from_arrays` makes one from your own arrays.
+- `load(name, rng=...)` loads a dataset by name, `from_arrays` makes one from your own arrays, and
+  `own_dataset` from any form of data that a run accepts.
 - `coverage`, `dirichlet` and `iid` partition the samples over clients.
 - `data_root` is the folder of the public datasets, which `fedraw.data.fetch` downloads.
 """
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedraw.data.arrays import from_arrays, load_npz
     from fedraw.data.catalog import DATASETS, PUBLIC, Histogram, check, digits, labels_only, load
-    from fedraw.data.dataset import Dataset, Images, Pixels
+    from fedraw.data.dataset import Dataset, Inputs, downscale, limit_per_label
+    from fedraw.data.own_data import Columns, own_dataset
     from fedraw.data.partition import (
         check_partition,
         coverage,
@@ -23,21 +25,18 @@ if TYPE_CHECKING:
         shuffle_labels,
         split_local,
     )
-    from fedraw.data.releases import RELEASES, CheckReport, Release
-    from fedraw.data.root import Progress, data_root
-    from fedraw.data.splits import downscale, limit_per_label
+    from fedraw.data.releases import RELEASES, CheckReport, Progress, Release, data_root
 
 _DEFINED_IN = {
     "arrays": ("from_arrays", "load_npz"),
     "catalog": ("DATASETS", "PUBLIC", "Histogram", "check", "digits", "labels_only", "load"),
-    "dataset": ("Dataset", "Images", "Pixels"),
+    "dataset": ("Dataset", "Inputs", "downscale", "limit_per_label"),
+    "own_data": ("Columns", "own_dataset"),
     "partition": (
         "check_partition", "coverage", "dirichlet", "iid", "label_counts", "shuffle_labels",
         "split_local",
     ),
-    "releases": ("RELEASES", "CheckReport", "Release"),
-    "root": ("Progress", "data_root"),
-    "splits": ("downscale", "limit_per_label"),
+    "releases": ("RELEASES", "CheckReport", "Progress", "Release", "data_root"),
 }  # fmt: skip
 
 __all__ = [
@@ -45,10 +44,10 @@ __all__ = [
     "PUBLIC",
     "RELEASES",
     "CheckReport",
+    "Columns",
     "Dataset",
     "Histogram",
-    "Images",
-    "Pixels",
+    "Inputs",
     "Progress",
     "Release",
     "check",
@@ -65,6 +64,7 @@ __all__ = [
     "limit_per_label",
     "load",
     "load_npz",
+    "own_dataset",
     "shuffle_labels",
     "split_local",
 ]

@@ -2,114 +2,240 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from fedraw.core.types import Ints
-from fedraw.data.dataset import Dataset, Images, check_samples
-from fedraw.data.splits import stratified_holdout
+from fedraw.core.types import ClientId, Ints
+from fedraw.data.dataset import Array, Dataset, Inputs, check_samples, model_dtype
+from fedraw.data.partition import stratified_holdout
 from fedraw.errors import BadInput, nearest
 
 # A larger number is an identifier, not a class.
 _MAX_LABELS = 65_536
-_NEEDED = ("images", "labels")
-_KNOWN = (*_NEEDED, "test_images", "test_labels", "label_names")
+_NEEDED = ("inputs", "labels")
+_OPTIONAL = ("groups", "test_inputs", "test_labels", "test_groups", "label_names")
+# Other names of keys in an .npz file.
+_ALSO = {"images": "inputs", "test_images": "test_inputs"}
 _UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
+# The name of the only group of samples that have no labels.
+NO_LABELS = "all"
 
-AnyArray = npt.NDArray[Any]
 
-
-def from_arrays(
-    images: npt.ArrayLike,
-    labels: npt.ArrayLike,
+def from_arrays(  # noqa: PLR0913 - one for each array
+    inputs: Any,
+    labels: Any,
     *,
     name: str = "arrays",
-    test_images: npt.ArrayLike | None = None,
-    test_labels: npt.ArrayLike | None = None,
+    groups: Any = None,
+    test_inputs: Any = None,
+    test_labels: Any = None,
+    test_groups: Any = None,
     label_names: Sequence[str] | None = None,
     holdout: float = 0.2,
     rng: np.random.Generator | None = None,
 ) -> Dataset:
-    """Make a dataset from your own arrays.
+    """Make a dataset from your own arrays, tensors, or paths of .npy files.
 
-    Images of type uint8 stand for 0..1 in steps of 1/255. All other types keep their values, as
-    float32. Labels are whole numbers from 0, or names, which are numbered in the order of
-    `label_names` (default: alphabetical). Without test arrays, a share `holdout` of each label,
-    drawn with `rng`, becomes the test set.
+    Inputs of type uint8 stand for 0..1 in steps of 1/255. Other whole numbers (token ids) become
+    int64, and all other numbers float32. A memory-mapped array stays in its file.
+
+    Labels are whole numbers from 0, or names, which are numbered in the order of `label_names`
+    (default: alphabetical). Labels of a float type are the targets of a regression. With `groups`,
+    `labels` are targets of any numeric type, and the groups take the place of the labels: methods
+    and metrics that go by labels go by them. Without test arrays, a share `holdout` of each label
+    or group, drawn with `rng`, becomes the test set.
 
     >>> rng = np.random.default_rng(0)
     >>> data = from_arrays(np.eye(4), ["b", "a", "b", "a"], holdout=0.5, rng=rng)
     >>> data.label_names, data.labels.tolist(), data.test_labels.tolist()
     (('a', 'b'), [1, 0], [1, 0])
+    >>> ages = from_arrays(np.eye(4), [21.5, 34, 60, 47], groups=["f", "m", "f", "m"], rng=rng)
+    >>> ages.label_names, ages.targets
+    (('f', 'm'), array([34., 60.], dtype=float32))
     """
-    x = as_images("images", images)
-    if test_images is not None and test_labels is not None:
-        test_x = as_images("test_images", test_images)
-        _check_same_scale(images, test_images)
-        (y, test_y), names = encode_labels([labels, test_labels], label_names)
-        return Dataset(name, Images(x), y, Images(test_x), test_y, names)
-    if test_images is not None or test_labels is not None:
-        raise BadInput("only one of test_images and test_labels is given; give both, or neither")
-    if rng is None:
+    train = read_samples(inputs, labels, groups)
+    test = None
+    if test_inputs is not None and test_labels is not None:
+        test = read_samples(test_inputs, test_labels, test_groups, "test_")
+    elif test_inputs is not None or test_labels is not None:
+        raise BadInput("only one of test_inputs and test_labels is given; give both, or neither")
+    return make_dataset(name, train, test, label_names, holdout=holdout, rng=rng)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples as a user gives them: their labels may be names, and are None if there are none."""
+
+    inputs: Inputs
+    labels: Array | None
+    targets: Array | None = None
+
+
+def read_samples(inputs: Any, labels: Any, groups: Any = None, kind: str = "") -> Samples:
+    """Read the arrays of one set of samples; `kind` is "" or "test_", for messages."""
+    x = Inputs(as_inputs(f"{kind}inputs", inputs))
+    y = as_array(f"{kind}labels", labels)
+    if groups is None and (y.dtype.kind != "f" or not y.size):
+        return Samples(x, _one_for_each(f"{kind}labels", x, _as_labels(f"{kind}labels", y)))
+    if y.shape[:1] != x.shape[:1]:
+        raise BadInput(
+            f"{kind}inputs have shape {x.shape} and {kind}labels {y.shape}; give one target for "
+            "each sample"
+        )
+    targets = _as_targets(f"{kind}labels", y)
+    if groups is None:
+        return Samples(x, None, targets)
+    own = _as_labels(f"{kind}groups", as_array(f"{kind}groups", groups))
+    return Samples(x, _one_for_each(f"{kind}groups", x, own), targets)
+
+
+def _one_for_each(key: str, inputs: Inputs, labels: Array) -> Array:
+    if labels.shape != inputs.shape[:1]:
+        raise BadInput(
+            f"inputs have shape {inputs.shape} and {key} {labels.shape}; they need (n, ...) and "
+            "(n,), one for each sample"
+        )
+    return labels
+
+
+def make_dataset(
+    name: str,
+    train: Samples,
+    test: Samples | None,
+    label_names: Sequence[str] | None = None,
+    *,
+    holdout: float = 0.2,
+    rng: np.random.Generator | None = None,
+    owners: Ints | None = None,
+    clients: Sequence[ClientId] = (),
+) -> Dataset:
+    """Number the labels of the samples, and hold out a test set if there is none.
+
+    `owners` and `clients` are those of `Dataset`. A client whose samples would all be held out
+    keeps them.
+    """
+    if test is None and rng is None:
         raise BadInput(
             "there are no test arrays; give them, or pass rng = a generator to hold out a test set"
         )
-    (y,), names = encode_labels([labels], label_names)
-    everything = Images(x)
-    check_samples("", everything, y, len(names))
-    kept, held = stratified_holdout(y, holdout, rng)
-    train, test = everything.select(kept), everything.select(held)
-    return Dataset(name, train, y[kept], test, y[held], names)
+    parts = [train] if test is None else [train, test]
+    _check_same_kind(parts)
+    has_labels = train.labels is not None
+    if has_labels:
+        numbers, names = encode_labels([part.labels for part in parts], label_names)
+    else:
+        numbers, names = [np.zeros(len(part.inputs), np.int64) for part in parts], (NO_LABELS,)
+    if test is not None:
+        return Dataset(
+            name, train.inputs, numbers[0], test.inputs, numbers[1], names, (), train.targets,
+            test.targets, owners, tuple(clients), has_labels,
+        )  # fmt: skip
+    assert rng is not None
+    (labels,) = numbers
+    check_samples("", train.inputs, labels, len(names))
+    rest, held = stratified_holdout(labels, holdout, rng)
+    if owners is not None:
+        rest, held = _leave_some_to_each(owners, len(clients), rest, held)
+    x, y = train.inputs, train.targets
+    return Dataset(
+        name, x.select(rest), labels[rest], x.select(held), labels[held], names, (),
+        None if y is None else y[rest], None if y is None else y[held],
+        None if owners is None else owners[rest], tuple(clients), has_labels,
+    )  # fmt: skip
+
+
+def _leave_some_to_each(owners: Ints, clients: int, kept: Ints, held: Ints) -> tuple[Ints, Ints]:
+    """Give back the held-out samples of clients that would otherwise have none."""
+    mine = owners[kept]
+    has_none = np.bincount(mine[mine >= 0], minlength=clients) == 0
+    back = (owners[held] >= 0) & has_none[owners[held]]
+    return np.sort(np.concatenate([kept, held[back]])), held[~back]
 
 
 def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     """Load a dataset from an .npz file of your own.
 
-    The file has `images` and `labels`, and optionally `test_images`, `test_labels` and
-    `label_names`. The arrays may be anything that `from_arrays` accepts. Nothing in the file is
-    executed.
+    The file has `inputs` and `labels`, and optionally `groups`, `test_inputs`, `test_labels`,
+    `test_groups` and `label_names`. Inputs may also be called `images`. The arrays may be anything
+    that `from_arrays` accepts. Nothing in the file is executed.
     """
     arrays = _read_npz(Path(path))
-    names = arrays.get("label_names")
+    names = arrays.pop("label_names", None)
     try:
         return from_arrays(
-            arrays["images"],
-            arrays["labels"],
+            arrays.pop("inputs"),
+            arrays.pop("labels"),
             name=Path(path).stem,
-            test_images=arrays.get("test_images"),
-            test_labels=arrays.get("test_labels"),
             label_names=None if names is None else names.astype(str).ravel().tolist(),
             rng=rng,
+            **arrays,
         )
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
 
 
-def as_images(key: str, images: npt.ArrayLike) -> AnyArray:
-    """Convert images to float32, but leave uint8 as it is: it takes a quarter of the memory.
+def as_inputs(key: str, inputs: Any) -> Array:
+    """Convert inputs to an array in the type of `model_dtype`; a memory map stays as it is.
 
-    >>> as_images("images", np.array([[0, 255]], dtype=np.uint8)).dtype
+    >>> as_inputs("inputs", np.array([[0, 255]], dtype=np.uint8)).dtype
     dtype('uint8')
-    >>> as_images("images", [[0, 255]]).dtype
-    dtype('float32')
+    >>> as_inputs("inputs", [[0, 255]]).dtype, as_inputs("inputs", [[0.5]]).dtype
+    (dtype('int64'), dtype('float32'))
     """
-    array = _as_array(key, images)
+    array = as_array(key, inputs)
     if array.dtype.kind not in "iufb":
         raise BadInput(f"{key} have type {array.dtype}; give an array of numbers")
-    if array.dtype == np.uint8:
+    if isinstance(array, np.memmap):
         return array
     with np.errstate(over="ignore"):  # an overflow becomes inf, which Dataset refuses
-        return array.astype(np.float32)
+        return array.astype(model_dtype(array.dtype), copy=False)
+
+
+def as_array(key: str, values: Any) -> Array:
+    """Convert an array, a torch tensor or nested lists; map the file of an .npy path."""
+    if isinstance(values, str | os.PathLike):
+        return _map_npy(key, Path(values))
+    if hasattr(values, "detach"):  # a torch tensor, which may be on another device
+        values = values.detach().cpu()
+        try:
+            return np.asarray(values.numpy())
+        except TypeError:
+            raise BadInput(
+                f"{key} are a tensor of {values.dtype}, which NumPy does not have; "
+                "convert it with .float()"
+            ) from None
+    try:
+        return np.asanyarray(values)
+    except ValueError:  # rows of different lengths
+        raise BadInput(
+            f"{key} do not all have the same shape; give an array, not ragged lists"
+        ) from None
+
+
+def _map_npy(key: str, path: Path) -> Array:
+    try:
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise BadInput(f"{key}: {path}: {error.strerror}; give the path of an .npy file") from None
+    except ValueError as error:
+        raise BadInput(
+            f"{key}: {path} is not an .npy file ({error}); write it with numpy.save"
+        ) from None
+    if not isinstance(mapped, np.ndarray):
+        mapped.close()
+        raise BadInput(f"{key}: {path} is an archive of arrays; give the path of an .npy file")
+    return mapped
 
 
 def encode_labels(
-    parts: Sequence[npt.ArrayLike], label_names: Sequence[str] | None
+    parts: Sequence[Any], label_names: Sequence[str] | None
 ) -> tuple[list[Ints], tuple[str, ...]]:
     """Number the labels of all parts consistently, and return the names of the labels.
 
@@ -118,7 +244,7 @@ def encode_labels(
     >>> encode_labels([[0, 2]], None)
     ([array([0, 2])], ('0', '1', '2'))
     """
-    arrays = [_as_labels(part) for part in parts]
+    arrays = [_as_labels("labels", as_array("labels", part)) for part in parts]
     are_names = {array.dtype.kind for array in arrays if array.size} == {"U"}
     if not are_names and any(array.dtype.kind == "U" for array in arrays if array.size):
         raise BadInput("labels are names in one array and numbers in the other; use one of the two")
@@ -128,41 +254,50 @@ def encode_labels(
     return [array.astype(np.int64) for array in arrays], names
 
 
-def _check_same_scale(images: npt.ArrayLike, test_images: npt.ArrayLike) -> None:
-    """Refuse uint8 in only one of the two: it would be rescaled and the other would not."""
-    first, second = np.asarray(images).dtype, np.asarray(test_images).dtype
-    if (first == np.uint8) != (second == np.uint8):
-        raise BadInput(
-            f"images are {first} and test_images are {second}, but only uint8 is divided by 255; "
-            "give both the same type"
-        )
+def _check_same_kind(parts: Sequence[Samples]) -> None:
+    """Refuse a test set whose inputs or targets are not of the same kind as those for training."""
+    first, *others = parts
+    for other in others:
+        if first.inputs.dtype != other.inputs.dtype:
+            raise BadInput(
+                f"inputs are {first.inputs.dtype} and test_inputs are {other.inputs.dtype}, but "
+                "only uint8 is divided by 255, and only whole numbers stay whole; give both the "
+                "same type"
+            )
+        for what in ("labels", "targets"):
+            if (getattr(first, what) is None) != (getattr(other, what) is None):
+                has, lacks = "training", "test"
+                if getattr(first, what) is None:
+                    has, lacks = lacks, has
+                raise BadInput(
+                    f"the {has} data have {what} and the {lacks} data have none; give both the "
+                    "same (labels of a float type are targets of a regression)"
+                )
 
 
-def _as_labels(labels: npt.ArrayLike) -> AnyArray:
-    array = _as_array("labels", labels)
+def _as_targets(key: str, values: Array) -> Array:
+    if values.dtype.kind not in "iufb":
+        raise BadInput(f"{key} have type {values.dtype}; with groups, give numbers to predict")
+    dtype = np.int64 if values.dtype.kind in "iu" else np.float32
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype)
+
+
+def _as_labels(key: str, array: Array) -> Array:
     # Data frames hold text as objects.
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
         return array.astype(str)
     if array.size and array.dtype.kind not in "iubU":
         raise BadInput(
-            f"labels have type {array.dtype} (the first is {array.flat[0]!r}); "
+            f"{key} have type {array.dtype} (the first is {array.flat[0]!r}); "
             "give whole numbers from 0, or names"
         )
     if array.dtype.kind == "u" and _largest([array]) > np.iinfo(np.int64).max:
         _refuse_large(_largest([array]))  # it would become negative as int64
-    return array
+    return np.asarray(array)
 
 
-def _as_array(key: str, values: npt.ArrayLike) -> AnyArray:
-    try:
-        return np.asarray(values)
-    except ValueError:  # rows of different lengths
-        raise BadInput(
-            f"{key} do not all have the same shape; give an array, not ragged lists"
-        ) from None
-
-
-def _largest(arrays: Sequence[AnyArray]) -> int:
+def _largest(arrays: Sequence[Array]) -> int:
     """Return the largest number of all arrays, or -1 if they are empty.
 
     The arrays are not concatenated, because NumPy converts uint64 beside int64 to floats.
@@ -178,7 +313,7 @@ def _refuse_large(label: int) -> NoReturn:
 
 
 def _label_names(
-    arrays: list[AnyArray], given: Sequence[str] | None, are_names: bool
+    arrays: list[Array], given: Sequence[str] | None, are_names: bool
 ) -> tuple[str, ...]:
     if given is not None:
         return tuple(str(name) for name in given)
@@ -191,7 +326,7 @@ def _label_names(
     return tuple(str(number) for number in range(largest + 1))
 
 
-def _numbers(labels: AnyArray, names: tuple[str, ...]) -> Ints:
+def _numbers(labels: Array, names: tuple[str, ...]) -> Ints:
     number = {name: position for position, name in enumerate(names)}
     unknown = next((str(label) for label in labels.flat if str(label) not in number), None)
     if unknown is not None:
@@ -200,7 +335,7 @@ def _numbers(labels: AnyArray, names: tuple[str, ...]) -> Ints:
     return coded.reshape(labels.shape)
 
 
-def _read_npz(path: Path) -> dict[str, AnyArray]:
+def _read_npz(path: Path) -> dict[str, Any]:
     try:
         # Opened here, because numpy.load leaves a broken archive open.
         file = path.open("rb")
@@ -209,7 +344,8 @@ def _read_npz(path: Path) -> dict[str, AnyArray]:
     with file:
         archive = _open_archive(path, file)
         _check_keys(path, archive.files)
-        return {key: _read_array(path, archive, key) for key in archive.files}
+        keys = {key: _ALSO.get(key, key) for key in archive.files}
+        return {name: _read_array(path, archive, key) for key, name in keys.items()}
 
 
 def _open_archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
@@ -219,24 +355,28 @@ def _open_archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
         archive = None
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise BadInput(
-            f"{path}: not an .npz file; write it with numpy.savez(path, images=..., labels=...)"
+            f"{path}: not an .npz file; write it with numpy.savez(path, inputs=..., labels=...)"
         )
     return archive
 
 
 def _check_keys(path: Path, keys: list[str]) -> None:
+    known = (*_NEEDED, *_OPTIONAL, *_ALSO)
     for key in keys:
-        if key not in _KNOWN:
-            raise BadInput(f"{path}: unknown key {key!r}; {nearest(key, _KNOWN)}")
+        if key not in known:
+            raise BadInput(f"{path}: unknown key {key!r}; {nearest(key, known)}")
+        if _ALSO.get(key) in keys:
+            raise BadInput(f"{path}: {key!r} and {_ALSO[key]!r} mean the same; keep one of them")
+    named = {_ALSO.get(key, key) for key in keys}
     for key in _NEEDED:
-        if key not in keys:
+        if key not in named:
             found = ", ".join(keys) or "no key at all"
             raise BadInput(f"{path}: key {key!r} is missing (found {found}); add it")
 
 
-def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> AnyArray:
+def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
     try:
-        array: AnyArray = archive[key]
+        array: Array = archive[key]
     except _UNREADABLE as error:
         raise BadInput(
             f"{path}: key {key!r} cannot be read ({error}); save plain arrays of numbers or text, "

@@ -1,11 +1,25 @@
-"""Reads a release that stores its images in a few large files, split into train and test."""
+"""Reads releases that store their images in a few large files: EMNIST Balanced and CIFAR-10.
+
+EMNIST Balanced has 47 letters and digits in idx files, the format of the MNIST family.
+Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters. IJCNN 2017.
+
+CIFAR-10 has small colour photographs of ten kinds of things in six batches, binary or pickled; a
+pickle is read without running anything that it asks for.
+Krizhevsky: Learning multiple layers of features from tiny images. Technical report, 2009.
+"""
 
 from __future__ import annotations
 
+import gzip
+import math
+import pickle
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +28,14 @@ from fedraw.core.text import several
 from fedraw.core.types import Ints
 from fedraw.data.cache import Draft, Facts, fingerprint, stamps
 from fedraw.data.dataset import count_labels
-from fedraw.data.releases import CheckReport, count_notes
-from fedraw.data.root import Progress
+from fedraw.data.releases import (
+    CIFAR10,
+    EMNIST,
+    CheckReport,
+    Progress,
+    count_notes,
+    search_places,
+)
 from fedraw.errors import BadInput
 
 # Increased whenever the same files are read differently, so that cached arrays are written again.
@@ -134,3 +154,196 @@ def check_labels(file: Path, labels: Ints, classes: int) -> Ints:
             "download it again"
         )
     return labels
+
+
+# An idx file of unsigned bytes begins with these; the fourth byte is the number of axes.
+_UNSIGNED_BYTES = b"\x00\x00\x08"
+# Folders in which torchvision and the archive itself put the files, relative to the data root.
+_EMNIST_FOLDERS = (
+    "EMNIST/raw", "EMNIST/raw/gzip", "EMNIST/gzip", "EMNIST", "raw", "raw/gzip", "gzip", ".",
+)  # fmt: skip
+
+
+def find_emnist(root: Path) -> BatchedRelease:
+    """Find the four files, gzipped or not, below the data root; images have shape (1, 28, 28)."""
+    batches = tuple(_emnist_batch(root, part) for part in ("train", "test"))
+    searched = search_places(root, _EMNIST_FOLDERS)
+    return BatchedRelease("emnist", root, EMNIST.label_names, batches, searched)
+
+
+def read_idx(path: Path, axes: int) -> Pixels:
+    """Read an array of unsigned bytes with `axes` axes from an idx file, gzipped or not."""
+    content = _content(path)
+    if len(content) < 4 + 4 * axes or content[:4] != _UNSIGNED_BYTES + bytes([axes]):
+        raise BadInput(
+            f"{path}: begins with {content[:4].hex(' ') or 'nothing'}, but an idx file of bytes "
+            f"with {axes} axes begins with 00 00 08 {axes:02x}; download it again"
+        )
+    shape = struct.unpack_from(f">{axes}I", content, 4)
+    expected = 4 + 4 * axes + math.prod(shape)
+    if len(content) != expected:
+        raise BadInput(
+            f"{path}: has {len(content):,} bytes, but its header promises {expected:,} "
+            f"({' x '.join(str(n) for n in shape)}); download it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _emnist_batch(root: Path, part: str) -> ReleaseBatch:
+    kinds = ("images-idx3", "labels-idx1")
+    images, labels = (_locate(root, f"emnist-balanced-{part}-{kind}-ubyte") for kind in kinds)
+    return ReleaseBatch(part, (images, labels), _read_emnist, partial(_upright, images, labels))
+
+
+def _locate(root: Path, name: str) -> Path:
+    """Return the path of the file, or where it would be."""
+    found = (root / folder / f"{name}{end}" for folder in _EMNIST_FOLDERS for end in ("", ".gz"))
+    return next(
+        (path for path in found if path.is_file()), root / _EMNIST_FOLDERS[0] / f"{name}.gz"
+    )
+
+
+def _read_emnist(path: Path) -> Pixels:
+    return read_idx(path, axes=3 if "idx3" in path.name else 1)
+
+
+def _upright(
+    images_file: Path, labels_file: Path, images: Pixels, labels: Pixels
+) -> tuple[Pixels, Ints]:
+    if images.shape[1:] != (28, 28) or not len(images):
+        raise BadInput(
+            f"{images_file}: has {' x '.join(str(n) for n in images.shape)} pixels, not "
+            "n x 28 x 28; download it again"
+        )
+    if len(images) != len(labels):
+        raise BadInput(
+            f"{images_file}: has {len(images):,} images, but {labels_file.name} has "
+            f"{len(labels):,} labels; download both again"
+        )
+    numbers = check_labels(labels_file, labels.astype(np.int64), EMNIST.labels)
+    # In the release, rows and columns are exchanged.
+    return images.transpose(0, 2, 1)[:, None], numbers
+
+
+def _content(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; make the file readable") from None
+    if path.suffix != ".gz":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: is not a whole gzip file ({error}); download it again") from None
+
+
+_CIFAR10_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")
+_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+_PIXELS = 3 * 32 * 32
+# All that an array in a pickle needs, with NumPy's modules by their old and new names.
+_ARRAYS = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+}
+
+
+def find_cifar10(root: Path) -> BatchedRelease:
+    """Find the binary or the pickled batches below the data root; images have shape (3, 32, 32)."""
+    forms = [(root / folder, end) for folder in _CIFAR10_FOLDERS for end in (".bin", "")]
+    # Take the most complete form, and the first one of equals.
+    folder, end = max(forms, key=lambda form: sum(file.is_file() for file in _cifar10_files(*form)))
+    batches = tuple(_cifar10_batch(file) for file in _cifar10_files(folder, end))
+    searched = search_places(root, _CIFAR10_FOLDERS)
+    return BatchedRelease("cifar10", root, CIFAR10.label_names, batches, searched)
+
+
+def _cifar10_files(folder: Path, end: str) -> list[Path]:
+    return [folder / f"{name}{end}" for name in (*_TRAIN, "test_batch")]
+
+
+def _cifar10_batch(file: Path) -> ReleaseBatch:
+    part = "test" if file.stem == "test_batch" else "train"
+    return ReleaseBatch(part, (file,), _read_cifar10, join=lambda content: content)
+
+
+def _read_cifar10(file: Path) -> tuple[Pixels, Ints]:
+    pixels, labels = _read_binary(file) if file.suffix == ".bin" else _read_pickle(file)
+    return pixels.reshape(-1, 3, 32, 32), check_labels(file, labels, CIFAR10.labels)
+
+
+def _read_binary(file: Path) -> tuple[Pixels, Ints]:
+    """Read images of one byte of label, then 1,024 bytes each of red, green and blue."""
+    try:
+        content = np.frombuffer(file.read_bytes(), np.uint8)
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
+    if not len(content) or len(content) % (1 + _PIXELS):
+        raise BadInput(
+            f"{file}: has {len(content):,} bytes, which is not a multiple of {1 + _PIXELS:,} (the "
+            f"official file has {10_000 * (1 + _PIXELS):,}); download it again"
+        )
+    rows = content.reshape(-1, 1 + _PIXELS)
+    return rows[:, 1:], rows[:, 0].astype(np.int64)
+
+
+def _read_pickle(file: Path) -> tuple[Pixels, Ints]:
+    """Read the arrays `data` and `labels` of a pickled batch."""
+    batch = _unpickled(file)
+    data = np.asarray(batch.get(b"data", batch.get("data")))
+    labels = np.asarray(batch.get(b"labels", batch.get("labels")))
+    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS or not len(data):
+        raise BadInput(
+            f"{file}: its data are {data.dtype} of shape {data.shape}, not uint8 of "
+            f"(n, {_PIXELS}); download it again"
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != (len(data),):
+        raise BadInput(
+            f"{file}: has {len(data):,} images, but labels of shape {labels.shape} and type "
+            f"{labels.dtype}; download it again"
+        )
+    return data, labels.astype(np.int64)
+
+
+def _unpickled(file: Path) -> dict[Any, Any]:
+    try:
+        with file.open("rb") as content:
+            batch = _ArraysOnly(content, file).load()
+    except BadInput:
+        raise
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        size = file.stat().st_size
+        raise BadInput(
+            f"{file}: is not a complete pickle; it has {size:,} bytes, and the official one has "
+            f"about 31,000,000 ({error}); download it again"
+        ) from None
+    if not isinstance(batch, dict):
+        raise BadInput(f"{file}: contains a {type(batch).__name__}, not a batch; download it again")
+    return batch
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles arrays and refuses everything else."""
+
+    def __init__(self, content: BinaryIO, file: Path) -> None:
+        super().__init__(content, encoding="bytes")
+        self._file = file
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _ARRAYS:
+            return super().find_class(module, name)
+        if (module, name) == ("_codecs", "encode"):
+            return _as_bytes
+        raise BadInput(
+            f"{self._file}: asks to run {module}.{name}, which no batch of images needs, and was "
+            "not read; delete the file and download it again"
+        )
+
+
+def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
+    """Decode a byte string as Python 3 writes it into old pickles."""
+    return text.encode("latin1")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.data.root import Progress
+from fedraw.data.releases import Progress
 from fedraw.errors import BadInput
 from fedraw.storage.lock import acquire
 

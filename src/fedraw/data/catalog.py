@@ -19,14 +19,11 @@ from fedraw.core.labels import whole_counts
 from fedraw.core.types import Ints
 from fedraw.data import cache
 from fedraw.data.arrays import from_arrays, load_npz
-from fedraw.data.batches import PARTS, BatchedRelease
-from fedraw.data.cifar10 import find_cifar10
-from fedraw.data.dataset import Dataset, Images
-from fedraw.data.emnist import find_emnist
+from fedraw.data.batches import PARTS, BatchedRelease, find_cifar10, find_emnist
+from fedraw.data.dataset import Dataset, Inputs, downscale
 from fedraw.data.lesions import LESION_IDS, Lesions, find_ham10000, find_isic2019
-from fedraw.data.releases import RELEASES, CheckReport
-from fedraw.data.root import Progress, data_root
-from fedraw.data.splits import downscale, grouped_holdout, random_holdout
+from fedraw.data.partition import grouped_holdout, random_holdout
+from fedraw.data.releases import RELEASES, CheckReport, Progress, data_root
 from fedraw.errors import BadInput, MissingExtra, nearest
 
 # The paper holds out a fifth of the images of a release without a test set of its own.
@@ -128,7 +125,7 @@ def digits(rng: np.random.Generator, holdout: float = 0.2) -> Dataset:
     Each of the ten labels has about 180 images. A share `holdout` of each label is the test set.
 
     >>> data = digits(np.random.default_rng(0))
-    >>> data.input_shape, len(data.images) + len(data.test_images)
+    >>> data.input_shape, len(data.inputs) + len(data.test_inputs)
     ((1, 8, 8), 1797)
     """
     try:
@@ -147,7 +144,7 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     The label counts determine which clients hold a label, and with that every rarity score.
 
     >>> data = labels_only("pets", Histogram({"cat": 3, "dog": 1}), np.random.default_rng(0))
-    >>> data.labels.tolist(), data.images.shape, data.has_images
+    >>> data.labels.tolist(), data.inputs.shape, data.has_inputs
     ([0, 0, 0, 1], (4, 0), False)
     """
     names = list(histogram.counts)
@@ -215,12 +212,12 @@ def _refuse_settings_without_effect(
         raise BadInput(f"dataset {name!r} takes no path, got {str(path)!r}; {remedy}")
 
 
-def _no_pixels(n: int) -> Images:
-    return Images(np.zeros((n, 0), np.float32))
+def _no_pixels(n: int) -> Inputs:
+    return Inputs(np.zeros((n, 0), np.float32))
 
 
 def _from_cache(name: str, entry: cache.Entry, train: Ints, test: Ints) -> Dataset:
-    images = Images(entry.array("images"), sha256=entry.sha256("images"))
+    images = Inputs(entry.array("images"), sha256=entry.sha256("images"))
     labels, info = np.array(entry.array("labels")), entry.info
     return Dataset(
         name,

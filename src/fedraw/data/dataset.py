@@ -1,151 +1,251 @@
-"""Labelled images with a global test set, and the images themselves, in memory or in a file."""
+"""Labelled samples with a global test set, and their inputs, in memory or in a file."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.core.types import Ints
+from fedraw.core.types import ClientId, Ints
 from fedraw.errors import BadInput, nearest
 
-# uint8 (0 to 255, converted to 0..1 when a network reads them) or float32.
-Pixels = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 _CHUNK = 1024
+_BYTE, _WHOLE, _REAL = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.float32)
 
 
-class Images:
-    """Rows of an array of shape (n, ...), read when they are needed.
+def model_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which a model gets inputs or targets that are stored in another type.
 
-    A selection copies nothing. Images of a memory-mapped file are shared by all processes that
-    read them: pickling sends only the name of the file.
+    Bytes stay bytes (0 to 255, which become 0 to 1 when a network reads them), whole numbers such
+    as token ids become int64, and all other numbers become float32.
 
-    >>> images = Images(np.arange(8, dtype=np.uint8).reshape(4, 2)).select([3, 1])
-    >>> len(images), images.shape, images[:1].tolist(), images.select([1]).take([0]).tolist()
+    >>> [str(model_dtype(np.dtype(t))) for t in ("u1", "i4", "f8", "?")]
+    ['uint8', 'int64', 'float32', 'float32']
+    """
+    if stored == _BYTE:
+        return _BYTE
+    return _WHOLE if stored.kind in "iu" else _REAL
+
+
+class FilePlace(NamedTuple):
+    """Where in a file an array is; another process maps the same bytes."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, array: Array) -> FilePlace | None:
+        """The place of a memory-mapped array; None if its values are not those of a file.
+
+        A view of a map counts if it is one block of the file, such as a slice of rows.
+        """
+        if not isinstance(array, np.memmap) or not array.flags.c_contiguous:
+            return None
+        whole = array._mmap  # type: ignore[attr-defined]
+        if whole is None or array.filename is None or array.mode == "c":
+            return None
+        in_map = array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+        before_map = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+        return cls(str(array.filename), array.dtype.str, array.shape, before_map + in_map)
+
+    def open(self) -> Array:
+        """Map the array again."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, self.dtype)
+        return np.memmap(self.file, self.dtype, "r", self.offset, self.shape)
+
+
+class Inputs:
+    """Rows of an array of shape (n, ...), read when they are needed, in the type of `model_dtype`.
+
+    A selection copies nothing. Inputs in a memory-mapped file are shared by all processes that
+    read them: pickling sends only the place in the file.
+
+    >>> inputs = Inputs(np.arange(8, dtype=np.uint8).reshape(4, 2)).select([3, 1])
+    >>> len(inputs), inputs.shape, inputs[:1].tolist(), inputs.select([1]).take([0]).tolist()
     (2, (2, 2), [[6, 7]], [[2, 3]])
     """
 
     def __init__(
-        self, pixels: Pixels, rows: npt.ArrayLike | None = None, sha256: str | None = None
+        self,
+        values: Array,
+        rows: npt.ArrayLike | None = None,
+        sha256: str | None = None,
+        dtype: np.dtype[Any] | None = None,
     ) -> None:
-        """Select `rows` of `pixels` (default: all).
+        """Select `rows` of `values` (default: all).
 
-        `sha256` is the known fingerprint of the whole array, which saves reading all of it.
+        `sha256` is the known fingerprint of the whole array, which saves reading all of it. `dtype`
+        is the type of what is read (default: that of `model_dtype`).
         """
-        if not pixels.ndim:
+        if not values.ndim:
             raise BadInput(
-                "images have shape (), a single number; give (n, ...), one row per image"
+                "inputs have shape (), a single number; give (n, ...), one row per sample"
             )
-        self.pixels = pixels
+        self.values = values
         self.rows: Ints | None = None if rows is None else np.asarray(rows, np.int64)
+        self.dtype = dtype or model_dtype(values.dtype)  # uint8, int64 or float32
         self._sha256 = sha256
+        self._place = FilePlace.of(values)
 
     @classmethod
-    def open(cls, path: Path, rows: Ints | None = None, sha256: str | None = None) -> Images:
-        """Map the images of an .npy file into memory."""
-        return cls(np.load(path, mmap_mode="r"), rows, sha256)
+    def open(
+        cls,
+        path: Path | FilePlace,
+        rows: Ints | None = None,
+        sha256: str | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> Inputs:
+        """Map the inputs of an .npy file, or of a place in another file, into memory."""
+        values = path.open() if isinstance(path, FilePlace) else np.load(path, mmap_mode="r")
+        return cls(values, rows, sha256, dtype)
 
     def __len__(self) -> int:
-        return len(self.pixels) if self.rows is None else len(self.rows)
+        return len(self.values) if self.rows is None else len(self.rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the selected images, with their number first."""
-        return (len(self), *self.pixels.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the pixels: uint8 or float32."""
-        return self.pixels.dtype
+        """Shape of the selected inputs, with their number first."""
+        return (len(self), *self.values.shape[1:])
 
     @property
     def in_a_file(self) -> bool:
-        """Whether the pixels are in a memory-mapped file."""
-        return isinstance(self.pixels, np.memmap)
+        """Whether the values are in a memory-mapped file."""
+        return self._place is not None
 
-    def select(self, rows: npt.ArrayLike) -> Images:
+    def select(self, rows: npt.ArrayLike) -> Inputs:
         """Select rows of this selection, without copying."""
         wanted = np.asarray(rows, np.int64)
         chosen = wanted if self.rows is None else self.rows[wanted]
-        return Images(self.pixels, chosen, self._sha256)
+        return Inputs(self.values, chosen, self._sha256, self.dtype)
 
-    def everything(self) -> Images:
-        """Return all rows of the array from which these images are selected."""
-        return Images(self.pixels, sha256=self._sha256)
+    def everything(self) -> Inputs:
+        """Return all rows of the array from which these inputs are selected."""
+        return Inputs(self.values, None, self._sha256, self.dtype)
 
-    def mapped_to(self, others: Images) -> Images:
+    def as_floats(self) -> Inputs:
+        """Return the same inputs; whole numbers are read as float32."""
+        dtype = _REAL if self.dtype == _WHOLE else self.dtype
+        return Inputs(self.values, self.rows, self._sha256, dtype)
+
+    def mapped_to(self, others: Inputs) -> Inputs:
         """Select the same rows of another array, such as features of the same samples."""
         return others if self.rows is None else others.select(self.rows)
 
-    def take(self, positions: npt.ArrayLike) -> Pixels:
-        """Read the images at these positions of the selection."""
+    def take(self, positions: npt.ArrayLike) -> Array:
+        """Read the inputs at these positions of the selection."""
         return self.select(positions)[:]
 
-    def __getitem__(self, part: slice) -> Pixels:
-        found = self.pixels[part if self.rows is None else self.rows[part]]
-        return np.asarray(found)  # a plain array, even if the file is memory-mapped
+    def __getitem__(self, part: slice) -> Array:
+        found = self.values[part if self.rows is None else self.rows[part]]
+        with np.errstate(over="ignore"):  # an overflow becomes inf, which Dataset refuses
+            return np.asarray(found, self.dtype)  # a plain array, even if it is memory-mapped
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Pixels:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.array(self[:], dtype=dtype, copy=copy)
 
     def sha256(self) -> str:
-        """Return a fingerprint of the selected images, which does not depend on their file."""
+        """Return a fingerprint of the selected inputs, which does not depend on their file."""
         digest = hashlib.sha256(f"{self.shape}{self.dtype}".encode())
         if self._sha256 is not None:
             digest.update(self._sha256.encode())
             digest.update(b"" if self.rows is None else self.rows.tobytes())
-        elif self.pixels.size:
+        elif self.values.size:
             for start in range(0, len(self), _CHUNK):
                 digest.update(np.ascontiguousarray(self[start : start + _CHUNK]).data.cast("B"))
         return digest.hexdigest()
 
-    def __reduce__(self) -> tuple[Callable[..., Images], tuple[Any, ...]]:
-        if isinstance(self.pixels, np.memmap):
-            return Images.open, (self.pixels.filename, self.rows, self._sha256)
-        return Images, (self.pixels, self.rows, self._sha256)
+    def __reduce__(self) -> tuple[Callable[..., Inputs], tuple[Any, ...]]:
+        if self._place is not None:
+            return Inputs.open, (self._place, self.rows, self._sha256, self.dtype)
+        return Inputs, (self.values, self.rows, self._sha256, self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images to distribute over clients, and a test set that belongs to none of them.
+    """Samples to distribute over clients, and a test set that belongs to none of them.
 
     Everything is checked on construction. `fedraw.from_arrays` makes one from your own arrays.
-    `notes` are remarks that every result on this dataset repeats, such as a difference from the
-    official release.
 
-    >>> two = Images(np.zeros((2, 1, 8, 8), dtype=np.float32))
+    Attributes:
+        name: What tables and messages call the dataset.
+        inputs: The inputs of the training samples: bytes, whole numbers (token ids) or floats.
+        labels: The label of each training sample, or its group where the model predicts something
+            else than labels; numbers from 0.
+        test_inputs: The inputs of the test samples.
+        test_labels: The labels of the test samples.
+        label_names: The names of the labels, in the order of their numbers.
+        notes: Remarks that every result on this dataset repeats, such as a difference from the
+            official release.
+        targets: What training predicts, if it is not the labels: floats for regression.
+        test_targets: The targets of the test samples.
+        owners: The client that each training sample belongs to, as a position in `clients`; -1 if
+            it belongs to none. None: a partition divides the samples.
+        clients: The names of the clients, if the dataset says whose its samples are.
+        has_labels: False if the samples have neither labels nor groups; then all are one group.
+
+    >>> two = Inputs(np.zeros((2, 1, 8, 8), dtype=np.float32))
     >>> test = two.select([0])
     >>> data = Dataset("toy", two, np.array([0, 1]), test, np.array([1]), ("cat", "dog"))
     >>> data.classes, data.input_shape, data.label_indices(["dog", 0])
     (2, (1, 8, 8), (1, 0))
+
     """
 
     name: str
-    images: Images
+    inputs: Inputs
     labels: Ints
-    test_images: Images
+    test_inputs: Inputs
     test_labels: Ints
     label_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    targets: Array | None = None
+    test_targets: Array | None = None
+    owners: Ints | None = None
+    clients: tuple[ClientId, ...] = ()
+    has_labels: bool = True
 
     def __post_init__(self) -> None:
         if len(set(self.label_names)) < len(self.label_names):
             twice = next(n for n in self.label_names if self.label_names.count(n) > 1)
             raise BadInput(f"label_names lists {twice!r} twice; make the names unique")
-        if not len(self.images):
-            raise BadInput(f"dataset {self.name!r} has no images; give at least one to train on")
-        check_samples("", self.images, self.labels, self.classes)
-        check_samples("test_", self.test_images, self.test_labels, self.classes)
-        if self.test_images.shape[1:] != self.input_shape:
+        if not len(self.inputs):
+            raise BadInput(f"dataset {self.name!r} has no samples; give at least one to train on")
+        check_samples("", self.inputs, self.labels, self.classes)
+        check_samples("test_", self.test_inputs, self.test_labels, self.classes)
+        inputs, test = self.inputs, self.test_inputs
+        if (test.shape[1:], test.dtype) != (inputs.shape[1:], inputs.dtype):
             raise BadInput(
-                f"test_images have shape {self.test_images.shape[1:]} and images have shape "
-                f"{self.input_shape}; give both the same shape"
+                f"test_inputs have shape {test.shape[1:]} and type {test.dtype}, and inputs have "
+                f"shape {inputs.shape[1:]} and type {inputs.dtype}; give both the same shape and "
+                "type"
             )
+        self._check_targets()
+
+    def _check_targets(self) -> None:
+        if (self.targets is None) != (self.test_targets is None):
+            raise BadInput("only one of targets and test_targets is given; give both, or neither")
+        for kind, targets, labels in (
+            ("", self.targets, self.labels),
+            ("test_", self.test_targets, self.test_labels),
+        ):
+            if targets is None:
+                continue
+            if targets.dtype not in (_REAL, _WHOLE) or targets.shape[:1] != labels.shape:
+                raise BadInput(
+                    f"{kind}targets are {targets.dtype} of shape {targets.shape} for "
+                    f"{len(labels)} samples; give float32 or int64, one row for each sample"
+                )
+            check_finite(f"{kind}targets", Inputs(targets))
 
     @property
     def classes(self) -> int:
@@ -154,11 +254,11 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one image."""
-        return self.images.shape[1:]
+        """Shape of one input."""
+        return self.inputs.shape[1:]
 
     @property
-    def has_images(self) -> bool:
+    def has_inputs(self) -> bool:
         """False for a dataset of labels only, which is enough for a run without training."""
         return 0 not in self.input_shape
 
@@ -166,15 +266,38 @@ class Dataset:
         """Return the numbers of labels that are given by name or by number."""
         return tuple(self._label_index(label) for label in names_or_numbers)
 
+    def keep(self, rows: Ints | None = None, test_rows: Ints | None = None) -> Dataset:
+        """Return these training and test samples only (default: all).
+
+        >>> two = Inputs(np.zeros((2, 3), np.float32))
+        >>> data = Dataset("toy", two, np.array([0, 1]), two, np.array([0, 1]), ("cat", "dog"))
+        >>> data.keep(np.array([1])).labels
+        array([1])
+        """
+        kept: dict[str, Any] = {}
+        if rows is not None:
+            kept = {"inputs": self.inputs.select(rows), "labels": self.labels[rows]}
+            for key in ("targets", "owners"):
+                values = getattr(self, key)
+                kept[key] = None if values is None else values[rows]
+        if test_rows is not None:
+            kept["test_inputs"] = self.test_inputs.select(test_rows)
+            kept["test_labels"] = self.test_labels[test_rows]
+            if self.test_targets is not None:
+                kept["test_targets"] = self.test_targets[test_rows]
+        return replace(self, **kept)
+
     def sha256(self) -> str:
-        """Return a fingerprint of all images and labels, equal for runs on the same data."""
+        """Return a fingerprint of all samples, equal for runs on the same data."""
         digest = hashlib.sha256()
-        for images, labels in (
-            (self.images, self.labels),
-            (self.test_images, self.test_labels),
+        for inputs, labels, targets in (
+            (self.inputs, self.labels, self.targets),
+            (self.test_inputs, self.test_labels, self.test_targets),
         ):
-            digest.update(images.sha256().encode())
+            digest.update(inputs.sha256().encode())
             digest.update(np.ascontiguousarray(labels).tobytes())
+            if targets is not None:
+                digest.update(np.ascontiguousarray(targets).tobytes())
         return digest.hexdigest()
 
     def _label_index(self, label: int | str) -> int:
@@ -202,19 +325,50 @@ def count_labels(labels: Ints, names: Sequence[str]) -> dict[str, int]:
     return dict(zip(names, counts, strict=True))
 
 
-def check_samples(kind: str, images: Images, labels: Ints, classes: int) -> None:
-    """Raise BadInput if images and labels do not fit; `kind` is "" or "test_"."""
-    if images.dtype not in (np.float32, np.uint8) or labels.dtype != np.int64:
+def limit_per_label(
+    dataset: Dataset, per_label: int | None, test_per_label: int | None, rng: np.random.Generator
+) -> Dataset:
+    """Keep at most so many randomly drawn samples of each label for training and for testing."""
+    if per_label is not None:
+        kept = _draw_per_label(dataset.labels, per_label, "per_label", rng)
+        dataset = dataset.keep(kept)
+        dataset = _with_note(dataset, f"at most {per_label:,} training images of each label")
+    if test_per_label is not None:
+        kept = _draw_per_label(dataset.test_labels, test_per_label, "test_per_label", rng)
+        dataset = dataset.keep(test_rows=kept)
+        dataset = _with_note(dataset, f"at most {test_per_label:,} test images of each label")
+    return dataset
+
+
+def downscale(dataset: Dataset, size: int) -> Dataset:
+    """Shrink the images to size x size pixels, each the mean of a block of the original pixels."""
+    *_, height, width = 0, 0, *dataset.input_shape
+    if height != width or not 1 <= size <= height or height % size:
+        sizes = [str(side) for side in range(1, height) if height % side == 0]
         raise BadInput(
-            f"{kind}images are {images.dtype} and {kind}labels are {labels.dtype}, not float32 (or "
-            "uint8) and int64; fedraw.from_arrays converts them"
+            f"size = {size} does not divide the {height} x {width} pixels of dataset "
+            f"{dataset.name!r}; give one of {', '.join(sizes)}"
         )
-    if len(images.shape) < 2 or labels.shape != images.shape[:1]:
+    if size == height:
+        return dataset
+    images, test = (_block_means(part, size) for part in (dataset.inputs, dataset.test_inputs))
+    changed = replace(dataset, inputs=images, test_inputs=test)
+    return _with_note(changed, f"images of {size}x{size}, official {height}x{width}")
+
+
+def check_samples(kind: str, inputs: Inputs, labels: Ints, classes: int) -> None:
+    """Raise BadInput if inputs and labels do not fit; `kind` is "" or "test_"."""
+    if inputs.values.dtype.kind not in "biuf" or labels.dtype != np.int64:
         raise BadInput(
-            f"{kind}images have shape {images.shape} and {kind}labels {labels.shape}; "
-            "they need (n, ...) and (n,), one label for each image"
+            f"{kind}inputs are {inputs.values.dtype} and {kind}labels are {labels.dtype}, not "
+            "numbers and int64; fedraw.from_arrays converts them"
         )
-    _check_finite(kind, images)
+    if len(inputs.shape) < 2 or labels.shape != inputs.shape[:1]:
+        raise BadInput(
+            f"{kind}inputs have shape {inputs.shape} and {kind}labels {labels.shape}; "
+            "they need (n, ...) and (n,), one label for each sample"
+        )
+    check_finite(f"{kind}inputs", inputs)
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         row = int(outside.argmax())
@@ -224,13 +378,41 @@ def check_samples(kind: str, images: Images, labels: Ints, classes: int) -> None
         )
 
 
-def _check_finite(kind: str, images: Images) -> None:
-    if images.dtype != np.float32 or not len(images):
+def check_finite(what: str, inputs: Inputs) -> None:
+    """Raise BadInput if a value is NaN or infinite; `what` is the name of the array."""
+    if inputs.dtype != _REAL or not inputs.values.size:
         return
+    # A file may be larger than the memory.
+    step = _CHUNK if inputs.in_a_file else max(1, len(inputs))
+    for start in range(0, len(inputs), step):
+        values = inputs[start : start + step]
+        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        if not np.all(finite):
+            raise BadInput(
+                f"{what}[{start + np.argmin(finite)}] has a value that is not a finite number; "
+                "replace it or leave the sample out"
+            )
+
+
+def _draw_per_label(labels: Ints, most: int, key: str, rng: np.random.Generator) -> Ints:
+    if most < 1:
+        raise BadInput(f"data.{key} = {most} leaves no image; give a number from 1 up")
+    order = rng.permutation(len(labels))
+    # Keep the first `most` of each label in the drawn order.
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    starts = np.searchsorted(labels[by_label], labels[by_label])
+    rank = np.arange(len(labels)) - starts
+    return np.sort(by_label[rank < most])
+
+
+def _with_note(dataset: Dataset, note: str) -> Dataset:
+    return replace(dataset, notes=(*dataset.notes, f"{dataset.name}: {note}"))
+
+
+def _block_means(images: Inputs, size: int) -> Inputs:
     pixels = images[:]
-    finite = np.isfinite(pixels.reshape(len(pixels), -1)).all(axis=1)
-    if not np.all(finite):
-        raise BadInput(
-            f"{kind}images[{np.argmin(finite)}] has a pixel that is not a finite number; "
-            "replace it or leave the image out"
-        )
+    *front, height, _ = pixels.shape
+    block = height // size
+    means = pixels.reshape(*front, size, block, size, block).mean(axis=(-3, -1), dtype=np.float32)
+    rounded = np.rint(means) if pixels.dtype == np.uint8 else means
+    return Inputs(rounded.astype(pixels.dtype))

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedraw.data.releases import digest, size_text
-from fedraw.data.root import Progress
+from fedraw.data.releases import Progress, digest, size_text
 from fedraw.errors import FedrawError, MissingExtra
 
 try:

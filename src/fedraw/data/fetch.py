@@ -22,8 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, discard_partial, download
-from fedraw.data.releases import Release, Source, damage, find, missing, size_text
-from fedraw.data.root import Progress
+from fedraw.data.releases import Progress, Release, Source, damage, find, missing, size_text
 from fedraw.errors import BadInput, FedrawError
 from fedraw.storage.lock import acquire
 

@@ -1,4 +1,4 @@
-"""Partitions: distribute samples over clients by label coverage, Dirichlet shares or at random.
+"""Partitions and splits: distribute samples over clients, and hold out samples for testing.
 
 A partition is a function of the labels and a generator; it returns one sorted array of sample
 indices per client. `shuffle_labels` adds label noise to a client's samples.
@@ -6,8 +6,10 @@ indices per client. `shuffle_labels` adds label noise to a client's samples.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.text import several
-from fedraw.core.types import Floats, Ints
+from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data.dataset import count_labels
-from fedraw.data.splits import check_share
 from fedraw.errors import BadInput
 
 # The clients that hold each label, in the order of the labels.
@@ -129,24 +130,140 @@ def label_counts(
     return [{name: n for name, n in client.items() if n} for client in counts]
 
 
-def check_partition(parts: Sequence[npt.ArrayLike], n: int) -> list[Ints]:
+def check_partition(
+    parts: Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike], n: int
+) -> dict[ClientId, Ints]:
     """Return a user's own partition of `n` samples in sorted form, or raise BadInput.
 
+    A list of index arrays numbers the clients from 0; a mapping gives their names. A sample may
+    belong to no client.
+
     >>> check_partition([[2, 0], [1]], n=3)
-    [array([0, 2]), array([1])]
+    {0: array([0, 2]), 1: array([1])}
     """
-    checked = [_as_part(client, np.asarray(part), n) for client, part in enumerate(parts)]
+    if not isinstance(parts, Mapping):
+        try:
+            parts = dict(enumerate(parts))
+        except TypeError:
+            raise BadInput(
+                f"the partition is {type(parts).__name__}; give a list of index arrays, or a "
+                "dictionary of client names and index arrays"
+            ) from None
+    names = client_names(parts)
+    checked = {
+        name: _as_part(name, part, n) for name, part in zip(names, parts.values(), strict=True)
+    }
     _check_clients(len(checked), 1, n)
-    owner: dict[int, int] = {}
-    for client, part in enumerate(checked):
-        for index in part.tolist():
-            if index in owner:
-                raise BadInput(
-                    f"sample {index} is held by client {owner[index]} and again by client {client};"
-                    " give each sample to one client"
-                )
-            owner[index] = client
+    owners_of(checked, n)
     return checked
+
+
+def owners_of(shares: Mapping[ClientId, Ints], n: int) -> Ints:
+    """Return the position of the client that holds each of `n` samples; -1: no client does.
+
+    >>> owners_of({"a": np.array([2, 0]), "b": np.array([3])}, 4)
+    array([ 0, -1,  0,  1])
+    """
+    names, owner = list(shares), np.full(n, -1, np.int64)
+    for client, part in enumerate(shares.values()):
+        once, count = np.unique(part, return_counts=True)
+        repeated = (owner[once] >= 0) | (count > 1)
+        if repeated.any():
+            sample = int(once[repeated.argmax()])
+            first = names[owner[sample]] if owner[sample] >= 0 else names[client]
+            raise BadInput(
+                f"sample {sample} is held by client {first!r} and again by client "
+                f"{names[client]!r}; give each sample to one client"
+            )
+        owner[once] = client
+    return owner
+
+
+def shares_of(owners: Ints, clients: int) -> list[Ints]:
+    """Return the samples of each client; the inverse of `owners_of`.
+
+    >>> shares_of(np.array([0, -1, 0, 1]), 2)
+    [array([0, 2]), array([3])]
+    """
+    order = np.argsort(owners, kind="stable")
+    ends = np.searchsorted(owners[order], np.arange(clients + 1))
+    return [order[first:end] for first, end in itertools.pairwise(ends.tolist())]
+
+
+def client_names(names: Iterable[Any]) -> tuple[ClientId, ...]:
+    """Return the names of clients, which are text or whole numbers, as Python's own types."""
+    checked = []
+    for name in names:
+        plain = name.item() if isinstance(name, np.generic) else name
+        if isinstance(plain, bool) or not isinstance(plain, int | str) or plain == "":
+            raise BadInput(f"client {name!r}: a client's name is text or a whole number")
+        checked.append(plain)
+    (twice, count), *_ = [*Counter(map(str, checked)).most_common(1), ("", 0)]
+    if count > 1:
+        raise BadInput(f"two clients are called {twice!r}; give each its own name")
+    return tuple(checked)
+
+
+def stratified_holdout(labels: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Split positions into those to keep and those to hold out, with the same share of each label.
+
+    A label with two or more samples has at least one on each side, so that rare labels can be both
+    learned and measured. A share of 0 holds out nothing.
+
+    >>> labels = np.array([0, 0, 0, 0, 1, 1, 2])
+    >>> kept, held = stratified_holdout(labels, 0.25, np.random.default_rng(0))
+    >>> len(kept), labels[held].tolist()
+    (5, [0, 1])
+    """
+    check_share("holdout", share)
+    held = [_held(np.flatnonzero(labels == label), share, rng) for label in np.unique(labels)]
+    is_held = np.zeros(len(labels), dtype=bool)
+    is_held[np.concatenate(held) if held else []] = True
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def random_holdout(n: int, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Split `n` positions into those to keep and those to hold out, whatever their labels.
+
+    >>> [len(part) for part in random_holdout(10, 0.2, np.random.default_rng(0))]
+    [8, 2]
+    """
+    check_share("holdout", share)
+    shuffled = rng.permutation(n) if share else np.arange(n)
+    size = round(share * n)
+    return np.sort(shuffled[size:]), np.sort(shuffled[:size])
+
+
+def grouped_holdout(groups: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Split positions into those to keep and those to hold out, without splitting a group.
+
+    Whole groups are drawn until the share is reached, so slightly more may be held out. At least
+    one group is kept.
+
+    >>> kept, held = grouped_holdout(np.array([7, 7, 8, 8, 9, 9]), 0.3, np.random.default_rng(0))
+    >>> len(kept), len(held), held[1] - held[0]
+    (4, 2, np.int64(1))
+    """
+    check_share("holdout", share)
+    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(sizes))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    drawn = order[:-1][before[:-1] < round(share * len(groups))]
+    is_held = np.isin(number, drawn)
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def check_share(key: str, share: float) -> None:
+    """Raise BadInput unless `share` is in [0, 1)."""
+    if not 0 <= share < 1:
+        raise BadInput(f"{key} = {share!r} is not a share; it must be in [0, 1)")
+
+
+def _held(positions: Ints, share: float, rng: np.random.Generator) -> Ints:
+    if share == 0:
+        return positions[:0]
+    size = min(max(1, round(share * len(positions))), len(positions) - 1)
+    return rng.permutation(positions)[:size]
 
 
 def shuffle_labels(labels: Ints, share: float, rng: np.random.Generator) -> Ints:
@@ -166,16 +283,22 @@ def shuffle_labels(labels: Ints, share: float, rng: np.random.Generator) -> Ints
     return noisy
 
 
-def _as_part(client: int, part: npt.NDArray[Any], n: int) -> Ints:
-    if part.ndim != 1 or part.size == 0 or part.dtype.kind not in "iu":
+def _as_part(client: ClientId, indices: npt.ArrayLike, n: int) -> Ints:
+    part = np.asarray(indices)
+    if part.ndim == 1 and not part.size:
         raise BadInput(
-            f"client {client} of the partition has shape {part.shape} and type {part.dtype}; "
-            "give each client a list of at least one sample number"
+            f"client {client!r} of the partition has no samples; give it at least one, or leave "
+            "the client out"
+        )
+    if part.ndim != 1 or part.dtype.kind not in "iu":
+        raise BadInput(
+            f"client {client!r} of the partition has shape {part.shape} and type {part.dtype}; "
+            "give each client a list of sample numbers"
         )
     outside = (part < 0) | (part >= n)
     if outside.any():
         raise BadInput(
-            f"client {client} holds sample {part[outside.argmax()]}, but samples go from 0 to "
+            f"client {client!r} holds sample {part[outside.argmax()]}, but samples go from 0 to "
             f"{n - 1}; correct the index"
         )
     return np.sort(part.astype(np.int64))

@@ -1,16 +1,17 @@
 """The public releases: their label counts, files, checksums, licences and citations.
 
-This is the only place that describes a release. Readers compare a copy on disk with it, and
-`fedraw.data.fetch` downloads from it. Checksums are the ones published by the owners, by
-torchvision or by the Dataverse. Where none is published, the length and the CRCs of the zip archive
-are verified instead.
+The files are below the data root, each release in its own layout. This module is the only place
+that describes a release. Readers compare a copy on disk with it, and `fedraw.data.fetch` downloads
+from it. Checksums are the ones published by the owners, by torchvision or by the Dataverse. Where
+none is published, the length and the CRCs of the zip archive are verified instead.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedraw.errors import BadInput, nearest
 Kind = Literal["zip", "tar.gz", "file"]
 # Part of a release ("train" and "test", or "all" if it is not split) -> label -> images.
 Counts = Mapping[str, Mapping[str, int]]
+# Called during long work with what is being done, how much of it is done, and the total.
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,35 @@ class CheckReport:
     counts: Counts
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+
+
+def data_root(given: Path | None = None, name: str = "NAME") -> Path:
+    """Return the given folder, or else the one that FEDRAW_DATA names; it must exist.
+
+    `name` is the dataset that the error message suggests to fetch.
+    """
+    from_environment = os.environ.get("FEDRAW_DATA")
+    if given is None and not from_environment:
+        raise BadInput(
+            "no data root is set; give --data FOLDER or set FEDRAW_DATA "
+            f"('fedraw data fetch {name}' downloads files there)"
+        )
+    root = Path(from_environment or "") if given is None else Path(given)
+    if not root.is_dir():
+        raise BadInput(
+            f"the data root {root} is not a folder; give another with --data or FEDRAW_DATA, "
+            f"or create it with 'fedraw data fetch {name}'"
+        )
+    return root
+
+
+def search_places(root: Path, folders: Iterable[str]) -> str:
+    """List the folders in which something was searched, for an error message.
+
+    >>> search_places(Path("data"), ["EMNIST/raw", "."])
+    'data/EMNIST/raw, data'
+    """
+    return ", ".join(str(root / folder) for folder in folders)
 
 
 def find(name: str) -> Release:

@@ -1,19 +1,28 @@
-"""Compares runs: one row per spec, with mean and spread over its seeds."""
+"""Compares runs: one row per spec, with mean and spread over its seeds.
+
+A comparison says what speaks against it: rows with different budgets, models no better than chance.
+`paired` compares two rows seed by seed.
+"""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any, Protocol
+from statistics import fmean, pstdev, stdev
+from typing import Any, Protocol, overload, runtime_checkable
 
-from fedraw.errors import BadInput
+from fedraw.core.intervals import student_quantile
+from fedraw.core.table import Table
+from fedraw.core.text import several
+from fedraw.errors import BadInput, nearest
 from fedraw.eventlog.log_file import find_logs, read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
-from fedraw.eventlog.summary import RunSummary, end_of_log
-from fedraw.metrics.accuracy import has_collapsed
+from fedraw.eventlog.summary import BUILT_IN, METRICS, RunSummary, end_of_log
+from fedraw.metrics.accuracy import has_collapsed, majority_share
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class ComparisonRow:
     metrics: Mapping[str, Stat]
     notes: tuple[str, ...] = ()  # caveats, to be printed wherever the row is
     collapsed: int = 0  # seeds whose last model is no better than chance; see has_collapsed
+    events: tuple[int, ...] = ()  # of each seed: updates asked for, or received on a server
+    data: tuple[str | None, ...] = ()  # of each seed: the SHA-256 of its data, or their name
 
     @property
     def title(self) -> str:
@@ -53,13 +64,173 @@ class ComparisonRow:
         return f"{self.name} (collapsed)" if self.collapsed else self.name
 
 
+@dataclass(frozen=True)
+class PairedDifference:
+    """How much one row exceeds another in one metric, seed by seed.
+
+    `low` and `high` are the ends of the 95 % interval of the mean difference after Student; they
+    are None for a single seed. The interval takes the seeds as a random sample and the differences
+    as roughly normal. It holds for one metric and one pair of rows: among twenty such intervals,
+    one is expected to miss the true difference.
+    """
+
+    metric: str
+    one: str
+    other: str
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]  # one minus other
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0
+
+
+@dataclass(frozen=True)
+class Comparison(Sequence[ComparisonRow]):
+    """The rows of a comparison. It is a sequence of them, and finds a row by its name too."""
+
+    rows: tuple[ComparisonRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, row: int | str) -> ComparisonRow: ...
+    @overload
+    def __getitem__(self, row: slice) -> Comparison: ...
+    def __getitem__(self, row: int | str | slice) -> ComparisonRow | Comparison:
+        if isinstance(row, slice):
+            return Comparison(self.rows[row])
+        if isinstance(row, int):
+            return self.rows[row]
+        names = {own.name: own for own in self.rows}
+        if row not in names:
+            raise BadInput(f"there is no row {row!r}; {nearest(row, names)}")
+        return names[row]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The caveats of all rows, and what their budgets differ in."""
+        return notes_of(self.rows)
+
+    def sorted(self, metric: str) -> Comparison:
+        """The same rows, highest mean first; collapsed rows and rows without a value come last.
+
+        The name "name" sorts by the names of the rows.
+        """
+        if metric == "name":
+            return Comparison(tuple(sorted(self.rows, key=lambda row: row.name)))
+        self.require([metric])
+
+        def place(row: ComparisonRow) -> tuple[bool, bool, float]:
+            stat = row.metrics.get(metric)
+            mean = stat.mean if stat else None
+            return mean is None, row.collapsed > 0, -(mean or 0.0)
+
+        return Comparison(tuple(sorted(self.rows, key=place)))
+
+    def require(self, metrics: Iterable[str]) -> None:
+        """Refuse metrics that no row has."""
+        known = {
+            key for row in self.rows for key, stat in row.metrics.items() if stat.mean is not None
+        }
+        for metric in metrics:
+            if metric not in known:
+                raise BadInput(f"no run has the metric {metric!r}; {nearest(metric, known)}")
+
+    def paired(self, one: str, other: str, metric: str = "AvgRare") -> PairedDifference:
+        """The difference between two rows, given by name, over the seeds that both have."""
+        return paired(self[one], self[other], metric)
+
+    def table(self) -> Table:
+        """One row for each row of the comparison: mean and standard deviation of every metric."""
+        rows = []
+        for row in self.rows:
+            own: dict[str, Any] = {"name": row.name, "seeds": len(row.seeds)}
+            for key, stat in row.metrics.items():
+                own |= {key: stat.mean, f"{key} sd": stat.sd}
+            rows.append(own | {"collapsed": row.collapsed})
+        table = Table.of_rows(rows)
+        kept = [c for c in table.columns if any(value is not None for value in table[c])]
+        return Table({column: table[column] for column in kept})
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame, which needs `pip install pandas`."""
+        return self.table().to_frame()
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self._short()), *self.notes])
+
+    def _repr_html_(self) -> str:
+        """The comparison as a notebook shows it."""
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return self._short()._repr_html_() + notes
+
+    def _short(self) -> Table:
+        """The metrics that a reader looks at first, as mean ± sd."""
+        measured = {
+            k: None for row in self.rows for k, s in row.metrics.items() if s.mean is not None
+        }
+        own = [key for key in measured if key not in BUILT_IN]
+        shown = [key for key in METRICS if key in measured][:6] + own
+        rows = [
+            {"name": row.title, "seeds": len(row.seeds)}
+            | {key: _mean_and_sd(row.metrics.get(key)) for key in shown}
+            for row in self.rows
+        ]
+        return Table.of_rows(rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document that `fedraw compare --json` prints."""
+        rows = [
+            {
+                "name": row.name,
+                "seeds": list(row.seeds),
+                "events": list(row.events),
+                "data": list(row.data),
+                "metrics": {
+                    key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
+                    for key, stat in row.metrics.items()
+                },
+                "notes": list(row.notes),
+                "collapsed": row.collapsed,
+            }
+            for row in self.rows
+        ]
+        return {"rows": rows, "notes": list(self.notes)}
+
+
+def _mean_and_sd(stat: Stat | None) -> str | None:
+    if stat is None or stat.mean is None:
+        return None
+    return f"{stat.mean:.1f} ± {stat.sd:.1f}" if len(stat.values) > 1 else f"{stat.mean:.1f}"
+
+
+@runtime_checkable
 class HasSummary(Protocol):
-    """A finished run in memory, such as `fedraw.Result`."""
+    """One finished seed in memory."""
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The content of the run's summary.json."""
+        """The content of the seed's summary.json."""
         ...
+
+
+@runtime_checkable
+class HasSummaries(Protocol):
+    """Several finished seeds in memory."""
+
+    @property
+    def summaries(self) -> Sequence[Mapping[str, Any]]:
+        """The content of each seed's summary.json."""
+        ...
+
+
+AnyRun = HasSummary | HasSummaries | Path | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +261,75 @@ class Group:
         spec: dict[str, Any] = dict(self.runs[0].content["spec"])
         if self.runs[0].start.is_server:
             return spec
-        return spec | {"run": spec["run"] | {"seeds": list(self.row.seeds)}}
+        return spec | {"run": {**spec.get("run", {}), "seeds": list(self.row.seeds)}}
 
 
-def compare(runs: Iterable[HasSummary | Path | str]) -> list[ComparisonRow]:
+def compare(runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun]) -> Comparison:
     """Compare finished runs, given as results or as folders.
 
-    There is one row per spec, in the order in which specs first appear.
+    There is one row per spec, in the order in which specs first appear. A mapping gives the rows
+    names of your own; then all runs under one name must have the same spec.
+
+    >>> compare({"mine": "runs/none"})
+    Traceback (most recent call last):
+    fedraw.errors.BadInput: runs/none does not exist; name a folder that 'fedraw run' has written
     """
-    return [row for row, _ in _rows(list(_summaries(runs)))]
+    if isinstance(runs, str | Path):
+        runs = [runs]
+    if not isinstance(runs, Mapping):
+        return Comparison(tuple(row for row, _ in _rows(list(_summaries(runs)))))
+    rows = []
+    for name, run in runs.items():
+        if isinstance(run, str | Path | HasSummaries | HasSummary):
+            found = compare([run])
+        else:
+            found = compare(run)
+        if len(found) > 1:
+            raise BadInput(
+                f"{name!r} holds {len(found)} different specs ({several(r.name for r in found)}); "
+                "give each a name of its own"
+            )
+        rows.append(_renamed(found[0], name))
+    if not rows:
+        raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
+    return Comparison(tuple(rows))
+
+
+def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDifference:
+    """The difference in a metric between two rows, over the seeds that both have.
+
+    >>> better = ComparisonRow("b", (1, 2, 3), {"AvgRare": Stat.of([52.0, 61.0, 73.0])})
+    >>> worse = ComparisonRow("a", (1, 2, 4), {"AvgRare": Stat.of([50.0, 57.0, 1.0])})
+    >>> found = paired(better, worse, "AvgRare")
+    >>> found.seeds, found.differences, found.mean, round(found.low, 2), round(found.high, 2)
+    ((1, 2), (2.0, 4.0), 3.0, -9.71, 15.71)
+    """
+    Comparison((one,)).require([metric])
+    Comparison((other,)).require([metric])
+    common = [seed for seed in one.seeds if seed is not None and seed in other.seeds]
+    if not common:
+        raise BadInput(
+            f"{one.name} and {other.name} have no seed in common, so there are no pairs; "
+            "run both with the same seeds"
+        )
+    differences = []
+    for seed in common:
+        if _of_seed(one, one.data, seed) != _of_seed(other, other.data, seed):
+            raise BadInput(
+                f"{one.name} and {other.name} have different data under seed {seed}, so they are "
+                "no pair; run both on the same data"
+            )
+        mine, theirs = (_of_seed(r, r.metrics[metric].values, seed) for r in (one, other))
+        differences.append(mine - theirs)
+    mean, count = fmean(differences), len(differences)
+    low = high = None
+    if count > 1:
+        reach = student_quantile(count - 1) * stdev(differences) / sqrt(count)
+        low, high = mean - reach, mean + reach
+    seeds = tuple(common)
+    return PairedDifference(
+        metric, one.name, other.name, seeds, tuple(differences), mean, low, high
+    )
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
@@ -107,27 +338,32 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
-    """The caveats of these rows, each once."""
-    return _distinct(row.notes for row in rows)
+    """The caveats of these rows, each once, and what their budgets differ in."""
+    return (*_distinct(row.notes for row in rows), *budget_notes(rows))
 
 
-def as_json(rows: Sequence[ComparisonRow]) -> dict[str, Any]:
-    """The document that `fedraw compare --json` prints."""
-    return {
-        "rows": [
-            {
-                "name": row.name,
-                "seeds": list(row.seeds),
-                "metrics": {
-                    key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
-                    for key, stat in row.metrics.items()
-                },
-                "notes": list(row.notes),
-                "collapsed": row.collapsed,
-            }
-            for row in rows
-        ]
+def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:
+    """Say in which of events, seeds and data the rows differ.
+
+    >>> budget_notes([ComparisonRow("a", (1, 2), {}, events=(300, 300)),
+    ...               ComparisonRow("b", (1,), {}, events=(600,))])
+    ['different events: 300 in a; 600 in b', 'different seeds: 1, 2 in a; 1 in b']
+    """
+    simulated = [row for row in rows if None not in row.seeds]
+    events = {row.name: _listed(dict.fromkeys(row.events)) for row in rows if row.events}
+    seeds = {
+        row.name: _listed(sorted(seed for seed in row.seeds if seed is not None))
+        for row in simulated
     }
+    facts = [("events", events), ("seeds", seeds)]
+    for seed in dict.fromkeys(seed for row in simulated for seed in row.seeds):
+        own = {r.name: _of_seed(r, r.data, seed) for r in simulated if seed in r.seeds}
+        facts.append((f"data under seed {seed}", {k: v[:12] for k, v in own.items() if v}))
+    return [
+        f"different {what}: {_by_value(values)}"
+        for what, values in facts
+        if len(set(values.values())) > 1
+    ]
 
 
 def identity(name: str, spec: Mapping[str, Any]) -> str:
@@ -180,16 +416,21 @@ def _without_seeds(spec: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _summaries(runs: Iterable[HasSummary | Path | str]) -> Iterator[Mapping[str, Any]]:
+def _summaries(runs: Iterable[AnyRun]) -> Iterator[Mapping[str, Any]]:
     for run in runs:
-        if not isinstance(run, Path | str):
+        if isinstance(run, HasSummaries):
+            yield from run.summaries
+        elif isinstance(run, HasSummary):
             yield run.summary
-            continue
-        for log in find_logs(Path(run)):
-            summary = RunSummary.of(read_log(log, until=end_of_log(log)))
-            if not summary.finished:
-                raise BadInput(f"{log.parent} is not finished; run it to its end first")
-            yield summary.as_dict()
+        else:
+            yield from map(_read, find_logs(Path(run)))
+
+
+def _read(log: Path) -> Mapping[str, Any]:
+    summary = RunSummary.of(read_log(log, until=end_of_log(log)))
+    if not summary.finished:
+        raise BadInput(f"{log.parent} is not finished; run it to its end first")
+    return summary.as_dict()
 
 
 def _rows(
@@ -214,20 +455,73 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
     keys = group[0]["metrics"]
     stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}
-    notes = _distinct(summary.get("notes", ()) for summary in group)
-    collapsed = sum(has_collapsed(summary.get("recall", {}).values()) for summary in group)
-    if collapsed:
-        notes += (_collapse(name, collapsed, seeds),)
-    return ComparisonRow(name, seeds, stats, notes, collapsed)
-
-
-def _collapse(name: str, collapsed: int, seeds: Sequence[int | None]) -> str:
-    noun = "run" if None in seeds else "seed"
-    where = f" in {collapsed} of {len(seeds)} {noun}s" if len(seeds) > 1 else ""
-    return (
-        f"{name} collapsed{where}: the last model is no better than one that always gives the "
-        "same answer, so none of the row's figures is marked as best"
+    collapsed = [s for s in group if has_collapsed(s.get("recall", {}).values(), s["metrics"])]
+    notes = [*_distinct(summary.get("notes", ()) for summary in group)]
+    notes += _chance_notes(name, group, len(collapsed), stats)
+    return ComparisonRow(
+        name,
+        seeds,
+        stats,
+        tuple(notes),
+        len(collapsed),
+        tuple(map(_events, group)),
+        tuple(map(_data, group)),
     )
+
+
+def _chance_notes(
+    name: str, group: Sequence[Mapping[str, Any]], collapsed: int, stats: Mapping[str, Stat]
+) -> Iterator[str]:
+    """Say that models have collapsed, or are no better than the commonest label."""
+    if collapsed:
+        noun = "run" if any(summary["seed"] is None for summary in group) else "seed"
+        where = f" in {collapsed} of {len(group)} {noun}s" if len(group) > 1 else ""
+        yield (
+            f"{name} collapsed{where}: the last model is no better than one that always gives the "
+            "same answer, so none of the row's figures is marked as best"
+        )
+        return
+    shares = [majority_share(summary.get("confusion") or {}) for summary in group]
+    overall, commonest = stats.get("GlobalAcc", Stat.of([])).mean, Stat.of(shares).mean
+    if overall is not None and commonest is not None and overall <= commonest:
+        yield (
+            f"{name}: its GlobalAcc of {overall:.1f} is no higher than the {commonest:.1f} of a "
+            "model that always answers the commonest label"
+        )
+
+
+def _events(summary: Mapping[str, Any]) -> int:
+    """The events that a finished run was asked for; a last round may go on for a few more."""
+    wanted = summary["spec"].get("run", {}).get("events")
+    happened: int = summary["events"]
+    return wanted if isinstance(wanted, int) and summary.get("finished") else happened
+
+
+def _data(summary: Mapping[str, Any]) -> str | None:
+    found = (summary.get("data") or {}).get("sha256") or summary["spec"].get("data", {}).get("name")
+    return None if found is None else str(found)
+
+
+def _renamed(row: ComparisonRow, name: str) -> ComparisonRow:
+    notes = (note.replace(row.name, name, 1) if note.startswith(row.name) else note
+             for note in row.notes)  # fmt: skip
+    return replace(row, name=name, notes=tuple(notes))
+
+
+def _of_seed(row: ComparisonRow, values: Sequence[Any], seed: int | None) -> Any:
+    return values[row.seeds.index(seed)] if values else None
+
+
+def _listed(values: Iterable[object]) -> str:
+    return several(map(str, values), most=8)
+
+
+def _by_value(values: Mapping[str, str]) -> str:
+    """Name the rows that have each value."""
+    alike: dict[str, list[str]] = {}
+    for name, value in values.items():
+        alike.setdefault(value, []).append(name)
+    return "; ".join(f"{value} in {several(names)}" for value, names in alike.items())
 
 
 def _distinct(notes: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from operator import mul
+from typing import cast
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.records import ArrivalRecord
@@ -55,10 +56,10 @@ class Dynamics:
         if arrival.aggregated:
             self._aggregations += 1
             self._present += not self._rare.isdisjoint(arrival.buffer)
-            weights = [weight for weight in arrival.weights if weight is not None]
+            weights = arrival.weights
             # A user's own strategy may report no weights, or some that are not finite.
-            if weights and len(weights) == len(arrival.buffer):
-                self._weigh(arrival.buffer, weights)
+            if weights and len(weights) == len(arrival.buffer) and None not in weights:
+                self._weigh(arrival.buffer, cast("Sequence[float]", weights))
 
     def _weigh(self, buffer: Sequence[ClientId], weights: Sequence[float]) -> None:
         rho = len(weights) * sum(map(mul, weights, weights))

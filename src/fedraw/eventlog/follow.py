@@ -10,56 +10,33 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import distinct_names, identity
 from fedraw.eventlog.log_file import Chain, Position, find_logs, is_cut_off, read_log
 from fedraw.eventlog.records import (
     ArrivalRecord,
-    EvaluationRecord,
-    JoinedRecord,
-    LeftRecord,
-    NoteRecord,
     Record,
     RejectedRecord,
     RestartedRecord,
     StartRecord,
 )
-from fedraw.eventlog.status import (
-    BufferSlot,
-    EvaluationPoint,
-    Incident,
-    LabelTrend,
-    Restart,
-    RunDetail,
-    RunState,
-    RunStatus,
-    ServerHistory,
-)
-from fedraw.eventlog.summary import Changes, RunSummary, end_of_log
+from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
+from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.storage.lock import LOCK, is_locked
 
 # A log that did not grow for this many seconds may belong to a run that has stopped. A server is
 # quiet while its sites train.
 QUIET, SERVER_QUIET = 20.0, 600.0
-# The rate is that of this many last seconds.
-RATE_WINDOW = 60.0
-# What is kept of sequences without a bound: arrivals of one client, refusals, notes of each kind,
-# gaps between two writes, points of a curve.
-ARRIVALS, REFUSALS, NOTES, GAPS, CURVE = 64, 5, 5, 20, 256
-SHOWN = ("GlobalAcc", "AvgRare")
-# This many last evaluations are compared with as many before them.
-TREND = 3
-# A label falls if its recall drops by this many points.
-FALL = 10.0
-# A recall below this share of the mean is far below it.
-FAR = 2 / 3
+# The rate is that of this many last seconds, or of this many last updates of a server.
+RATE_WINDOW, UPDATES = 60.0, 20
+# So many gaps between two writes are kept.
+GAPS = 20
 # After the last of several runs has finished, seconds until no other is expected to begin.
 SETTLED = 5.0
 # Bytes that are read at once; some milliseconds of work.
@@ -126,109 +103,78 @@ class GrowingFile:
         return file.read(len(self._mark)) == self._mark
 
 
-class ThinnedCurve:
-    """The evaluations of a run from first to last, thinned out evenly when they become many."""
+class _Pace:
+    """When a log grew, and to which event: how fast the run is, and how long it may be quiet."""
 
     def __init__(self) -> None:
-        self.last: EvaluationPoint | None = None
-        self._kept: list[EvaluationPoint] = []
-        self._seen = 0
-        self._stride = 1
+        self.gaps: deque[float] = deque(maxlen=GAPS)
+        self._grown: deque[tuple[float, int]] = deque()
 
-    def add(self, point: EvaluationPoint) -> None:
-        """Append a point."""
-        self.last = point
-        if self._seen % self._stride == 0:
-            self._kept.append(point)
-        self._seen += 1
-        if len(self._kept) > CURVE:
-            self._kept, self._stride = self._kept[::2], 2 * self._stride
-
-    def points(self) -> tuple[EvaluationPoint, ...]:
-        """The points that were kept, and always the last one."""
-        newest = [] if self.last is None or self._kept[-1] is self.last else [self.last]
-        return (*self._kept, *newest)
+    def rate(self, least: float) -> float | None:
+        """Events per second; None if fewer seconds than `least` were seen."""
+        if len(self._grown) < 2:
+            return None
+        (begun, before), (ended, event) = self._grown[0], self._grown[-1]
+        seconds = ended - begun
+        return (event - before) / seconds if seconds > 0 and seconds >= least else None
 
 
-class _ServerLog:
-    """What the log of a real server tells besides updates, bounded by the number of sites."""
+class _SeenPace(_Pace):
+    """The pace of a simulation, by the times at which its log was seen to grow."""
+
+    def patience(self) -> float:
+        """Seconds without a record after which the run may have stopped."""
+        # The second longest gap, because the longest may be the time until someone resumed it.
+        second = sorted(self.gaps)[-2] if len(self.gaps) > 1 else 0.0
+        return max(QUIET, 3 * second)
+
+    def grew(self, written: float, event: int) -> None:
+        """The log has grown to this event."""
+        if self._grown:
+            before, known = self._grown[-1]
+            if event == known:
+                return
+            gap = written - before
+            if gap > self.patience():  # the run paused, which is no part of its rate
+                self._grown.clear()
+            self.gaps.append(gap)
+        self._grown.append((written, event))
+        while len(self._grown) > 2 and self._grown[1][0] < written - RATE_WINDOW:
+            self._grown.popleft()
+
+
+class _LoggedPace(_Pace):
+    """The pace of a server, by the times in its log."""
 
     def __init__(self) -> None:
-        self._away: dict[ClientId, Incident] = {}
-        self._restart: Restart | None = None
-        self._notes = 0
-        self._quarantined = 0
-        self._last_notes: deque[Incident] = deque(maxlen=NOTES)
-        self._last_quarantines: deque[Incident] = deque(maxlen=NOTES)
+        super().__init__()
         self._time: float | None = None
-        self._gaps: deque[float] = deque(maxlen=GAPS)
-        self._arrived: deque[tuple[float, int]] = deque(maxlen=GAPS)
 
     def observe(self, record: Record) -> None:
-        match record:
-            case StartRecord():
-                return
-            case ArrivalRecord() | RejectedRecord():
-                self._arrived.append((record.time, record.event))
-            case JoinedRecord():
-                self._away.pop(record.client, None)
-            case LeftRecord():
-                left = Incident(record.event, record.client, record.reason)
-                self._away.pop(record.client, None)  # the newest one comes last
-                self._away[record.client] = left
-                if _is_quarantine(left):
-                    self._quarantine(left)
-            case NoteRecord():
-                self._note(Incident(record.event, record.client, record.reason))
-            case RestartedRecord():
-                self._restart = Restart(record.event, record.gap, len(record.reasked))
-                self._time = None  # the gap before a restart says nothing about the server's pace
-                self._arrived.clear()
+        """Take in the next record of the log."""
+        if isinstance(record, StartRecord):
+            return
+        if isinstance(record, RestartedRecord):
+            self._time = None  # the gap before a restart says nothing about the server's pace
+            self._grown.clear()
         if self._time is not None:
-            self._gaps.append(record.time - self._time)
+            self.gaps.append(record.time - self._time)
         self._time = record.time
-
-    def _note(self, note: Incident) -> None:
-        self._notes += 1
-        if _is_quarantine(note):
-            self._quarantine(note)
-        else:
-            self._last_notes.appendleft(note)
-
-    def _quarantine(self, incident: Incident) -> None:
-        self._quarantined += 1
-        self._last_quarantines.appendleft(incident)
-
-    def rate(self) -> float | None:
-        """Updates per second, by the latest ones since the server was started."""
-        if len(self._arrived) < 2:
-            return None
-        (begun, before), (ended, event) = self._arrived[0], self._arrived[-1]
-        return (event - before) / (ended - begun) if ended > begun else None
+        if isinstance(record, ArrivalRecord | RejectedRecord):
+            self._grown.append((record.time, record.event))
+            if len(self._grown) > UPDATES:
+                self._grown.popleft()
 
     def patience(self, start: StartRecord) -> float:
         """Seconds without a record after which the server may have stopped.
 
         A server writes a note at the deadline of a training, so it is not quiet for longer.
         """
-        usual = 3 * max(self._gaps, default=0.0)
-        deadline = start.spec.get("server", {}).get("deadline", 0.0)
-        return max(SERVER_QUIET, usual, deadline if len(self._gaps) < 5 else 0.0)
-
-    def history(self, changes: Changes) -> ServerHistory:
-        return ServerHistory(
-            away=tuple(reversed(self._away.values())),
-            changed=len(changes.clients),
-            restarts=changes.restarts,
-            last_restart=self._restart,
-            notes=self._notes,
-            quarantined=self._quarantined,
-            last_notes=(*self._last_quarantines, *self._last_notes),
-        )
-
-
-def _is_quarantine(incident: Incident) -> bool:
-    return "quarantine" in incident.reason.lower()
+        patience = max(SERVER_QUIET, 3 * max(self.gaps, default=0.0))
+        deadline = start.spec.get("server", {}).get("deadline")
+        if len(self.gaps) < 5 and isinstance(deadline, int | float):
+            patience = max(patience, deadline)
+        return patience
 
 
 class LogFollower:
@@ -240,19 +186,11 @@ class LogFollower:
         self._reset()
 
     def _reset(self) -> None:
-        self.summary = RunSummary()
+        self._progress = RunProgress()
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that fits its summary
-        self._version = 0
-        self._aggregated_at: int | None = None
-        self._curve = ThinnedCurve()
-        self._arrivals: dict[ClientId, deque[int]] = {}
-        self._buffer: ArrivalRecord | None = None
-        self._refusals: deque[Incident] = deque(maxlen=REFUSALS)
-        self._server = _ServerLog()
-        self._growth: deque[tuple[float, int]] = deque()  # when the log grew, and to which event
-        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._seen, self._logged = _SeenPace(), _LoggedPace()
 
     def look(self, seconds: float | None = None) -> bool:
         """Take in what was appended, for this many seconds at most; return whether that was all."""
@@ -278,7 +216,7 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
-                self._note_growth()
+                self._seen.grew(self._file.written, self.summary.events)
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
@@ -322,22 +260,9 @@ class LogFollower:
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
             self._refuse()
-        self.summary.observe(record)
-        self._server.observe(record)
-        match record:
-            case ArrivalRecord():
-                self._version = record.version
-                own = self._arrivals.setdefault(record.client, deque(maxlen=ARRIVALS))
-                own.append(record.event)
-                if record.buffer:  # a round's buffer is empty until the round is closed
-                    self._buffer = record
-                if record.aggregated:
-                    self._aggregated_at = record.event
-            case RejectedRecord():
-                self._refusals.appendleft(Incident(record.event, record.client, record.reason))
-            case EvaluationRecord():
-                self._curve.add(EvaluationPoint(record.event, record.metrics, record.recall))
-                del self.summary.evaluations[: -2 * TREND]
+        self._progress.observe(record)
+        if self._is_server:
+            self._logged.observe(record)
 
     def _refuse(self) -> None:
         for _ in read_log(self.log):  # finds what is wrong, and says it
@@ -348,29 +273,24 @@ class LogFollower:
             "first record, and there must be no other; name a log that fedraw has written"
         )
 
-    def _note_growth(self) -> None:
-        event, written = self.summary.events, self._file.written
-        if self._growth:
-            before, known = self._growth[-1]
-            if event == known:
-                return
-            gap = written - before
-            if gap > self._patience():  # the run paused, which is no part of its rate
-                self._growth.clear()
-            self._gaps.append(gap)
-        self._growth.append((written, event))
-        while len(self._growth) > 2 and self._growth[1][0] < written - RATE_WINDOW:
-            self._growth.popleft()
-
     @property
     def written(self) -> float:
         """When the log last grew, in unix seconds."""
         return self._file.written
 
     @property
+    def summary(self) -> RunSummary:
+        """What the log comes to so far."""
+        return self._progress.summary
+
+    @property
     def start(self) -> StartRecord | None:
         """The start record; None until it is read."""
         return self.summary.start
+
+    @property
+    def _is_server(self) -> bool:
+        return self.start is not None and self.start.is_server
 
     def status(self, now: float, name: str | None = None) -> RunStatus:
         """The run in a line. `now` is in unix seconds; `name` replaces the method's name."""
@@ -382,7 +302,6 @@ class LogFollower:
         left = None
         if rate and wanted is not None:
             left = max(0.0, (wanted - summary.events) / rate - quiet)
-        last = self._curve.last
         return RunStatus(
             folder=self.folder,
             name=name or (start.name if start else self.folder.name),
@@ -396,100 +315,34 @@ class LogFollower:
             seconds_left=left,
             unread=self._file.unread,
             checkpoint=None if summary.finished else self._checkpoint(),
-            metrics={key: last and last.metrics.get(key) for key in SHOWN},
-            is_server=start is not None and start.is_server,
+            metrics=self._progress.metrics,
+            is_server=self._is_server,
         )
+
+    def detail(self) -> RunDetail:
+        """What the log says so far, apart from the status."""
+        return self._progress.detail()
 
     def _state(self, quiet: float) -> RunState:
         if self.summary.finished:
             return "finished"
-        if quiet > self._patience() and not self._file.unread and not self._is_alive:
+        if self.start is not None and self.start.is_server:
+            patience = self._logged.patience(self.start)
+        else:
+            patience = self._seen.patience()
+        # Where a lock cannot be seen, silence decides.
+        if quiet > patience and not self._file.unread and not is_locked(self.folder / LOCK):
             return "stopped"
         return "running" if self.summary.events else "starting"
 
-    @property
-    def _is_alive(self) -> bool:
-        """Whether a process holds the folder; False where that cannot be seen."""
-        return is_locked(self.folder / LOCK)
-
-    def _patience(self) -> float:
-        """Seconds without a record after which the run may have stopped."""
-        if self.start is not None and self.start.is_server:
-            return self._server.patience(self.start)
-        # The second longest gap, because the longest may be the time until someone resumed it.
-        second = sorted(self._gaps)[-2] if len(self._gaps) > 1 else 0.0
-        return max(QUIET, 3 * second)
-
     def _rate(self) -> float | None:
-        """Events per second, as seen while following."""
-        if self.start is not None and self.start.is_server:
-            return self._server.rate()
-        if self._file.unread or not self._growth:
-            return None
-        (begun, before), (ended, event) = self._growth[0], self._growth[-1]
-        return (event - before) / (ended - begun) if ended - begun >= 1 else None
+        if self._is_server:
+            return self._logged.rate(0.0)
+        return None if self._file.unread else self._seen.rate(1.0)
 
     def _checkpoint(self) -> int | None:
         found = (path.name for path in (self.folder / "checkpoint").glob("*[0-9]"))
         return max((int(name) for name in found if name.isdigit()), default=None)
-
-    def detail(self) -> RunDetail:
-        """What the log says so far, apart from the status."""
-        summary = self.summary
-        rare = tuple(summary.rare_clients)
-        labels = tuple(sorted(self._labels(), key=lambda trend: trend.recall))
-        strategy = self.start.spec.get("strategy", {}) if self.start else {}
-        return RunDetail(
-            curve=self._curve.points(),
-            changes={
-                key: _change([e.metrics.get(key) for e in summary.evaluations]) for key in SHOWN
-            },
-            mean_recall=_mean([trend.recall for trend in labels]),
-            labels=labels,
-            buffer=tuple(self._slots(set(rare))),
-            capacity=strategy.get("buffer"),
-            aggregated_at=self._aggregated_at,
-            version=self._version,
-            clients=len(summary.clients),
-            rare_clients=rare,
-            unheard=tuple(c for c in summary.members if c not in self._arrivals),
-            participation=summary.dynamics(),
-            rejected=summary.rejected,
-            refusals=tuple(self._refusals),
-            doubted=summary.doubted,
-            inferred=self._inferred(),
-            members=len(summary.members),
-            history=self._server.history(summary.changes),
-        )
-
-    def _inferred(self) -> Mapping[str, Sequence[ClientId]]:
-        evaluations = self.summary.evaluations
-        found = evaluations[-1].inferred if evaluations else None
-        return {} if found is None else found["holders"]
-
-    def _labels(self) -> Iterator[LabelTrend]:
-        last = self._curve.last.recall if self._curve.last else {}
-        known = {label: recall for label, recall in last.items() if recall is not None}
-        mean = _mean(list(known.values())) or 0.0
-        rare = set(map(str, self.start.rare_labels)) if self.start else set()
-        for label, recall in known.items():
-            change = _change([e.recall.get(label) for e in self.summary.evaluations])
-            falling = change is not None and change <= -FALL
-            yield LabelTrend(label, label in rare, recall, change, recall < FAR * mean, falling)
-
-    def _slots(self, rare: set[ClientId]) -> Iterator[BufferSlot]:
-        """The buffer after the last arrival. A client's slots hold its latest updates, in order."""
-        if self._buffer is None:
-            return
-        clients = self._buffer.buffer
-        weights = self._buffer.weights or [None] * len(clients)
-        after = Counter(clients)
-        for client, weight in zip(clients, weights, strict=True):
-            own = self._arrivals.get(client, ())
-            known = after[client] <= len(own)
-            age = self.summary.events - own[-after[client]] if known else None
-            after[client] -= 1
-            yield BufferSlot(client, weight, age, client in rare)
 
 
 class RunsFollower:
@@ -551,20 +404,6 @@ class RunsFollower:
         )
         shown = dict(zip(one_each, names, strict=True))
         self._names = {log: shown[key] for log, key in keys.items()}
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _change(found: Sequence[float | None]) -> float | None:
-    """The mean of the last values minus that of as many before; None if there are too few."""
-    values = [value for value in found if value is not None]
-    span = min(TREND, len(values) // 2)
-    if not span:
-        return None
-    before, after = values[-2 * span : -span], values[-span:]
-    return (sum(after) - sum(before)) / span
 
 
 def _modified(path: Path) -> float:

@@ -46,6 +46,7 @@ class StartRecord:
     data: Mapping[str, Any] | None = None  # numbers of samples, and their SHA-256
     weights: Mapping[str, Any] | None = None  # of the file that the first model was loaded from
     trace: Mapping[str, Any] | None = None  # of the file with recorded durations
+    sources: Mapping[str, str] | None = None  # SHA-256 of the source of the user's own parts
     engine: str | None = None  # what carries a server's messages
     spec: Mapping[str, Any]  # every setting; of a server, the sections strategy and server
     epoch: float | None = None  # unix seconds of the log's time 0, on a server
@@ -55,6 +56,9 @@ class StartRecord:
             value, known = getattr(self, name), get_args(choices)
             if value not in known:
                 raise ValueError(f"{name} = {value!r} is not one of {', '.join(known)}")
+        for name in ("data", "partition", "strategy", "run", "server"):
+            if not isinstance(self.spec.get(name, {}), Mapping):
+                raise ValueError(f"its spec.{name} = {self.spec[name]!r:.40} is no table")
 
     @property
     def is_server(self) -> bool:
@@ -119,6 +123,7 @@ class ArrivalRecord:
     buffer: Sequence[ClientId]  # oldest first; in an aggregation, its members
     weights: Sequence[float | None]  # of the buffer's slots in the aggregation; else empty
     norm: float | None = None  # of the update, as a server measured it
+    metrics: Mapping[str, float | None] | None = None  # what the client's own training reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +205,22 @@ class EvaluationRecord:
     recall: Mapping[str, float | None]  # by label, in percent
     confusion: Mapping[str, Mapping[str, int]] | None = None  # true label, then predicted label
     server_models: float  # memory of the strategy's state, in copies of the model
-    inferred: Mapping[str, Any] | None = None  # coverage and holders of labels, as updates show
+    # What the updates show: "coverage", a number by label, and "holders", clients by rare label.
+    inferred: Mapping[str, Mapping[str, Any]] | None = None
     sites: int | None = None  # how many sites tested the model
+    own: Mapping[str, float | None] | None = None  # the user's own metrics
+    own_rare: Mapping[str, float | None] | None = None  # the same, on test samples of rare labels
+    # The average that is served: its "metrics", "recall" and "own".
+    serving: Mapping[str, Mapping[str, float | None]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.inferred is None:
+            return
+        for name, kinds in (("coverage", (int, float)), ("holders", list)):
+            if not all(
+                isinstance(own, kinds) for own in self.inferred.get(name, {"": None}).values()
+            ):
+                raise ValueError(f"its inferred {name} is missing or has the wrong type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +312,10 @@ def from_fields(own: dict[str, Any]) -> Record:
     if shape not in form.known_shapes:
         form.check(own)
         form.known_shapes.add(shape)
+    for name, fits in form.inside:
+        value = own.get(name)
+        if value is not None and not fits(value):
+            raise ValueError(f"its {name} = {value!r:.40} holds a value of the wrong type")
     return form.make(**own)
 
 
@@ -315,6 +338,9 @@ class _Form:
         self.required = [field.name for field in own if field.default is MISSING]
         self.types = {field.name: _json_types(hints[field.name]) for field in own}
         self.known_shapes: set[tuple[object, ...]] = set()
+        # What lies inside lists and objects is not part of a shape: it is checked in every record.
+        checks = ((field.name, _inner_check(hints[field.name])) for field in own)
+        self.inside = [(name, fits) for name, fits in checks if fits is not None]
 
     def check(self, own: Mapping[str, Any]) -> None:
         """Raise a ValueError unless these are the fields of such a record."""
@@ -337,6 +363,23 @@ def _json_types(hint: Any) -> frozenset[type]:
         return frozenset(map(type, get_args(hint)))
     by_hint = {float: (float, int), Sequence: (list,), Mapping: (dict,)}
     return frozenset(by_hint.get(origin or hint, (origin or hint,)))
+
+
+def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
+    """A test of the values inside a list or an object; None if the hint says nothing of them."""
+    for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        origin = get_origin(option)
+        if origin not in (Sequence, Mapping) or get_args(option)[-1] is Any:
+            continue
+        own = get_args(option)[-1]
+        types, deeper = _json_types(own), _inner_check(own)
+        values: Callable[[Any], Any] = dict.values if origin is Mapping else iter
+        if deeper is None:
+            return lambda value: types.issuperset(map(type, values(value)))
+        return lambda value: (
+            types.issuperset(map(type, values(value))) and all(map(deeper, values(value)))
+        )
+    return None
 
 
 _FORMS = {name: _Form(kind) for name, kind in KINDS.items()}

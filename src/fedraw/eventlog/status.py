@@ -1,13 +1,39 @@
-"""What is known about a run that goes on: its status in a line, and its details."""
+"""What is known about a run that goes on: its status in a line, and its details.
+
+`RunProgress` works the details out, record by record, and keeps only what is bounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedraw.core.types import ClientId
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    EvaluationRecord,
+    JoinedRecord,
+    LeftRecord,
+    NoteRecord,
+    Record,
+    RejectedRecord,
+    RestartedRecord,
+)
+from fedraw.eventlog.summary import RunSummary
+
+# What is kept of sequences without a bound: arrivals of one client, refusals, notes of each kind,
+# points of a curve.
+ARRIVALS, REFUSALS, NOTES, CURVE = 64, 5, 5, 256
+SHOWN = ("GlobalAcc", "AvgRare")
+# This many last evaluations are compared with as many before them.
+TREND = 3
+# A label falls if its recall drops by this many points.
+FALL = 10.0
+# A recall below this share of the mean is far below it.
+FAR = 2 / 3
 
 RunState = Literal["starting", "running", "stopped", "finished"]
 
@@ -112,3 +138,172 @@ class RunDetail:
     inferred: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
     members: int | None = None  # clients that take part now
     history: ServerHistory = field(default_factory=ServerHistory)
+
+
+class RunProgress:
+    """Takes in the records of a log that grows, one by one, and knows what they say so far."""
+
+    def __init__(self) -> None:
+        self.summary = RunSummary()
+        self._version = 0
+        self._aggregated_at: int | None = None
+        self._curve = _ThinnedCurve()
+        self._arrivals: dict[ClientId, deque[int]] = {}
+        self._buffer: ArrivalRecord | None = None
+        self._refusals: deque[Incident] = deque(maxlen=REFUSALS)
+        self._away: dict[ClientId, Incident] = {}
+        self._restart: Restart | None = None
+        self._notes = 0
+        self._quarantined = 0
+        self._last_notes: deque[Incident] = deque(maxlen=NOTES)
+        self._last_quarantines: deque[Incident] = deque(maxlen=NOTES)
+
+    def observe(self, record: Record) -> None:
+        """Take in the next record of the log."""
+        self.summary.observe(record)
+        match record:
+            case ArrivalRecord():
+                self._version = record.version
+                own = self._arrivals.setdefault(record.client, deque(maxlen=ARRIVALS))
+                own.append(record.event)
+                if record.buffer:  # a round's buffer is empty until the round is closed
+                    self._buffer = record
+                if record.aggregated:
+                    self._aggregated_at = record.event
+            case RejectedRecord():
+                self._refusals.appendleft(Incident(record.event, record.client, record.reason))
+            case EvaluationRecord():
+                self._curve.add(EvaluationPoint(record.event, record.metrics, record.recall))
+                del self.summary.evaluations[: -2 * TREND]
+            case JoinedRecord():
+                self._away.pop(record.client, None)
+            case LeftRecord():
+                left = Incident(record.event, record.client, record.reason)
+                self._away.pop(record.client, None)  # the newest one comes last
+                self._away[record.client] = left
+                self._note(left, is_note=False)
+            case NoteRecord():
+                self._note(Incident(record.event, record.client, record.reason))
+            case RestartedRecord():
+                self._restart = Restart(record.event, record.gap, len(record.reasked))
+
+    def _note(self, incident: Incident, is_note: bool = True) -> None:
+        """Keep a note, or the departure of a site if it is a quarantine."""
+        self._notes += is_note
+        if "quarantine" in incident.reason.lower():
+            self._quarantined += 1
+            self._last_quarantines.appendleft(incident)
+        elif is_note:
+            self._last_notes.appendleft(incident)
+
+    @property
+    def metrics(self) -> Mapping[str, float | None]:
+        """The shown metrics at the last evaluation."""
+        last = self._curve.last
+        return {key: last and last.metrics.get(key) for key in SHOWN}
+
+    def detail(self) -> RunDetail:
+        """What the records say so far."""
+        summary = self.summary
+        rare = tuple(summary.rare_clients)
+        labels = tuple(sorted(self._labels(), key=lambda trend: trend.recall))
+        strategy = summary.start.spec.get("strategy", {}) if summary.start else {}
+        return RunDetail(
+            curve=self._curve.points(),
+            changes={
+                key: _change([e.metrics.get(key) for e in summary.evaluations]) for key in SHOWN
+            },
+            mean_recall=_mean([trend.recall for trend in labels]),
+            labels=labels,
+            buffer=tuple(self._slots(set(rare))),
+            capacity=strategy.get("buffer"),
+            aggregated_at=self._aggregated_at,
+            version=self._version,
+            clients=len(summary.clients),
+            rare_clients=rare,
+            unheard=tuple(c for c in summary.members if c not in self._arrivals),
+            participation=summary.dynamics(),
+            rejected=summary.rejected,
+            refusals=tuple(self._refusals),
+            doubted=summary.doubted,
+            inferred=self._inferred(),
+            members=len(summary.members),
+            history=ServerHistory(
+                away=tuple(reversed(self._away.values())),
+                changed=len(summary.changes.clients),
+                restarts=summary.changes.restarts,
+                last_restart=self._restart,
+                notes=self._notes,
+                quarantined=self._quarantined,
+                last_notes=(*self._last_quarantines, *self._last_notes),
+            ),
+        )
+
+    def _inferred(self) -> Mapping[str, Sequence[ClientId]]:
+        evaluations = self.summary.evaluations
+        found = evaluations[-1].inferred if evaluations else None
+        return {} if found is None else found["holders"]
+
+    def _labels(self) -> Iterator[LabelTrend]:
+        last = self._curve.last.recall if self._curve.last else {}
+        known = {label: recall for label, recall in last.items() if recall is not None}
+        mean = _mean(list(known.values())) or 0.0
+        rare = set(map(str, self.summary.start.rare_labels)) if self.summary.start else set()
+        for label, recall in known.items():
+            change = _change([e.recall.get(label) for e in self.summary.evaluations])
+            falling = change is not None and change <= -FALL
+            yield LabelTrend(label, label in rare, recall, change, recall < FAR * mean, falling)
+
+    def _slots(self, rare: set[ClientId]) -> Iterator[BufferSlot]:
+        """The buffer after the last arrival. A client's slots hold its latest updates, in order."""
+        if self._buffer is None:
+            return
+        clients = self._buffer.buffer
+        weights = self._buffer.weights
+        if len(weights) != len(clients):  # nothing was aggregated
+            weights = [None] * len(clients)
+        after = Counter(clients)
+        for client, weight in zip(clients, weights, strict=True):
+            own = self._arrivals.get(client, ())
+            known = after[client] <= len(own)
+            age = self.summary.events - own[-after[client]] if known else None
+            after[client] -= 1
+            yield BufferSlot(client, weight, age, client in rare)
+
+
+class _ThinnedCurve:
+    """The evaluations of a run from first to last, thinned out evenly when they become many."""
+
+    def __init__(self) -> None:
+        self.last: EvaluationPoint | None = None
+        self._kept: list[EvaluationPoint] = []
+        self._seen = 0
+        self._stride = 1
+
+    def add(self, point: EvaluationPoint) -> None:
+        """Append a point."""
+        self.last = point
+        if self._seen % self._stride == 0:
+            self._kept.append(point)
+        self._seen += 1
+        if len(self._kept) > CURVE:
+            self._kept, self._stride = self._kept[::2], 2 * self._stride
+
+    def points(self) -> tuple[EvaluationPoint, ...]:
+        """The points that were kept, and always the last one."""
+        newest = [] if self.last is None or self._kept[-1] is self.last else [self.last]
+        return (*self._kept, *newest)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _change(found: Sequence[float | None]) -> float | None:
+    """The mean of the last values minus that of as many before; None if there are too few."""
+    values = [value for value in found if value is not None]
+    span = min(TREND, len(values) // 2)
+    if not span:
+        return None
+    before, after = values[-2 * span : -span], values[-span:]
+    return (sum(after) - sum(before)) / span

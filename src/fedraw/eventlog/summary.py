@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,8 @@ QUALITY = (
 PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
 # The order of a full table.
 METRICS = QUALITY + PARTICIPATION
+# Every other metric is one of the user's own.
+BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
 # `tail` is the mean of this many last evaluations.
 TAIL = 5
 
@@ -235,6 +237,7 @@ class RunSummary:
         return {
             "name": start and start.name,
             "seed": start and start.seed,
+            **({"data": start.data} if start and start.data else {}),
             "notes": list(start.notes) if start else [],
             "finished": self.finished,
             "events": self.events,
@@ -247,7 +250,8 @@ class RunSummary:
                 **self.dynamics(),
                 "RareInfluence": self._influence.of_rare(),
             },
-            "tail": self._tail(),
+            "tail": _tail([evaluation.metrics for evaluation in self.evaluations]),
+            **self._optional(last),
             "server_models": max((e.server_models for e in self.evaluations), default=0),
             "recall": last.recall if last else {},
             "confusion": last and last.confusion,
@@ -257,15 +261,27 @@ class RunSummary:
             "spec": start.spec if start else {},
         }
 
-    def _tail(self) -> dict[str, float | None]:
-        """The mean of the last evaluations; None for a metric that one of them lacks."""
-        last = [evaluation.metrics for evaluation in self.evaluations[-TAIL:]]
-        tail: dict[str, float | None] = {}
-        for name in last[0] if last else ():
-            values = [metrics[name] for metrics in last]
-            known = [value for value in values if value is not None]
-            tail[name] = sum(known) / len(known) if len(known) == len(values) else None
-        return tail
+    def _optional(self, last: EvaluationRecord | None) -> dict[str, Any]:
+        """The user's own metrics and the average that is served, if the run has them."""
+        if last is None:
+            return {}
+        own = {"own": last.own, "own_rare": last.own_rare}
+        found: dict[str, Any] = {key: value for key, value in own.items() if value is not None}
+        if last.serving is not None:
+            all_of_it = [e.serving["metrics"] for e in self.evaluations if e.serving is not None]
+            found["serving"] = {**last.serving, "tail": _tail(all_of_it)}
+        return found
+
+
+def _tail(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The mean of the last evaluations; None for a metric that one of them lacks."""
+    last = evaluations[-TAIL:]
+    tail: dict[str, float | None] = {}
+    for name in last[0] if last else ():
+        values = [metrics.get(name) for metrics in last]
+        known = [value for value in values if value is not None]
+        tail[name] = sum(known) / len(known) if len(known) == len(values) else None
+    return tail
 
 
 def held(counts: Mapping[str, int]) -> Mapping[str, int]:

@@ -1,6 +1,8 @@
 """An experiment: a spec in, one run folder for each seed out.
 
+simulate     an experiment from keyword arguments: the public entrance
 spec         an experiment as data: a SPEC.toml, checked; its sections are in `sections`
+plugins      the modules that a spec lists; `parts` has what a user brings in Python
 options      how a run is carried out, which does not change the results
 scenario     one seed of a spec: clients, model, strategy and arrival law
 clients      who takes part, with which data and labels; the attackers and the drift of a spec
@@ -8,5 +10,6 @@ loading      the data sets and weights that a spec names
 training     how clients train, and the executor of a run
 runner       runs seeds and resumes them; `evaluation` evaluates their models
 run_folder   the files of one run; `checkpoints` has the state of an unfinished one
-cells        runs many seeds at once, each in a process
+cells        runs many seeds at once, each in a process; `progress` estimates the time left
+result       the seeds of a run as tables, models and plots
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +15,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, WorkerDied
+from fedraw.eventlog.records import Record
 from fedraw.experiment.interrupts import terminate_as_ctrl_c
 from fedraw.experiment.options import ExecutorKind, Options
-from fedraw.experiment.runner import Result, refuse_existing, run_seed
+from fedraw.experiment.parts import Parts
+from fedraw.experiment.result import SeedResult
+from fedraw.experiment.runner import refuse_existing, run_seed
 from fedraw.experiment.spec import Spec
-from fedraw.simulation.executors.workers import CONTEXT, end_with_parent, without_interrupts
+from fedraw.simulation.executors.workers import (
+    CONTEXT,
+    cannot_load,
+    end_with_parent,
+    pack,
+    starting_workers,
+)
 
 
 class Cell(NamedTuple):
@@ -33,7 +43,9 @@ class Cell(NamedTuple):
 # Called with a cell's number and the number of its events that are done.
 CellProgress = Callable[[int, int], None]
 # Called with a cell's number and its result, or the error that ended it.
-CellDone = Callable[[int, Result | FedrawError | OSError], None]
+CellDone = Callable[[int, SeedResult | FedrawError | OSError], None]
+# Called with a cell's number and a record of its log.
+CellObserver = Callable[[int, Record], None]
 TELL_EVERY_SECONDS = 0.1
 
 
@@ -50,7 +62,9 @@ def run_cells(
     jobs: int | None = None,
     progress: CellProgress | None = None,
     done: CellDone | None = None,
-) -> list[Result]:
+    parts: Parts | None = None,
+    observe: CellObserver | None = None,
+) -> list[SeedResult]:
     """Run all cells and return their results in the cells' order.
 
     Args:
@@ -60,40 +74,54 @@ def run_cells(
         progress: Called with a cell's number and the number of its events that are done.
         done: Called with a cell's number and its result or error. With it, a cell that fails does
             not end the others, and no results are returned.
+        parts: What the user brings in Python instead of naming it in the specs.
+        observe: Called in this process with a cell's number and each record of its log.
 
     """
     if jobs is not None and jobs < 1:
         raise BadInput(f"--jobs {jobs} must be at least 1")
     for cell in cells:
         refuse_existing(cell.folder, options)
-    kept: dict[int, Result] = {}
+    kept: dict[int, SeedResult] = {}
 
-    def keep(number: int, result: Result | FedrawError | OSError) -> None:
-        if not isinstance(result, Result):
+    def keep(number: int, result: SeedResult | FedrawError | OSError) -> None:
+        if not isinstance(result, SeedResult):
             raise result
         kept[number] = result
 
     jobs = min(jobs or cores(), len(cells))
     # Runs that have workers of their own follow one another.
     if jobs <= 1 or options.has_workers:
-        _one_by_one(cells, options, progress, done or keep)
+        _one_by_one(cells, options, _Listeners(progress, observe, done or keep), parts)
     else:
-        _side_by_side(cells, options, jobs, progress, done or keep)
+        _side_by_side(cells, options, jobs, _Listeners(progress, observe, done or keep), parts)
     return [kept[number] for number in sorted(kept)]
 
 
+class _Listeners(NamedTuple):
+    """Who is told how the cells go."""
+
+    progress: CellProgress | None
+    observe: CellObserver | None
+    done: CellDone
+
+
 def _one_by_one(
-    cells: Sequence[Cell], options: Options, progress: CellProgress | None, done: CellDone
+    cells: Sequence[Cell], options: Options, listeners: _Listeners, parts: Parts | None
 ) -> None:
-    def tell(number: int) -> Callable[[int], None] | None:
-        return None if progress is None else lambda events: progress(number, events)
+    def bound(call: Callable[[int, Any], None] | None, number: int) -> Callable[[Any], None] | None:
+        return None if call is None else partial(call, number)
 
     try:
         for number, cell in enumerate(cells):
-            executor = cell.executor or options.executor
-            own = replace(options, executor=executor, progress=tell(number))
-            run = partial(run_seed, cell.spec, cell.seed, cell.folder, options=own)
-            done(number, _outcome(run))
+            own = replace(
+                options,
+                executor=cell.executor or options.executor,
+                progress=bound(listeners.progress, number),
+                observe=bound(listeners.observe, number),
+            )
+            run = partial(run_seed, cell.spec, cell.seed, cell.folder, parts, own)
+            listeners.done(number, _outcome(run))
     except KeyboardInterrupt:  # between two runs; a run handles its own interrupts
         raise Interrupted("interrupted between two runs") from None
 
@@ -102,34 +130,52 @@ def _side_by_side(
     cells: Sequence[Cell],
     options: Options,
     jobs: int,
-    progress: CellProgress | None,
-    done: CellDone,
+    listeners: _Listeners,
+    parts: Parts | None,
 ) -> None:
     # A bare byte, because workers read it on every event, and an Event would take a lock each time.
     told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
-    listener = threading.Thread(target=_listen, args=(told, progress), daemon=True)
+    failures: list[Exception] = []
+    listener = threading.Thread(target=_listen, args=(told, stop, listeners, failures), daemon=True)
     listener.start()
-    pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (told, stop))
+    sent = _Sent(told, stop, _packed(parts), listeners.observe is not None)
+    pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (sent,))
     try:
         with terminate_as_ctrl_c():
-            with without_interrupts():  # submitting starts the processes
+            with starting_workers():  # submitting starts the processes
                 waiting = {
                     pool.submit(_run_cell, n, cell, options): n for n, cell in enumerate(cells)
                 }
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    done(waiting.pop(future), _outcome(future.result))
+                    listeners.done(waiting.pop(future), _outcome(future.result))
     except (KeyboardInterrupt, Interrupted):
         stop.value = 1
         pool.shutdown(wait=True, cancel_futures=True)
+        if failures:
+            raise failures[0] from None
         raise Interrupted("interrupted; each run stopped where it was") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         told.put(None)
         listener.join()
+    if failures:
+        raise failures[0]
 
 
-def _outcome(result: Callable[[], Result]) -> Result | FedrawError | OSError:
+def _packed(parts: Parts | None) -> bytes | None:
+    if parts is None or not parts.names:
+        return None
+    _ = parts.sources  # a worker may not have the source
+    try:
+        return pack(parts, "what was given in Python")
+    except BadInput:
+        for name, part in parts.brought():
+            pack(part, f"{name} = {parts.names[name]}")  # the message names the part
+        raise
+
+
+def _outcome(result: Callable[[], SeedResult]) -> SeedResult | FedrawError | OSError:
     """The result of a cell, or its error; errors that concern all cells are raised."""
     try:
         return result()
@@ -143,24 +189,39 @@ def _outcome(result: Callable[[], Result]) -> Result | FedrawError | OSError:
         return failure
 
 
-def _listen(told: Any, progress: CellProgress | None) -> None:
+def _listen(told: Any, stop: Any, listeners: _Listeners, failures: list[Exception]) -> None:
+    """Pass on what the workers tell; an error of a listener stops all cells."""
     while (message := told.get()) is not None:
-        if progress is not None:
-            progress(*message)
+        number, content = message
+        call: Any = listeners.progress if isinstance(content, int) else listeners.observe
+        try:
+            if call is not None and not failures:
+                call(number, content)
+        except Exception as problem:  # the main thread raises it
+            failures.append(problem)
+            stop.value = 1
 
 
-# What a worker process gets from its parent: a queue for progress, and a byte that says stop.
-_from_parent: tuple[Any, Any] = (None, None)
+class _Sent(NamedTuple):
+    """What a worker process gets from its parent."""
+
+    told: Any  # a queue for progress and records
+    stop: Any  # a byte that says stop
+    parts: bytes | None
+    observed: bool  # whether the parent wants the records
 
 
-def _become_worker(told: Any, stop: Any) -> None:
-    global _from_parent  # noqa: PLW0603 - a process pool has no other place for it
+_sent = _Sent(None, None, None, False)
+
+
+def _become_worker(sent: _Sent) -> None:
+    global _sent  # noqa: PLW0603 - a process pool has no other place for it
     end_with_parent()
-    _from_parent = (told, stop)
+    _sent = sent
 
 
-def _run_cell(number: int, cell: Cell, options: Options) -> Result:
-    told, stop = _from_parent
+def _run_cell(number: int, cell: Cell, options: Options) -> SeedResult:
+    told, stop, packed, observed = _sent
     wanted, last = cell.spec.run.events, 0.0
 
     def tell(events: int) -> None:
@@ -169,6 +230,20 @@ def _run_cell(number: int, cell: Cell, options: Options) -> Result:
             last = time.monotonic()
             told.put((number, events))
 
-    executor = cell.executor or options.executor
-    options = replace(options, executor=executor, progress=tell, stop=lambda: bool(stop.value))
-    return run_seed(cell.spec, cell.seed, cell.folder, options=options)
+    options = replace(
+        options,
+        executor=cell.executor or options.executor,
+        progress=tell,
+        stop=lambda: bool(stop.value),
+        observe=(lambda record: told.put((number, record))) if observed else None,
+    )
+    parts = None if packed is None else _unpacked(packed)
+    return run_seed(cell.spec, cell.seed, cell.folder, parts, options)
+
+
+def _unpacked(content: bytes) -> Parts:
+    try:
+        parts: Parts = pickle.loads(content)
+    except Exception as problem:  # an import runs code that may fail in any way
+        raise cannot_load("the parts that were given in Python", problem) from None
+    return parts

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraw.core.aggregation import ServingAverage
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.simulation.loop import Saved, Simulation, Timeline
@@ -25,6 +26,17 @@ class Checkpoint:
 
     saved: Saved
     log: Position
+    serving: ServingAverage | None = None
+
+
+@dataclass
+class _Content:
+    """What a checkpoint holds, in the form of its files."""
+
+    timeline: Timeline
+    state: Any
+    receivers: str
+    serving: ServingAverage | None
 
 
 class Checkpoints:
@@ -46,13 +58,16 @@ class Checkpoints:
         """Whether it is time for the next checkpoint."""
         return self._clock() >= self._next
 
-    def write(self, simulation: Simulation, log: Position) -> None:
+    def write(
+        self, simulation: Simulation, log: Position, serving: ServingAverage | None = None
+    ) -> None:
         """Save under a new name, rename, then remove the older checkpoint."""
         begun = self._clock()
         saved = simulation.save()
+        content = _Content(saved.timeline, saved.state, saved.receivers, serving)
         self._folders.write(
             saved.timeline.event,
-            lambda draft: snapshot.save(saved, draft),
+            lambda draft: snapshot.save(content, draft),
             {"log": list(log)},
         )
         spent = self._clock() - begun
@@ -65,7 +80,8 @@ class Checkpoints:
             return None
         try:
             length, lines, digest = kept.metadata["log"]
-            return Checkpoint(_load(kept.path, state), Position(int(length), int(lines), digest))
+            saved, serving = _load(kept.path, state)
+            return Checkpoint(saved, Position(int(length), int(lines), digest), serving)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(
                 f"{kept.path} is not a checkpoint of this strategy in this version of fedraw; "
@@ -77,10 +93,11 @@ class Checkpoints:
         self._folders.remove()
 
 
-def _load(folder: Path, state: type[Any]) -> Saved:
+def _load(folder: Path, state: type[Any]) -> tuple[Saved, ServingAverage | None]:
     tree, arrays = snapshot.read(folder)
-    return Saved(
+    saved = Saved(
         timeline=snapshot.unpack(Timeline, tree["timeline"], arrays),
         state=snapshot.unpack(state, tree["state"], arrays),
         receivers=tree["receivers"],
     )
+    return saved, snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays)

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedraw.core import rarity
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Floats, Ints
+from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data import partition
-from fedraw.data.dataset import Dataset, Images
+from fedraw.data.dataset import Array, Dataset, Inputs
+from fedraw.data.own_data import Shares
 from fedraw.errors import BadInput
-from fedraw.experiment.loading import Data, load_dataset
+from fedraw.experiment.loading import load_dataset
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.sections import (
-    DriftSpec,
-    LabelNoiseSpec,
-    MisreportSpec,
-    SummariesSpec,
+    Drift,
+    LabelNoise,
+    Misreport,
+    Summaries,
 )
 from fedraw.experiment.spec import Spec
 from fedraw.privacy.summaries import private_table
+from fedraw.simulation.arrivals import Trace, read_trace
 from fedraw.simulation.executors.base import Job
 from fedraw.simulation.executors.workers import SharedArray
 from fedraw.simulation.perturbations import attacks, drift
-from fedraw.simulation.speeds import mean_seconds
+from fedraw.simulation.speeds import mean_of_trace, mean_seconds, own_speeds
 
-# A user's own partition: a function of the labels, the number of classes and a generator that
-# returns the sample numbers of each client.
-Partition = Callable[[Ints, int, np.random.Generator], Sequence[npt.ArrayLike]]
+if TYPE_CHECKING:
+    from fedraw.experiment.parts import Parts
+
+# A user's own partition: the sample numbers of each client, or a function of the labels, the number
+# of classes and a generator that returns them.
+Partition = Shares | Callable[[Ints, int, np.random.Generator], Shares]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +53,17 @@ class DataEpoch:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """The clients of one seed, numbered from 0."""
+    """The clients of one seed; where they are numbers, these are positions in the table."""
 
     dataset: Dataset
     epochs: tuple[DataEpoch, ...]  # one, or two with a drift
     test_indices: list[Ints]
     claimed: LabelTable  # what the server is told
     rare_labels: tuple[int, ...]  # the labels that the metrics call rare
-    rare: frozenset[int]  # clients that hold one of them
-    attackers: tuple[int, ...]  # clients whose summaries are false
+    rare: frozenset[int]  # positions of the clients that hold one of them
+    attackers: tuple[ClientId, ...]  # clients whose summaries are false
     seconds: Floats  # mean training time
+    trace: Trace | None = None  # recorded training times, in place of drawn ones
 
     @property
     def table(self) -> LabelTable:
@@ -64,81 +72,147 @@ class Clients:
 
 
 def draw_clients(
-    spec: Spec,
-    streams: Streams,
-    data: Data | None = None,
-    own_partition: Partition | None = None,
-    options: Options = DEFAULTS,
+    spec: Spec, streams: Streams, parts: Parts | None = None, options: Options = DEFAULTS
 ) -> Clients:
-    """Load, partition and draw what the spec says, each from its own random stream."""
-    dataset = load_dataset(spec, streams, data, options.data_root, options.data_progress)
-    rng = streams.generator("partition")
-    shares = _partition(spec, dataset, own_partition, rng)
-    local = [partition.split_local(share, spec.partition.local_test, rng) for share in shares]
-    drawn = [train for train, _ in local]
-    # Which clients are slow and which are rare does not change in a drift.
-    whole = label_table(dataset, drawn)
-    slow = holders(whole, dataset, spec.partition.rare_labels, "partition.rare_labels")
-    measured = spec.metrics.rare_labels
-    rare_labels = spec.partition.rare_labels if measured is None else measured
-    rare = holders(whole, dataset, rare_labels, "metrics.rare_labels")
-    seconds = mean_seconds(
-        spec.speeds.kind, len(whole), slow, streams.generator("speeds"), spec.speeds.ratio or 1.0
+    """Load, partition and draw what the spec says, each from its own random stream.
+
+    Data, partition and speeds of `parts` take the place of the spec's.
+    """
+    given = None if parts is None else parts.partition
+    dataset = load_dataset(
+        spec,
+        streams,
+        None if parts is None else parts.data,
+        options.data_root,
+        options.data_progress,
+        test=None if parts is None else parts.test,
+        shares=None if callable(given) else given,
     )
+    own_model = (parts is not None and parts.model is not None) or ":" in spec.training.model
+    if not own_model and dataset.inputs.dtype == np.int64:
+        # The library's models compute with floats; whole numbers are for embeddings.
+        dataset = replace(
+            dataset,
+            inputs=dataset.inputs.as_floats(),
+            test_inputs=dataset.test_inputs.as_floats(),
+        )
+    rng = streams.generator("partition")
+    shares = _partition(spec, dataset, given if callable(given) else None, rng)
+    split = [partition.split_local(own, spec.partition.local_test, rng) for own in shares.values()]
+    drawn = [train for train, _ in split]
+    # Which clients are slow and which are rare does not change in a drift.
+    whole = label_table(dataset, drawn, tuple(shares))
+    rare_labels = _rare_labels(spec, dataset, whole)
+    rare = holders(whole, dataset, rare_labels, "metrics.rare_labels")
+    slow = rare
+    if spec.partition.rare_labels:
+        slow = holders(whole, dataset, spec.partition.rare_labels, "partition.rare_labels")
+    seconds, trace = _speeds(spec, None if parts is None else parts.speeds, whole, slow, streams)
     epochs = [DataEpoch(drawn, [dataset.labels[own] for own in drawn], whole)]
     if spec.drift is not None:
-        epochs = _drifting(spec.drift, dataset, drawn, rare, streams.generator("drift"))
+        epochs = _drifting(spec.drift, dataset, whole.clients, drawn, rare, streams)
     if spec.label_noise is not None:
         epochs = [_noisy(epoch, spec.label_noise, rare, streams) for epoch in epochs]
     claimed = epochs[0].table
-    attackers: tuple[int, ...] = ()
+    attackers: tuple[ClientId, ...] = ()
     if spec.misreport is not None:
-        attackers = _attackers(spec.misreport, seconds, rare, claimed, dataset)
+        chosen = _attackers(spec.misreport, seconds, rare, claimed, dataset)
+        attackers = tuple(claimed.clients[position] for position in chosen)
         claimed = _claims(spec.misreport, claimed, dataset, attackers)
     if spec.summaries is not None:
         claimed = _private(spec.summaries, claimed, streams)
     return Clients(
         dataset=dataset,
         epochs=tuple(epochs),
-        test_indices=[test for _, test in local],
+        test_indices=[test for _, test in split],
         claimed=claimed,
         rare_labels=dataset.label_indices(rare_labels),
         rare=frozenset(rare),
         attackers=attackers,
         seconds=seconds,
+        trace=trace,
     )
 
 
 def _partition(
-    spec: Spec, dataset: Dataset, own: Partition | None, rng: np.random.Generator
-) -> Sequence[Ints]:
+    spec: Spec,
+    dataset: Dataset,
+    own: Callable[[Ints, int, np.random.Generator], Shares] | None,
+    rng: np.random.Generator,
+) -> Mapping[ClientId, Ints]:
+    """The samples of each client, by its name or number."""
     labels, classes, wanted = dataset.labels, dataset.classes, spec.partition
+    if dataset.owners is not None:
+        if own is not None:
+            raise BadInput(
+                "the data already say which samples each client has, and the partition would "
+                "divide them again; leave the partition out"
+            )
+        shares = partition.shares_of(dataset.owners, len(dataset.clients))
+        return partition.check_partition(
+            dict(zip(dataset.clients, shares, strict=True)), len(labels)
+        )
     if own is not None:
         return partition.check_partition(own(labels, classes, rng), len(labels))
     if wanted.kind == "iid":
-        return partition.iid(labels, classes, rng, clients=wanted.clients)
-    if wanted.kind == "dirichlet":
+        parts = partition.iid(labels, classes, rng, clients=wanted.clients)
+    elif wanted.kind == "dirichlet":
         alpha = wanted.alpha or 1.0
-        return partition.dirichlet(labels, classes, rng, clients=wanted.clients, alpha=alpha)
-    return partition.coverage(
-        labels,
-        classes,
-        rng,
-        clients=wanted.clients,
-        rare_labels=dataset.label_indices(wanted.rare_labels),
-        clients_per_rare_label=wanted.clients_per_rare_label,
-        clients_per_common_label=wanted.clients_per_common_label,
+        parts = partition.dirichlet(labels, classes, rng, clients=wanted.clients, alpha=alpha)
+    else:
+        parts = partition.coverage(
+            labels,
+            classes,
+            rng,
+            clients=wanted.clients,
+            rare_labels=dataset.label_indices(wanted.rare_labels),
+            clients_per_rare_label=wanted.clients_per_rare_label,
+            clients_per_common_label=wanted.clients_per_common_label,
+        )
+    return dict(enumerate(parts))
+
+
+def _rare_labels(spec: Spec, dataset: Dataset, table: LabelTable) -> tuple[str, ...]:
+    """The names of the labels that the spec calls rare, or else of those of low coverage."""
+    key, named = "metrics.rare_labels", spec.metrics.rare_labels
+    if named is None and spec.partition.rare_labels:
+        key, named = "partition.rare_labels", spec.partition.rare_labels
+    if named is not None:
+        return tuple(map(str, rarity.rare_labels_of(_held(table, dataset, named, key), table)))
+    return tuple(
+        sorted(map(str, rarity.rare_labels_of(None, table)), key=dataset.label_names.index)
     )
 
 
+def _speeds(
+    spec: Spec, own: Any, table: LabelTable, slow: Sequence[int], streams: Streams
+) -> tuple[Floats, Trace | None]:
+    """Each client's mean training time, and the trace that gives the times one by one, if any."""
+    wanted = spec.speeds
+    if own is not None:
+        if wanted.trace is not None:
+            raise BadInput(
+                f"speeds.trace = {wanted.trace!r}, and own speeds are given too; leave one of them "
+                "out"
+            )
+        return own_speeds(own, table.clients)
+    if wanted.arrivals == "recorded":
+        trace = read_trace(Path(wanted.trace or ""))
+        return mean_of_trace(trace, table.clients), trace
+    rng = streams.generator("speeds")
+    return mean_seconds(wanted.kind, len(table), slow, rng, wanted.ratio or 1.0), None
+
+
 def _drifting(
-    wanted: DriftSpec,
+    wanted: Drift,
     dataset: Dataset,
+    clients: Sequence[ClientId],
     drawn: list[Ints],
     rare: Sequence[int],
-    rng: np.random.Generator,
+    streams: Streams,
 ) -> list[DataEpoch]:
     """The data epochs before and after the drift."""
+    rng = streams.generator("drift")
     label = _label_index(dataset, wanted.label, "drift.label")
     try:
         if wanted.kind == "new":
@@ -150,14 +224,12 @@ def _drifting(
     except BadInput as problem:
         raise BadInput(f"drift.label = {wanted.label!r}: {problem}") from None
     return [
-        DataEpoch(own, [dataset.labels[i] for i in own], label_table(dataset, own))
+        DataEpoch(own, [dataset.labels[i] for i in own], label_table(dataset, own, clients))
         for own in (before, after)
     ]
 
 
-def _noisy(
-    epoch: DataEpoch, noise: LabelNoiseSpec, rare: Sequence[int], streams: Streams
-) -> DataEpoch:
+def _noisy(epoch: DataEpoch, noise: LabelNoise, rare: Sequence[int], streams: Streams) -> DataEpoch:
     """The same samples with label noise: the clients train with wrong labels and do not know it."""
     labels = list(epoch.labels)
     for client in rare if noise.clients == "rare" else range(len(labels)):
@@ -167,7 +239,7 @@ def _noisy(
 
 
 def _attackers(
-    claim: MisreportSpec,
+    claim: Misreport,
     seconds: Floats,
     rare: Sequence[int],
     table: LabelTable,
@@ -195,7 +267,7 @@ def _attackers(
 
 
 def _claims(
-    claim: MisreportSpec, table: LabelTable, dataset: Dataset, attackers: Sequence[int]
+    claim: Misreport, table: LabelTable, dataset: Dataset, attackers: Sequence[ClientId]
 ) -> LabelTable:
     """The label counts that clients report: the true ones, except for those of attackers."""
     name: int | str = str(claim.label)
@@ -209,7 +281,7 @@ def _claims(
     return table
 
 
-def _private(summaries: SummariesSpec, claimed: LabelTable, streams: Streams) -> LabelTable:
+def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
     """What the server sees of the claims through private summaries."""
     try:
         return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
@@ -217,7 +289,9 @@ def _private(summaries: SummariesSpec, claimed: LabelTable, streams: Streams) ->
         raise BadInput(f"[summaries]: {problem}") from None
 
 
-def label_table(dataset: Dataset, indices: Sequence[Ints]) -> LabelTable:
+def label_table(
+    dataset: Dataset, indices: Sequence[Ints], clients: Sequence[ClientId]
+) -> LabelTable:
     """Each client's label counts, with labels in the order in which clients first hold them."""
     client = np.repeat(np.arange(len(indices)), [len(own) for own in indices])
     label = dataset.labels[np.concatenate(indices)]
@@ -228,7 +302,7 @@ def label_table(dataset: Dataset, indices: Sequence[Ints]) -> LabelTable:
     column = np.empty(dataset.classes, np.int64)
     column[held] = np.arange(held.size)
     names = [dataset.label_names[i] for i in held]
-    return LabelTable.from_entries(range(len(indices)), names, row, column[label], count)
+    return LabelTable.from_entries(clients, names, row, column[label], count)
 
 
 def _label_index(dataset: Dataset, label: int | str, key: str) -> int:
@@ -240,17 +314,21 @@ def _label_index(dataset: Dataset, label: int | str, key: str) -> int:
     return index
 
 
-def holders(
-    table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str
-) -> list[int]:
-    """Positions of the clients that have a training sample of one of the labels."""
+def _held(table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str) -> list[str]:
+    """The names of the labels, each of which a client has to hold."""
     names = [dataset.label_names[_label_index(dataset, label, key)] for label in labels]
     unheld = [name for name in names if name not in table.labels]
     if unheld:
         raise BadInput(f"{key}: no client has a training sample of label {unheld[0]!r}")
-    columns = [table.labels.index(name) for name in names]
-    held = np.isin(table.column, columns) & (table.count > 0)
-    return [int(i) for i in np.unique(table.row_of_entry()[held])]
+    return names
+
+
+def holders(
+    table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str
+) -> list[int]:
+    """Positions of the clients that have a training sample of one of the labels."""
+    inside = rarity.holders(table, _held(table, dataset, labels, key))
+    return [int(position) for position in np.flatnonzero(inside)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,8 +338,8 @@ class LocalData:
     Data set n has the samples `start[n]:start[n + 1]`; see `of_job`.
     """
 
-    images_in: Images | SharedArray
-    labels: Ints
+    inputs_in: Inputs | SharedArray
+    targets: Array  # what training predicts: the data set's targets, or the labels, right or wrong
     start: Ints
     clients: int
     classes: int
@@ -270,17 +348,21 @@ class LocalData:
     def of(cls, clients: Clients) -> LocalData:
         """Select the training samples of all clients and epochs."""
         own = [indices for epoch in clients.epochs for indices in epoch.indices]
-        labels = [labels for epoch in clients.epochs for labels in epoch.labels]
         start = np.concatenate([[0], np.cumsum([len(indices) for indices in own])])
-        dataset = clients.dataset
-        images = dataset.images.select(np.concatenate(own))
-        return cls(images, np.concatenate(labels), start, len(clients.table), dataset.classes)
+        dataset, rows = clients.dataset, np.concatenate(own)
+        targets = dataset.targets
+        if targets is None:
+            targets = np.concatenate([own for epoch in clients.epochs for own in epoch.labels])
+        else:
+            targets = targets[rows]
+        inputs = dataset.inputs.select(rows)
+        return cls(inputs, targets, start, len(clients.table), dataset.classes)
 
     @property
-    def images(self) -> Images:
-        """The images, whether they lie in shared memory or not."""
-        shared = self.images_in
-        return Images(shared.array) if isinstance(shared, SharedArray) else shared
+    def inputs(self) -> Inputs:
+        """The inputs, whether they lie in shared memory or not."""
+        shared = self.inputs_in
+        return Inputs(shared.array) if isinstance(shared, SharedArray) else shared
 
     def of_job(self, job: Job) -> tuple[int, slice]:
         """The number of the data set that a job trains on, and its rows.
@@ -294,11 +376,11 @@ class LocalData:
 @contextmanager
 def shared(data: LocalData) -> Iterator[LocalData]:
     """The same data for worker processes, with one copy in memory for all of them."""
-    if data.images.in_a_file:
+    if data.inputs.in_a_file:
         yield data
         return
-    images = SharedArray.copy_of(data.images[:])
+    inputs = SharedArray.copy_of(data.inputs[:])
     try:
-        yield replace(data, images_in=images)
+        yield replace(data, inputs_in=inputs)
     finally:
-        images.close()
+        inputs.close()

@@ -16,7 +16,7 @@ def demo_specs(seeds: Sequence[int] = SEEDS) -> list[Spec]:
     """Return one spec per method: digits on 30 clients, labels 8 and 9 on two slow clients each."""
     partition = {"clients": 30, "rare_labels": list(RARE_LABELS)}
     return [
-        Spec.read(
+        Spec.from_dict(
             {
                 "data": {"name": "digits"},
                 "partition": partition,

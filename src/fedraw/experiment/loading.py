@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
 from fedraw.data import cache, catalog
-from fedraw.data.arrays import from_arrays
-from fedraw.data.dataset import Dataset, Images
-from fedraw.data.root import Progress, data_root
-from fedraw.data.splits import limit_per_label
+from fedraw.data.dataset import Dataset, Inputs, limit_per_label
+from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
+from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiment.sections import IMAGENET, FeaturesSpec
+from fedraw.experiment.sections import IMAGENET, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
-    from fedraw.learning.features import Features
+    from fedraw.learning.features import Features as FeatureArray
     from fedraw.learning.models import Module
 
 # The published ImageNet weights, where `fedraw data fetch resnet18` puts them.
@@ -30,8 +28,8 @@ _PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
 # Raised when the features change, so that cached ones are computed again.
 _FEATURES_VERSION = 1
 
-# A user's own data: a data set, or arrays of samples and labels.
-Data = Dataset | tuple[npt.ArrayLike, npt.ArrayLike]
+# A user's own data, in any form that `fedraw.data.own_data` lists.
+Data = Any
 
 
 def load_dataset(
@@ -40,21 +38,26 @@ def load_dataset(
     data: Data | None = None,
     root: Path | None = None,
     progress: Progress | None = None,
+    *,
+    test: Data | None = None,
+    shares: Shares | None = None,
 ) -> Dataset:
     """Load the data set of the spec, or the user's own, as features if the spec asks for them.
 
     Args:
         spec: Names the data set.
         streams: Where a random holdout or a reduction is drawn from.
-        data: The user's own data, in place of the spec's.
+        data: The user's own data, or the name of a data set, in place of the spec's.
         root: The data root; by default that of the environment variable FEDRAW_DATA.
         progress: Called while images are decoded and features are computed.
+        test: The user's own test data, in place of the data set's.
+        shares: The positions of each client's samples, if a list gives them.
 
     """
     rng = streams.generator("holdout")
-    if data is None:
-        wanted = spec.data
-        dataset = catalog.load(
+
+    def named(wanted: DataSpec) -> Dataset:
+        return catalog.load(
             wanted.name,
             path=None if wanted.path is None else Path(wanted.path),
             root=root,
@@ -63,8 +66,14 @@ def load_dataset(
             rng=rng,
             progress=progress,
         )
+
+    if isinstance(test, str):
+        test = named(_named(test, spec.data))
+    if data is None or isinstance(data, str):
+        dataset = with_test(named(spec.data if data is None else _named(data, spec.data)), test)
+        dataset = dataset if shares is None else with_shares(dataset, shares)
     else:
-        dataset = data if isinstance(data, Dataset) else from_arrays(*data, rng=rng)
+        dataset = own_dataset(data, test=test, shares=shares, rng=rng)
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))
@@ -78,6 +87,13 @@ def load_dataset(
         device=spec.training.device,
         progress=progress,
     )
+
+
+def _named(name: str, wanted: DataSpec) -> DataSpec:
+    """The settings of the data set of this name, or of an .npz file of this path."""
+    if name == wanted.name:
+        return wanted
+    return DataSpec("npz", path=name) if name.endswith(".npz") else DataSpec(name)
 
 
 def prepare(spec: Spec, root: Path | None = None, progress: Progress | None = None) -> None:
@@ -101,7 +117,7 @@ def weights_file(wanted: str, root: Path | None) -> Path:
 
 def with_features(
     dataset: Dataset,
-    wanted: FeaturesSpec,
+    wanted: Features,
     weights: Path,
     *,
     normalise: str,
@@ -119,14 +135,14 @@ def with_features(
             f"{dataset.input_shape}; leave [features] out"
         )
     backbone = _Backbone.load(dataset.input_shape, wanted, weights, normalise, device)
-    pool, test_pool = dataset.images.everything(), dataset.test_images.everything()
+    pool, test_pool = dataset.inputs.everything(), dataset.test_inputs.everything()
     train = backbone.features_of(dataset.name, pool, progress)
-    same = test_pool.pixels is pool.pixels
+    same = test_pool.values is pool.values
     test = train if same else backbone.features_of(dataset.name, test_pool, progress)
     return replace(
         dataset,
-        images=dataset.images.mapped_to(train),
-        test_images=dataset.test_images.mapped_to(test),
+        inputs=dataset.inputs.mapped_to(train),
+        test_inputs=dataset.test_inputs.mapped_to(test),
         notes=(*dataset.notes, f"features of {wanted.backbone}, {backbone.loaded}"),
     )
 
@@ -146,7 +162,7 @@ class _Backbone:
     def load(
         cls,
         shape: tuple[int, ...],
-        wanted: FeaturesSpec,
+        wanted: Features,
         weights: Path,
         normalise: str,
         device: str,
@@ -167,21 +183,23 @@ class _Backbone:
         }
         return cls(module, str(loaded), facts, normalise, device, wanted.statistics)
 
-    def features_of(self, name: str, images: Images, progress: Progress | None) -> Images:
+    def features_of(self, name: str, images: Inputs, progress: Progress | None) -> Inputs:
         if not len(images):
-            return Images(np.zeros((0, 512), np.float32))
+            return Inputs(np.zeros((0, 512), np.float32))
         facts = self.facts | {"images": images.sha256()}
         write = partial(self._write, name, images, progress)
         entry = cache.entry(f"{name}-features", facts, write, progress)
-        return Images(entry.array("features"), sha256=entry.sha256("features"))
+        return Inputs(entry.array("features"), sha256=entry.sha256("features"))
 
     def _write(
-        self, name: str, images: Images, progress: Progress | None, draft: cache.Draft
+        self, name: str, images: Inputs, progress: Progress | None, draft: cache.Draft
     ) -> cache.Facts:
         draft.write("features", self._chunks(name, images, progress))
         return {"weights": self.loaded}
 
-    def _chunks(self, name: str, images: Images, progress: Progress | None) -> Iterator[Features]:
+    def _chunks(
+        self, name: str, images: Inputs, progress: Progress | None
+    ) -> Iterator[FeatureArray]:
         from fedraw.learning.features import features
         from fedraw.learning.inputs import NORMALISATIONS
 

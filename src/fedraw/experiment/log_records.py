@@ -23,7 +23,7 @@ from fedraw.eventlog.records import (
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import StrategySpec
 from fedraw.simulation.loop import Step
-from fedraw.strategies.catalog import CATALOG, log_name
+from fedraw.strategies.catalog import log_name
 from fedraw.strategies.protocol import Strategy
 
 
@@ -33,7 +33,7 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
     >>> row_name(StrategySpec("fedraw", {"weighting": "uniform"}))
     'fedraw-dedup-only'
     """
-    return log_name(strategy or CATALOG[spec.name].make(spec.settings))
+    return log_name(strategy or spec.make())
 
 
 def opening_records(scenario: Scenario) -> Iterator[Record]:
@@ -70,6 +70,7 @@ def _start_record(scenario: Scenario) -> StartRecord:
         if loaded is None
         else {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)},
         trace=_trace(scenario.spec.speeds.trace),
+        sources=scenario.sources() or None,
         spec=scenario.tables(),
     )
 
@@ -134,4 +135,5 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
         aggregated=step.aggregated,
         buffer=step.contents.clients,
         weights=step.contents.weights if step.aggregated else (),
+        metrics=step.metrics,
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from fedraw.data.root import Progress as DataProgress
+from fedraw.data.releases import Progress as DataProgress
 from fedraw.errors import BadInput
+from fedraw.eventlog.records import Record
 from fedraw.simulation.executors.ray_cluster import cluster
 
 ExecutorKind = Literal["inline", "batched", "processes", "ray"]
@@ -35,6 +36,8 @@ class Options:
         progress: Called every few events with the number of events that are done.
         stop: Called after every event; the run stops with a checkpoint when it returns true. Ctrl-C
             does the same.
+        observe: Called with each record of the log, after the record was written.
+        keep_log: Keep the log of a run without a folder in memory.
 
     >>> Options("processes", workers=4).has_workers
     True
@@ -50,6 +53,8 @@ class Options:
     force: bool = False
     progress: Progress | None = None
     stop: Callable[[], bool] | None = None
+    observe: Callable[[Record], None] | None = None
+    keep_log: bool = False
 
     def __post_init__(self) -> None:
         known = get_args(ExecutorKind)

@@ -4,6 +4,7 @@ spec.toml          the experiment, written before anything else
 events.jsonl       the log
 timing.json        when, on which machine and how fast it was run
 model.safetensors  the last model
+serving.safetensors  the average of the models, if run.serve = "ema"
 summary.json       written last, with checksums of the log, the model, the spec and itself
 checkpoint/        until the run is finished
 lock               held by the process that is running it
@@ -33,12 +34,13 @@ from fedraw.eventlog.compare import flat
 from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
-from fedraw.experiment.spec import to_toml
+from fedraw.experiment.result import MODEL
+from fedraw.experiment.spec import refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
-from fedraw.storage.model_file import write_model
+from fedraw.storage.snapshot import write_model
 
-SPEC, MODEL = "spec.toml", "model.safetensors"
+SPEC, SERVING = "spec.toml", "serving.safetensors"
 
 
 class RunFolder:
@@ -49,6 +51,7 @@ class RunFolder:
         self.log = path / LOG
         self._spec = path / SPEC
         self._model = path / MODEL
+        self._serving = path / SERVING
         self._summary = path / SUMMARY
         self._checkpoint = path / "checkpoint"
 
@@ -69,7 +72,7 @@ class RunFolder:
             state = "a finished run" if self.is_finished else "an unfinished run"
             raise BadInput(
                 f"{self.path} already holds {state}; continue with --resume, choose another --out, "
-                "or replace it with --force"
+                "or replace it with --force; in Python, with resume=True, out=... or force=True"
             )
 
     def refuse_other_spec(self, tables: dict[str, Any]) -> None:
@@ -83,6 +86,9 @@ class RunFolder:
                 f"cannot resume {self.path}: {self._spec.name} cannot be read ({problem}); restore "
                 "it, or use --force to start anew"
             ) from None
+        if not tables.get("parts"):
+            with _naming(self.path):
+                refuse_parts(before.get("parts"))
         then, now = flat(before), flat(json.loads(json.dumps(tables)))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if changed and (before or self._can_continue):
@@ -139,7 +145,7 @@ class RunFolder:
 
         Whenever the process ends, the run in the folder is finished, or can be resumed.
         """
-        for stale in (self._summary, self._model, self.path / "timing.json"):
+        for stale in (self._summary, self._model, self._serving, self.path / "timing.json"):
             stale.unlink(missing_ok=True)
         atomic_write(self._spec, to_toml(tables).encode())
         with self.log.open("wb") as file:
@@ -161,10 +167,14 @@ class RunFolder:
         layout: Layout | None,
         seconds: float,
         log: Position,
+        serving: Vector | None = None,
     ) -> None:
         """Write all results to the disk; `log` is where the log ends."""
-        if layout is not None:
-            write_model(model, layout, self._model)
+        sealed = [self._spec]
+        for vector, path in ((model, self._model), (serving, self._serving)):
+            if layout is not None and vector is not None:
+                write_model(vector, layout, path)
+                sealed.append(path)
         timing = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -174,7 +184,6 @@ class RunFolder:
             "python": platform.python_version(),
         }
         atomic_write(self.path / "timing.json", json.dumps(timing, indent=2).encode() + b"\n")
-        sealed = [self._spec] if layout is None else [self._spec, self._model]
         checksums = {path.name: _sha256(path.read_bytes()) for path in sealed}
         # Written last and atomically: a folder with a summary is complete.
         atomic_write(self._summary, seal(summary, log, checksums))
@@ -204,6 +213,14 @@ class RunFolder:
         return content
 
 
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as problem:
+        raise BadInput(f"cannot resume {folder}: {problem}") from None
+
+
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -226,5 +243,8 @@ def _input(key: str, record: dict[str, Any]) -> str:
             return f"its weights ({spec['training'].get('weights')})"
         case "trace":
             return f"its trace ({spec['speeds'].get('trace')})"
+        case "sources":
+            names = ", ".join(record.get("sources") or ["own parts"])
+            return f"the source of one of its own parts ({names})"
         case _:
             return f"its {key}"

@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from fedraw.core.types import Vector
+from fedraw.core.aggregation import ServingAverage
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
 from fedraw.eventlog.records import EndRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.checkpoints import Checkpoints
-from fedraw.experiment.clients import Partition
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
-from fedraw.experiment.loading import Data
 from fedraw.experiment.log_records import arrival_record, drift_records, opening_records
 from fedraw.experiment.options import DEFAULTS, Options, Progress
+from fedraw.experiment.parts import Parts
+from fedraw.experiment.result import SeedResult
 from fedraw.experiment.run_folder import RunFolder
-from fedraw.experiment.scenario import Parts, Scenario
+from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation
 from fedraw.storage.snapshot import can_be_saved
-from fedraw.strategies.protocol import Strategy
-
-if TYPE_CHECKING:
-    from fedraw.learning.models import ModelFactory
 
 # Events between two calls of a progress function.
 PROGRESS_EVERY = 20
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """The result of one seed: its summary and its final model."""
-
-    name: str
-    seed: int
-    summary: dict[str, Any]
-    model: Vector
-    folder: Path | None = None
-
-
-def run(
-    spec: Spec,
-    *,
-    out: Path | str | None = None,
-    options: Options = DEFAULTS,
-    data: Data | None = None,
-    partition: Partition | None = None,
-    model: ModelFactory | None = None,
-    strategy: Strategy[Any] | None = None,
-) -> list[Result]:
-    """Run every seed of the spec.
-
-    Args:
-        spec: The experiment.
-        out: Where to write the folders `seed-N`; by default nothing is written.
-        options: How to run, which does not change the results.
-        data: Data in place of the spec's.
-        partition: A function that divides the data, in place of the spec's partition.
-        model: A function of input shape and classes that returns a torch module, in place of the
-            spec's model.
-        strategy: A strategy in place of the spec's.
-
-    """
-    parts = Parts(data, partition, model, strategy)
-    folders = [None if out is None else Path(out) / f"seed-{seed}" for seed in spec.run.seeds]
-    for folder in folders:
-        refuse_existing(folder, options)
-    pairs = zip(spec.run.seeds, folders, strict=True)
-    return [run_seed(spec, seed, folder, parts, options) for seed, folder in pairs]
 
 
 def refuse_existing(folder: Path | None, options: Options) -> None:
@@ -93,12 +47,14 @@ def run_seed(
     folder: Path | None = None,
     parts: Parts | None = None,
     options: Options = DEFAULTS,
-) -> Result:
+) -> SeedResult:
     """Run one seed, and write its folder if one is given."""
     scenario = Scenario.of(spec, seed, parts, options)
     if folder is not None and options.resume:
         finished = _finished(RunFolder(folder), scenario)
         if finished is not None:
+            if options.progress is not None:
+                options.progress(spec.run.events)
             return finished
     started = time.perf_counter()
     with executor_of(scenario, options) as executor:
@@ -109,9 +65,12 @@ def run_seed(
             if folder is not None and recorder.log is not None:
                 end, seconds = recorder.log.to_disk(), time.perf_counter() - started
                 layout = scenario.setup.layout
-                RunFolder(folder).write_results(summary, model, layout, seconds, end)
+                average = None if recorder.serving is None else recorder.serving.model
+                RunFolder(folder).write_results(summary, model, layout, seconds, end, average)
                 Checkpoints(folder).remove()
-    return Result(summary["name"], seed, summary, model, folder)
+        kept = recorder.kept
+    layout = scenario.setup.layout
+    return SeedResult(summary["name"], seed, summary, model, folder, layout, kept)
 
 
 def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> Scenario:
@@ -132,14 +91,15 @@ def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> 
     return scenario
 
 
-def _finished(run_folder: RunFolder, scenario: Scenario) -> Result | None:
+def _finished(run_folder: RunFolder, scenario: Scenario) -> SeedResult | None:
     """The result of a run that is finished already, verified; None if it is not."""
     run_folder.refuse_other_spec(scenario.tables())
     if not run_folder.is_finished:
         return None
     summary, model = run_folder.read_results(scenario.setup.layout)
     run_folder.refuse_other_inputs(opening_records(scenario))
-    return Result(summary["name"], scenario.seed, summary, model, run_folder.path)
+    layout = scenario.setup.layout
+    return SeedResult(summary["name"], scenario.seed, summary, model, run_folder.path, layout)
 
 
 @dataclass
@@ -149,12 +109,22 @@ class Recorder:
     summary: RunSummary
     log: LogWriter | None = None
     checkpoints: Checkpoints | None = None
+    observe: Callable[[Record], None] | None = None
+    memory: io.BytesIO | None = None  # the log of a run without a folder, if it is kept
+    serving: ServingAverage | None = None
+
+    @property
+    def kept(self) -> bytes | None:
+        """The log that was kept in memory."""
+        return None if self.memory is None else self.memory.getvalue()
 
     def note(self, record: Record) -> None:
         """Add one record."""
         self.summary.observe(record)
         if self.log is not None:
             self.log.write(record)
+        if self.observe is not None:
+            self.observe(record)
 
     def note_all(self, records: Iterable[Record]) -> None:
         """Add several records."""
@@ -164,7 +134,7 @@ class Recorder:
     def checkpoint(self, simulation: Simulation) -> None:
         """Write a checkpoint, if the run has a folder and its state can be written."""
         if self.log is not None and self.checkpoints is not None:
-            self.checkpoints.write(simulation, self.log.to_disk())
+            self.checkpoints.write(simulation, self.log.to_disk(), self.serving)
 
 
 @contextmanager
@@ -173,7 +143,10 @@ def _recording(
 ) -> Iterator[Recorder]:
     """Record from the beginning, or restore the simulation and record from its checkpoint."""
     if folder is None:
-        recorder = Recorder(RunSummary())
+        memory = io.BytesIO() if options.keep_log else None
+        log = None if memory is None else LogWriter(memory)
+        serving = scenario.serving_average()
+        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving)
         recorder.note_all(opening_records(scenario))
         yield recorder
         return
@@ -184,13 +157,16 @@ def _recording(
         if checkpoint is None:
             checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
-            recorder = Recorder(RunSummary(), log, _usable(checkpoints, scenario, simulation))
+            usable = _usable(checkpoints, scenario, simulation)
+            serving = scenario.serving_average()
+            recorder = Recorder(RunSummary(), log, usable, options.observe, serving=serving)
             recorder.note_all(opening_records(scenario))
         else:
             summary = RunSummary.of(read_log(run_folder.log, until=checkpoint.log))
             run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
-            recorder = Recorder(summary, log, checkpoints)
+            serving = checkpoint.serving
+            recorder = Recorder(summary, log, checkpoints, options.observe, serving=serving)
             simulation.restore(checkpoint.saved)
         yield recorder
 
@@ -235,12 +211,14 @@ def _simulate(
             step = simulation.step()
             event = step.event
             recorder.note(arrival_record(step))
+            if recorder.serving is not None:
+                recorder.serving.observe(simulation.state.model)
             for doubt in step.doubts:
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
                 recorder.note_all(drift_records(scenario, event, step.time))
             if evaluate is not None and event % every == 0 and event < wanted:
-                recorder.note(evaluate(simulation))
+                recorder.note(evaluate(simulation, recorder.serving))
             if event % PROGRESS_EVERY == 0:
                 _tell(event, recorder, options.progress)
             if asked_to_stop() or (options.stop is not None and options.stop()):
@@ -249,7 +227,7 @@ def _simulate(
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
     if evaluate is not None:
-        recorder.note(evaluate(simulation, final=True))
+        recorder.note(evaluate(simulation, recorder.serving, final=True))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now))
     _tell(wanted, recorder, options.progress)
     return recorder.summary

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
-from fedraw.experiment.clients import Clients, Partition, draw_clients
-from fedraw.experiment.loading import Data
+from fedraw.experiment.clients import Clients, draw_clients
 from fedraw.experiment.options import DEFAULTS, Options
-from fedraw.experiment.sections import DriftSpec
+from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
+from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
 from fedraw.experiment.training import make_network
-from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, read_trace
+from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
 from fedraw.strategies.catalog import spec_name
 from fedraw.strategies.protocol import Declared, Setup, Strategy
 
 if TYPE_CHECKING:
-    from fedraw.learning.models import ModelFactory
     from fedraw.learning.training import Trainer
     from fedraw.learning.weights import LoadedWeights
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a user brings in Python instead of naming it in the spec."""
-
-    data: Data | None = None
-    partition: Partition | None = None
-    model: ModelFactory | None = None
-    strategy: Strategy[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,34 +46,41 @@ class Scenario:
     trainer: Trainer | None = None
     loaded: LoadedWeights | None = None
     drift: Scheduled | None = None
-    parts: Parts = Parts()
+    parts: Parts = NO_PARTS  # with those that the spec names in its plugins
+    given: Parts = NO_PARTS  # only those that were given in Python
 
     @classmethod
     def of(
         cls, spec: Spec, seed: int, parts: Parts | None = None, options: Options = DEFAULTS
     ) -> Scenario:
         """Draw the clients, make the model and the strategy of one seed."""
-        parts, streams = parts or Parts(), Streams(seed)
-        clients = draw_clients(spec, streams, parts.data, parts.partition, options)
+        given, streams = parts or NO_PARTS, Streams(seed)
+        parts = with_plugins(spec, given)
+        clients = draw_clients(spec, streams, parts, options)
         dataset = clients.dataset
         trainer, loaded, layout = None, None, None
         model = np.zeros(0, np.float32)
         if spec.training.kind != "none":
-            if not dataset.has_images:
+            if not dataset.has_inputs:
                 raise BadInput(
-                    f"dataset {dataset.name!r} has labels and no images, so there is nothing to "
-                    "train on; set training.kind = 'none', or name a dataset with images"
+                    f"dataset {dataset.name!r} has labels and no inputs, so there is nothing to "
+                    "train on; set training.kind = 'none', or name a dataset with inputs"
                 )
-            shape, classes = dataset.input_shape, dataset.classes
-            network = make_network(spec, parts.model, shape, classes, streams, options.data_root)
+            network = make_network(spec, parts, dataset, streams, options.data_root)
             trainer, loaded, model = network.trainer, network.loaded, network.initial
             layout = trainer.layout
         strategy = parts.strategy or spec.make_strategy()
+        if not dataset.has_labels and strategy.needs.label_evidence is not None:
+            raise BadInput(
+                f"{spec_name(strategy)!r} goes by labels, and dataset {dataset.name!r} has targets "
+                "of a float type and no labels; for classes, give whole numbers or names as "
+                "labels; for a regression, give groups, or use another method"
+            )
         setup = Setup(model, clients.claimed, layout, dataset.label_names, spec.training.lr)
         drift = None
         if spec.drift is not None:
             drift = _drift(spec.drift, spec.run.events, clients)
-        return cls(spec, seed, clients, strategy, setup, trainer, loaded, drift, parts)
+        return cls(spec, seed, clients, strategy, setup, trainer, loaded, drift, parts, given)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,24 +88,44 @@ class Scenario:
         return self.clients.dataset.notes + (() if self.loaded is None else (str(self.loaded),))
 
     def tables(self) -> dict[str, Any]:
-        """The spec as run: only this seed, and the names of what the user brought in Python."""
-        tables, own = self.spec.tables(), self.parts
+        """The spec as run: only this seed, and the names of what the user gave in Python."""
+        tables, given = self.spec.to_dict(), self.given
+        names = dict(given.names)
         tables["run"]["seeds"] = [self.seed]
-        if own.data is not None:
-            tables["data"] = {"name": self.clients.dataset.name}
-        if own.partition is not None:
+        if given.data is not None:
+            names["data"] = self.clients.dataset.name
+            tables["data"] = {"name": names["data"]}
+        if given.partition is not None or self.clients.dataset.owners is not None:
             tables["partition"] = {
-                "kind": _name(own.partition),
+                "kind": names.get("partition", "given"),
                 "clients": len(self.clients.table),
                 "local_test": self.spec.partition.local_test,
             }
-        if own.model is not None:
-            tables["training"]["model"] = _name(own.model)
+        if given.speeds is not None:
+            tables["speeds"]["kind"] = names["speeds"] = "given"
+        if given.model is not None:
+            tables["training"]["model"] = names["model"]
             tables["training"].pop("stem", None)
-        if own.strategy is not None:
-            settings = spec_settings_of(own.strategy)
-            tables["strategy"] = {"name": spec_name(own.strategy), **settings}
-        return tables
+        if given.train is not None:
+            tables["training"]["kind"] = names["train"]
+        if given.strategy is not None:
+            settings = spec_settings_of(given.strategy)
+            names["strategy"] = spec_name(given.strategy)
+            tables["strategy"] = {"name": names["strategy"], **settings}
+        return tables | ({"parts": names} if names else {})
+
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of the source of each part of the user's own, given or named in a plugin."""
+        given = self.given.names
+        named = [(key, part) for key, part in self.parts.brought() if key not in given]
+        return {k: digest(part) for k, part in named if k != "data"} | self.given.sources
+
+    def serving_average(self) -> ServingAverage | None:
+        """The average of the models that the run serves, at its start; None if it serves none."""
+        run = self.spec.run
+        if run.serve != "ema":
+            return None
+        return ServingAverage(self.setup.model.copy(), run.ema_decay)
 
     def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
@@ -125,17 +141,13 @@ class Scenario:
         )
 
 
-def _drift(wanted: DriftSpec, events: int, clients: Clients) -> Scheduled:
+def _drift(wanted: Drift, events: int, clients: Clients) -> Scheduled:
     """The arrival after which clients' data change, and the counts that they then declare."""
     declared: list[Declared] = []
     if wanted.declared == "again":
         before, after = (epoch.table.counts() for epoch in clients.epochs)
         declared = [Declared(c, own) for c, own in after.items() if own != before[c]]
     return Scheduled(max(1, round(wanted.at * events)), declared)
-
-
-def _name(thing: object) -> str:
-    return str(getattr(thing, "__name__", type(thing).__name__)).lower()
 
 
 def _rare(table: LabelTable) -> list[ClientId]:
@@ -145,13 +157,13 @@ def _rare(table: LabelTable) -> list[ClientId]:
 
 
 def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
+    if clients.trace is not None:
+        return Recorded(clients.table.clients, clients.trace)
     match spec.speeds.arrivals:
         case "fixed":
             return Fixed(clients.seconds)
         case "jitter":
             assert spec.speeds.jitter is not None  # SpeedsSpec has a default for this law
             return jitter(clients.seconds, streams, spec.speeds.jitter)
-        case "recorded":
-            return Recorded(clients.table.clients, read_trace(Path(spec.speeds.trace or "")))
         case _:
             return poisson(clients.seconds, streams)

@@ -1,17 +1,25 @@
-"""The sections of a spec, each a frozen dataclass that refuses impossible settings."""
+"""The sections of a spec, each a frozen dataclass that refuses impossible settings.
+
+In a SPEC.toml, [partition] and [speeds] have a `kind` and the keys of that kind. In Python, every
+kind has a class of its own: `Coverage`, `Dirichlet`, `IID`, and `Correlated`, `Uniform`, `Equal`,
+`Ratio`. `to_dict` gives the section of a SPEC.toml, so both ways lead to the same run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal
 
-from fedraw.core.settings import checked_settings
+from fedraw.core.settings import checked_settings, read_settings, shown
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput
+from fedraw.experiment.plugins import NO_PLUGINS, Plugins
+from fedraw.learning.sgd import SGD, Schedule
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
-from fedraw.strategies.catalog import NOT_IN_SPECS, find_method
+from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, find_method
+from fedraw.strategies.protocol import Strategy
 
 # Weights by this name are the published ones in the data root; others are files.
 IMAGENET = "imagenet"
@@ -21,6 +29,20 @@ DEFAULT_JITTER = 0.2
 
 # More clients than any data set has samples for, and few enough to be partitioned quickly.
 MOST_CLIENTS = 10_000_000
+
+# More events than any experiment simulates; a log of them has some 300 GB.
+MOST_EVENTS = 1_000_000_000
+
+# Settings that came later, as section and key. They are written only where they differ from their
+# default: specs and logs of older runs do not have them, and can still be resumed and compared.
+CAME_LATER = (
+    ("training", "nesterov"),
+    ("training", "schedule"),
+    ("training", "lr_decay"),
+    ("training", "label_smoothing"),
+    ("run", "serve"),
+    ("run", "ema_decay"),
+)
 
 # Labels and clients by number or by name.
 Names = tuple[int | str, ...]
@@ -32,6 +54,18 @@ def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) 
         raise BadInput(f"{key} is missing; {selector} = {needed!r} needs it")
     if value is not None and chosen != needed:
         raise BadInput(f"{key} goes with {selector} = {needed!r}, not with {chosen!r}")
+
+
+def is_plugin(name: object) -> bool:
+    """Whether a name stands for something in a plugin, such as "my_module:net"."""
+    return isinstance(name, str) and ":" in name
+
+
+def known_kind(key: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a kind that is neither known nor in a plugin."""
+    if value not in known and not is_plugin(value):
+        choices = " or ".join(map(repr, known))
+        raise BadInput(f"{key} = {shown(value)} must be {choices}, or a plugin's 'module:function'")
 
 
 @dataclass(frozen=True)
@@ -54,7 +88,7 @@ class DataSpec:
 
 
 @dataclass(frozen=True)
-class FeaturesSpec:
+class Features:
     """The frozen backbone whose features replace the pixels."""
 
     weights: str  # a file, or IMAGENET
@@ -65,9 +99,9 @@ class FeaturesSpec:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """How the samples are divided among the clients."""
+    """The section [partition]: how the samples are divided among the clients."""
 
-    kind: Literal["coverage", "dirichlet", "iid"] = "coverage"
+    kind: str = "coverage"  # or dirichlet, iid, or a plugin's function
     clients: int = 30
     rare_labels: Names = ()
     clients_per_rare_label: int = 2
@@ -76,6 +110,7 @@ class PartitionSpec:
     local_test: float = 0.2
 
     def __post_init__(self) -> None:
+        known_kind("partition.kind", self.kind, ("coverage", "dirichlet", "iid"))
         goes_with("partition.alpha", self.alpha, "kind", self.kind, "dirichlet")
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise BadInput(f"partition.alpha = {self.alpha} must be a positive number")
@@ -87,9 +122,10 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class SpeedsSpec:
-    """How fast clients are, and by which law updates arrive."""
+    """The section [speeds]: how fast clients are, and by which law updates arrive."""
 
-    kind: Literal["equal", "uniform", "correlated", "ratio"] = "correlated"
+    # "auto": "correlated" if some label is rare, else "uniform".
+    kind: Literal["auto", "equal", "uniform", "correlated", "ratio"] = "auto"
     ratio: float | None = None
     arrivals: Literal["poisson", "fixed", "jitter", "recorded"] = "poisson"
     jitter: float | None = None  # default with arrivals = "jitter": DEFAULT_JITTER
@@ -106,6 +142,162 @@ class SpeedsSpec:
             object.__setattr__(self, "jitter", DEFAULT_JITTER)
 
 
+class _Kind:
+    """One kind of a section, as a class with the keys of this kind only."""
+
+    kind: ClassVar[str]
+    section: ClassVar[str]
+    spec: ClassVar[type[Any]]
+
+    def __post_init__(self) -> None:
+        read_settings(self.spec, self.to_dict(), self.section)  # refuses impossible settings
+
+    def to_dict(self) -> dict[str, Any]:
+        """The section of a SPEC.toml; keys without a value are left out."""
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind, **{key: v for key, v in own.items() if v is not None}}
+
+
+@dataclass(frozen=True)
+class Coverage(_Kind):
+    """A partition in which each label is held by a given number of clients.
+
+    Args:
+        clients: The number of clients.
+        rare_labels: The labels, by name or by number, that few clients hold.
+        clients_per_rare_label: The number of clients that hold each of them; no client holds two.
+        clients_per_common_label: The number of clients that hold each other label.
+        local_test: The share of each client's samples that is its local test set.
+
+    >>> Coverage(clients=20, rare_labels=[8, 9]).to_dict()["rare_labels"]
+    [8, 9]
+
+    """
+
+    kind = "coverage"
+    section, spec = "partition", PartitionSpec
+
+    clients: int = 30
+    rare_labels: Sequence[int | str] = ()
+    clients_per_rare_label: int = 2
+    clients_per_common_label: int = 20
+    local_test: float = 0.2
+
+
+@dataclass(frozen=True)
+class Dirichlet(_Kind):
+    """A partition in which the shares of each label are drawn from a Dirichlet distribution.
+
+    Args:
+        alpha: The concentration; the smaller, the more a label gathers on few clients.
+        clients: The number of clients.
+        local_test: The share of each client's samples that is its local test set.
+
+    """
+
+    kind = "dirichlet"
+    section, spec = "partition", PartitionSpec
+
+    alpha: float
+    clients: int = 30
+    local_test: float = 0.2
+
+
+@dataclass(frozen=True)
+class IID(_Kind):
+    """A partition in which every client has the same mixture of labels.
+
+    Args:
+        clients: The number of clients.
+        local_test: The share of each client's samples that is its local test set.
+
+    """
+
+    kind = "iid"
+    section, spec = "partition", PartitionSpec
+
+    clients: int = 30
+    local_test: float = 0.2
+
+
+Arrivals = Literal["poisson", "fixed", "jitter"]
+
+
+@dataclass(frozen=True)
+class _Speeds(_Kind):
+    """What all kinds of speeds have in common."""
+
+    section, spec = "speeds", SpeedsSpec
+
+    arrivals: Arrivals = field(default="poisson", kw_only=True)
+    jitter: float | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Correlated(_Speeds):
+    """Clients with a rare label are slow.
+
+    Their mean durations are drawn from 1.5 to 3 seconds, those of other clients from 0.5 to 1.5.
+
+    Args:
+        arrivals: The law of durations: "poisson" draws them from exponential distributions,
+            "fixed" takes each client's mean, "jitter" draws them near the mean.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+
+    """
+
+    kind = "correlated"
+
+
+@dataclass(frozen=True)
+class Uniform(_Speeds):
+    """The mean durations of all clients are drawn from 0.5 to 1.5 seconds.
+
+    Args:
+        arrivals: The law of durations, as in `Correlated`.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+
+    """
+
+    kind = "uniform"
+
+
+@dataclass(frozen=True)
+class Equal(_Speeds):
+    """All clients have a mean duration of one second.
+
+    Args:
+        arrivals: The law of durations, as in `Correlated`.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+
+    """
+
+    kind = "equal"
+
+
+@dataclass(frozen=True)
+class Ratio(_Speeds):
+    """Clients with a rare label are slower than the others by a given factor.
+
+    Args:
+        ratio: The factor of their mean durations, which are drawn from 0.5 to 1.5 seconds.
+        arrivals: The law of durations, as in `Correlated`.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+
+    """
+
+    kind = "ratio"
+
+    ratio: float
+
+
+def plain(value: Any) -> Any:
+    """A value as a spec holds it: NumPy's numbers and arrays become Python's."""
+    if isinstance(value, tuple | list | range):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 @dataclass(frozen=True)
 class StrategySpec:
     """The method and its settings."""
@@ -114,19 +306,45 @@ class StrategySpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, table: object) -> StrategySpec:
+    def read(cls, table: object, plugins: Plugins = NO_PLUGINS) -> StrategySpec:
         """Read the section [strategy]; its keys depend on the method."""
         if not isinstance(table, Mapping):
             raise BadInput(f"[strategy] must be a table of settings, got {table!r}")
         settings = dict(table)
         name = settings.pop("name", "fedraw")
+        if is_plugin(name):
+            factory = plugins.find(name, "strategy.name")
+            if is_dataclass(factory):
+                settings = checked_settings(factory, settings, "strategy")
+            return cls(name, settings)
         method = find_method(name)
         checked = checked_settings(method.factory, settings, "strategy", NOT_IN_SPECS)
         return cls(method.base.name, method.with_preset(checked))
 
+    def make(self, plugins: Plugins = NO_PLUGINS) -> Strategy[Any]:
+        """The strategy with these settings."""
+        if not is_plugin(self.name):
+            return CATALOG[self.name].make(self.settings)
+        factory = plugins.find(self.name, "strategy.name")
+        try:
+            strategy: Strategy[Any] = factory(**self.settings) if callable(factory) else factory
+        except TypeError as problem:
+            raise BadInput(f"strategy.name = {self.name!r}: {problem}") from None
+        refuse_non_strategy(strategy, f"strategy.name = {self.name!r}")
+        return strategy
+
+
+def refuse_non_strategy(thing: object, key: str) -> None:
+    """Refuse what lacks a member of the protocol of strategies."""
+    missing = [name for name in ("needs", "start", "step") if not hasattr(thing, name)]
+    if missing:
+        raise BadInput(
+            f"{key} is no strategy: it has no {' and no '.join(missing)}; see fedraw.Strategy"
+        )
+
 
 @dataclass(frozen=True)
-class MisreportSpec:
+class Misreport:
     """An attack: clients that report false label counts."""
 
     label: int | str
@@ -157,7 +375,7 @@ class MisreportSpec:
 
 
 @dataclass(frozen=True)
-class SummariesSpec:
+class Summaries:
     """How clients report their labels privately; see fedraw.privacy."""
 
     mechanism: Mechanism
@@ -177,7 +395,7 @@ class SummariesSpec:
 
 
 @dataclass(frozen=True)
-class DriftSpec:
+class Drift:
     """A label's samples move to other clients in the middle of a run, or appear only then."""
 
     kind: Literal["move", "new"]
@@ -191,7 +409,7 @@ class DriftSpec:
 
 
 @dataclass(frozen=True)
-class LabelNoiseSpec:
+class LabelNoise:
     """Label noise: wrong training labels of the clients with a rare label, or of all clients."""
 
     share: float
@@ -206,7 +424,7 @@ class LabelNoiseSpec:
 class TrainingSpec:
     """The model, and how clients train it."""
 
-    kind: Literal["sgd", "none"] = "sgd"
+    kind: str = "sgd"  # or none, or a plugin's function
     model: str = "mlp"
     epochs: int = 2
     batch: int = 16
@@ -216,17 +434,36 @@ class TrainingSpec:
     stem: Literal["imagenet", "cifar"] | None = None  # of resnet18; default: imagenet
     weights: str | None = None  # a file, or IMAGENET
     device: str = "cpu"
+    nesterov: bool = False
+    schedule: Schedule = "constant"  # of the learning rate; see SGD.rate
+    lr_decay: float = 0.1
+    clip_norm: float | None = None
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
+        known_kind("training.kind", self.kind, ("sgd", "none"))
         if self.stem is None and self.model == "resnet18":
             object.__setattr__(self, "stem", "imagenet")
+        if self.kind != "none":
+            self.sgd()
+        if self.lr_decay != SGD.lr_decay and self.schedule != "step":
+            raise BadInput(
+                f"training.lr_decay goes with schedule = 'step', not with {self.schedule!r}"
+            )
+
+    def sgd(self) -> SGD:
+        """The settings of local training; BadInput names the key that is wrong."""
+        try:
+            return SGD(**{f.name: getattr(self, f.name) for f in fields(SGD)})
+        except BadInput as problem:
+            raise BadInput(f"training.{problem}") from None
 
 
 @dataclass(frozen=True)
 class MetricsSpec:
     """Which labels the metrics call rare."""
 
-    rare_labels: Names | None = None  # default: the partition's
+    rare_labels: Names | None = None  # default: the partition's, or else those of low coverage
 
 
 @dataclass(frozen=True)
@@ -239,12 +476,21 @@ class RunSpec:
     concurrency: int | None = None  # default: all clients
     # With fewer, who is handed the model next: any idle client, or rare clients first.
     receivers: Literal["uniform", "rare-first"] = "uniform"
+    # ema: an exponential average of the model over arrivals is evaluated and written as well.
+    serve: Literal["last", "ema"] = "last"
+    ema_decay: float = 0.99
 
     def __post_init__(self) -> None:
+        if not 0 < self.ema_decay < 1:
+            raise BadInput(f"run.ema_decay = {self.ema_decay} must be between 0 and 1")
+        if self.ema_decay != RunSpec.ema_decay and self.serve != "ema":
+            raise BadInput(f"run.ema_decay goes with serve = 'ema', not with {self.serve!r}")
         for key in ("events", "evaluate_every", "concurrency"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise BadInput(f"run.{key} = {value} must be at least 1")
+        if self.events > MOST_EVENTS:
+            raise BadInput(f"run.events = {self.events:,} must be at most {MOST_EVENTS:,}")
         if not self.seeds:
             raise BadInput("run.seeds is empty; give at least one seed")
         for seed in self.seeds:

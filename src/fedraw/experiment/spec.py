@@ -7,26 +7,29 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 from fedraw.core.settings import read_settings, shown, type_hints
 from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
+    CAME_LATER,
     IMAGENET,
     DataSpec,
-    DriftSpec,
-    FeaturesSpec,
-    LabelNoiseSpec,
+    Drift,
+    Features,
+    LabelNoise,
     MetricsSpec,
-    MisreportSpec,
+    Misreport,
     PartitionSpec,
     RunSpec,
     SpeedsSpec,
     StrategySpec,
-    SummariesSpec,
+    Summaries,
     TrainingSpec,
+    is_plugin,
 )
 from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, settings_of
 from fedraw.strategies.protocol import Strategy
@@ -40,30 +43,34 @@ _PATHS = ("data.path", "features.weights", "speeds.trace", "training.weights")
 class Spec:
     """One experiment: one strategy, several seeds.
 
-    >>> spec = Spec.read({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
+    >>> spec = Spec.from_dict({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
     >>> spec.make_strategy()
     FedBuff(buffer=10, server_lr=0.5, staleness='none', exponent=0.5, unique=False)
     """
 
     data: DataSpec = field(default_factory=DataSpec)
-    features: FeaturesSpec | None = None
+    features: Features | None = None
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
     strategy: StrategySpec = field(default_factory=StrategySpec)
-    misreport: MisreportSpec | None = None
-    label_noise: LabelNoiseSpec | None = None
-    drift: DriftSpec | None = None
-    summaries: SummariesSpec | None = None
+    misreport: Misreport | None = None
+    label_noise: LabelNoise | None = None
+    drift: Drift | None = None
+    summaries: Summaries | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
+    plugins: tuple[str, ...] = ()  # modules of the user's that the sections may name
+    plugin_folder: str | None = None  # where they are looked for first
 
     def __post_init__(self) -> None:
         for key, value in self._paths():
             _refuse_unwritable(key, value)
+        if self.speeds.kind == "auto" and self.partition.rare_labels:
+            object.__setattr__(self, "speeds", replace(self.speeds, kind="correlated"))
 
     @classmethod
-    def read(cls, tables: Mapping[str, Any]) -> Spec:
+    def from_dict(cls, tables: Mapping[str, Any]) -> Spec:
         """Read nested tables, as in a SPEC.toml; missing keys have their defaults."""
         tables = dict(tables)
         version = tables.pop("version", VERSION)
@@ -72,6 +79,8 @@ class Spec:
                 f"version = {shown(version)}: this fedraw reads version {VERSION}; "
                 f"write 'fedraw new' to see its form"
             )
+        refuse_parts(tables.pop("parts", {}))
+        modules = _plugins(tables)
         sections = _sections()
         for name in tables:
             if name not in sections:
@@ -82,20 +91,24 @@ class Spec:
             if name != "strategy"
         }
         if "strategy" in tables:
-            parts["strategy"] = StrategySpec.read(tables["strategy"])
+            parts["strategy"] = StrategySpec.read(tables["strategy"], modules)
+        parts |= {"plugins": tuple(modules.modules), "plugin_folder": modules.folder}
         spec = cls(**parts)
         _refuse_contradictions(spec)
+        for key, name in spec.plugin_parts.values():
+            modules.find(name, key)
         spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
         return spec
 
     @classmethod
-    def from_toml(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
+    def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Spec:
         """Read a file, after applying `changes` such as {"strategy.buffer": 5}.
 
         Paths in the file are relative to the file, paths in changes to the working directory. A
         change of `strategy.name` keeps the file's [strategy] keys that the new strategy has too. A
         change of `training.model` drops the file's `stem` and `weights`.
         """
+        path = Path(path)
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -106,16 +119,42 @@ class Spec:
             raise BadInput(f"{path} is not valid TOML: {problem}") from None
         with naming(path):
             _change(tables, changes or {})
-            return cls.read(tables)._with_paths_from(path.parent.absolute())
+            _find_plugins(tables, path.parent.absolute())
+            return cls.from_dict(tables)._with_paths_from(path.parent.absolute())
 
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""
-        return CATALOG[self.strategy.name].make(self.strategy.settings)
+        return self.strategy.make(self.plugin_modules)
 
-    def tables(self) -> dict[str, Any]:
-        """Nested tables that `read` accepts: all defaults are written out, None is left out."""
+    @property
+    def plugin_parts(self) -> dict[str, tuple[str, str]]:
+        """The parts besides the strategy that plugins hold: the key and the name of each."""
+        settings = {
+            "data": ("data.name", self.data.name),
+            "partition": ("partition.kind", self.partition.kind),
+            "model": ("training.model", self.training.model),
+            "train": ("training.kind", self.training.kind),
+        }
+        return {part: own for part, own in settings.items() if is_plugin(own[1])}
+
+    @property
+    def plugin_modules(self) -> Plugins:
+        """The modules in which the spec's own parts are."""
+        return Plugins(self.plugins, self.plugin_folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The nested tables that `from_dict` reads: with every default, and without None.
+
+        A setting that came later is left out at its default too.
+        """
         raw = asdict(self)
-        raw["strategy"] = {"name": self.strategy.name, **spec_settings_of(self.make_strategy())}
+        plugins, folder = list(raw.pop("plugins")), raw.pop("plugin_folder")
+        for section, key in CAME_LATER:
+            if raw[section][key] == getattr(type(getattr(self, section)), key):
+                del raw[section][key]
+        strategy = self.make_strategy()
+        settings = spec_settings_of(strategy) if is_dataclass(strategy) else self.strategy.settings
+        raw["strategy"] = {"name": self.strategy.name, **settings}
         clean = {
             section: {
                 key: list(value) if isinstance(value, tuple) else value
@@ -125,7 +164,12 @@ class Spec:
             for section, table in raw.items()
             if table is not None
         }
-        return {"version": VERSION, **{name: table for name, table in clean.items() if table}}
+        return {
+            "version": VERSION,
+            **({"plugins": plugins} if plugins else {}),
+            **({"plugin_folder": folder} if folder is not None else {}),
+            **{name: table for name, table in clean.items() if table},
+        }
 
     def _with_paths_from(self, folder: Path) -> Spec:
         """Paths in a file are relative to that file."""
@@ -251,8 +295,45 @@ def _is_path(value: object) -> TypeGuard[str]:
 
 def _sections() -> dict[str, Any]:
     """The dataclass of each section, without the None of optional ones."""
-    hints = type_hints(Spec)
+    hints = {k: hint for k, hint in type_hints(Spec).items() if not k.startswith("plugin")}
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
+
+
+def _plugins(tables: dict[str, Any]) -> Plugins:
+    """Take the plugins out of the tables of a spec, and import them."""
+    modules, folder = tables.pop("plugins", []), tables.pop("plugin_folder", None)
+    if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
+        raise BadInput(
+            f'plugins = {shown(modules)} must be a list of modules, such as ["my_module"]'
+        )
+    if folder is not None and not isinstance(folder, str):
+        raise BadInput(f"plugin_folder = {shown(folder)} must be a text")
+    for module in modules:
+        import_plugin(module, folder)
+    return Plugins(tuple(modules), folder)
+
+
+def _find_plugins(tables: dict[str, Any], place: Path) -> None:
+    """Note the folder of plugins that lie beside the spec, or in the folder that it names."""
+    modules, folder = tables.get("plugins", []), tables.get("plugin_folder", "")
+    if not isinstance(modules, list) or not isinstance(folder, str):
+        return  # `_plugins` refuses them
+    names = [name for name in modules if isinstance(name, str)]
+    if folder or holds_plugin(place, names):
+        tables["plugin_folder"] = str(place / folder)
+
+
+def refuse_parts(names: object) -> None:
+    """Refuse a spec whose run had parts that were given in Python: no file can name them."""
+    if not names:
+        return
+    parts = names.items() if isinstance(names, Mapping) else [("parts", names)]
+    listed = ", ".join(f"{part} ({shown(name)})" for part, name in parts)
+    raise BadInput(
+        f"this run has parts that were given in Python: {listed}; continue it with "
+        "fedraw.simulate(..., resume=True) and the same parts, or put them into a module and name "
+        "them in a SPEC.toml through its plugins setting"
+    )
 
 
 def _refuse_contradictions(spec: Spec) -> None:
@@ -320,5 +401,7 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
         raise BadInput(f"strategy.labels = {labels!r} reads the updates of a model, {remedy}")
     if spec.misreport is not None and spec.misreport.support is not None:
         raise BadInput(f"misreport.support forges the updates of a model, {remedy}")
+    if spec.run.serve == "ema":
+        raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
     if spec.label_noise is not None:
         raise BadInput(f"[label_noise] mixes up what a model is trained with, {remedy}")

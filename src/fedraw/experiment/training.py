@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints, Vector
-from fedraw.data.dataset import Images, Pixels
+from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.clients import LocalData, shared
 from fedraw.experiment.loading import weights_file
@@ -34,10 +35,12 @@ from fedraw.simulation.perturbations.attacks import Attackers, Support
 from fedraw.strategies.protocol import Needs
 
 if TYPE_CHECKING:
+    from fedraw.experiment.parts import Parts
     from fedraw.experiment.scenario import Scenario
     from fedraw.learning.batched import BatchedTrainer
     from fedraw.learning.inputs import Normalisation
     from fedraw.learning.models import ModelFactory, Module
+    from fedraw.learning.own_training import TrainFunction
     from fedraw.learning.training import Trainer
     from fedraw.learning.weights import LoadedWeights
 
@@ -51,47 +54,83 @@ class Network:
     loaded: LoadedWeights | None = None
 
 
+class ModelForm(NamedTuple):
+    """What a model takes and returns: the shape of a sample, and how many numbers for one.
+
+    A model that predicts labels returns one score for each label. Where the data have targets of
+    their own, it returns as many numbers as a target has, or one for each class if targets are
+    classes, and its output may have any shape.
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    predicts_labels: bool = True
+    whole_numbers: bool = False  # whether samples consist of whole numbers, such as ids of tokens
+
+    @classmethod
+    def of(cls, inputs: Inputs, targets: Array | None, classes: int) -> ModelForm:
+        """The form for these samples; without targets, the model predicts labels."""
+        whole = inputs.dtype.kind == "i"
+        if targets is None:
+            return cls(inputs.shape[1:], classes, whole_numbers=whole)
+        outputs = math.prod(targets.shape[1:])
+        if targets.dtype.kind == "i" and targets.ndim == 1:  # classes, beside groups
+            outputs = int(targets.max()) + 1
+        return cls(inputs.shape[1:], outputs, False, whole)
+
+
 def make_network(
-    spec: Spec,
-    model: ModelFactory | None,
-    input_shape: tuple[int, ...],
-    classes: int,
-    streams: Streams,
-    root: Path | None = None,
+    spec: Spec, parts: Parts, dataset: Dataset, streams: Streams, root: Path | None = None
 ) -> Network:
     """Make the spec's model, or the user's, with the spec's weights or random ones."""
     try:
         from fedraw.learning import vectors, weights
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "torch", "sim") from None
-    module = _module(spec, model, input_shape, classes, streams)
+    _refuse_targets(parts, dataset)
+    form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
+    module = _module(spec, parts.model, form, streams)
     wanted = spec.training.weights
     loaded = None if wanted is None else weights.load_weights(module, weights_file(wanted, root))
     return Network(_trainer(spec, module), vectors.to_vector(module), loaded)
 
 
-def _module(
-    spec: Spec,
-    model: ModelFactory | None,
-    input_shape: tuple[int, ...],
-    classes: int,
-    streams: Streams,
-) -> Module:
+def _refuse_targets(parts: Parts, dataset: Dataset) -> None:
+    """Refuse targets that are no labels, without a function that learns or measures them."""
+    if dataset.targets is None:
+        return
+    for key, value, reason in (
+        ("train", parts.train, "the built-in SGD learns labels; give a training function"),
+        ("metrics", parts.metrics, "accuracy is a metric of labels; give your own, by name"),
+    ):
+        if not value:
+            raise BadInput(
+                f"the labels of dataset {dataset.name!r} have a float type, so they are targets of "
+                f"a regression, and {reason}: {key} = … (docs/training.md); convert them to whole "
+                "numbers or names if they are classes"
+            )
+
+
+def _module(spec: Spec, model: ModelFactory | None, form: ModelForm, streams: Streams) -> Module:
     from fedraw.learning import models
 
-    rng = streams.generator("initial model")
-    if model is not None:  # in place of the spec's model and stem
-        return models.build(model, input_shape, classes, rng)
     wanted = spec.training
-    return models.build(wanted.model, input_shape, classes, rng, stem=wanted.stem)
+    return models.build(
+        wanted.model if model is None else model,  # in place of the spec's model and stem
+        form.input_shape,
+        form.outputs,
+        streams.generator("initial model"),
+        wanted.stem if model is None else None,
+        whole_numbers=form.whole_numbers,
+        any_output=not form.predicts_labels,
+    )
 
 
 def _trainer(spec: Spec, module: Module) -> Trainer:
-    from fedraw.learning.training import SGD, Trainer
+    from fedraw.learning.training import Trainer
 
     wanted = spec.training
-    settings = SGD(wanted.epochs, wanted.batch, wanted.lr, wanted.momentum, wanted.weight_decay)
-    return Trainer(module, settings, device=wanted.device, normalisation=_normalisation(spec))
+    return Trainer(module, wanted.sgd(), device=wanted.device, normalisation=_normalisation(spec))
 
 
 def _normalisation(spec: Spec) -> Normalisation | None:
@@ -110,23 +149,32 @@ class Recipe:
     data: LocalData
     streams: Streams
     needs: Needs
+    form: ModelForm
+    train: TrainFunction | None = None
+
+    def progress(self, job: Job) -> float:
+        """The share of the run's events that had happened when the client got its model."""
+        return job.event / self.spec.run.events
 
     def __str__(self) -> str:
-        """The name of the model, the only part that a worker may fail to load."""
-        if self.model is None:
-            return f"model {self.spec.training.model!r}"
-        name = getattr(self.model, "__qualname__", type(self.model).__qualname__)
-        return f"model {self.model.__module__}.{name}"
+        """The names of the model and of the training function: a worker may fail to load them."""
+        from fedraw.learning.own_training import function_name
+
+        model = repr(self.spec.training.model) if self.model is None else function_name(self.model)
+        own = "" if self.train is None else f" and train = {function_name(self.train)}"
+        return f"model {model}{own}"
 
     def __call__(self) -> Train:
-        shape, classes = self.data.images.shape[1:], self.data.classes
         # Every job brings its weights, so none are read here.
-        trainer = _trainer(self.spec, _module(self.spec, self.model, shape, classes, self.streams))
+        module = _module(self.spec, self.model, self.form, self.streams)
+        trainer = _trainer(self.spec, module)
         return local_training(trainer, self)
 
 
 def local_training(trainer: Trainer, recipe: Recipe) -> Train:
-    """Local SGD on a client's own samples, and the loss before it if the strategy needs it."""
+    """Local training on a client's own samples, by the user's function or with SGD."""
+    if recipe.train is not None:
+        return _own_training(trainer, recipe, recipe.train)
     try:
         together = stacked_training(trainer, recipe)
     except BadInput:  # not a network of linear layers, or not on the cpu
@@ -139,11 +187,45 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
 
     def train(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
-        images, labels = data.images[rows], data.labels[rows]
+        images, labels = data.inputs[rows], data.targets[rows]
         loss = trainer.mean_loss(job.model, images, labels) if needs.loss else None
         rng = streams.generator("batches", number, job.training)
-        vector = trainer.train(job.model, images, labels, rng, needs.proximal)
+        lr = trainer.settings.rate(recipe.progress(job))
+        vector = trainer.train(job.model, images, labels, rng, needs.proximal, lr)
         return TrainingResult(vector, len(labels), loss)
+
+    return train
+
+
+def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> Train:
+    from fedraw.learning.own_training import OwnTraining, Request
+
+    data, streams, needs = recipe.data, recipe.streams, recipe.needs
+    own = OwnTraining(
+        function,
+        trainer.module,
+        trainer.settings,
+        device=recipe.spec.training.device,
+        normalisation=_normalisation(recipe.spec),
+    )
+
+    def train(job: Job) -> TrainingResult:
+        number, rows = data.of_job(job)
+        request = Request(
+            job.client,
+            job.training,
+            job.version,
+            job.event,
+            lr=trainer.settings.rate(recipe.progress(job)),
+            proximal=needs.proximal,
+            needs_loss=needs.loss,
+            shuffle=streams.generator("batches", number, job.training),
+            rng=streams.generator("own training", number, job.training),
+            state=job.state,
+        )
+        done = own(job.model, data.inputs[rows], data.targets[rows], request)
+        examples = rows.stop - rows.start
+        return TrainingResult(done.vector, examples, done.loss, done.metrics, done.state)
 
     return train
 
@@ -151,7 +233,13 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
 def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
     """Local SGD of many clients in one call, for networks of linear layers; same bits."""
     from fedraw.learning.batched import BatchedClient
+    from fedraw.learning.own_training import function_name
 
+    if recipe.train is not None:
+        raise BadInput(
+            f"train = {function_name(recipe.train)}: the batched executor has only its own SGD; "
+            "use the executor inline or processes"
+        )
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
     stacked = _stacked_trainer(trainer, recipe)
 
@@ -160,14 +248,15 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
         for job in jobs:
             number, rows = data.of_job(job)
             rng = streams.generator("batches", number, job.training)
-            clients.append(BatchedClient(job.model, rows, rng))
+            lr = trainer.settings.rate(recipe.progress(job))
+            clients.append(BatchedClient(job.model, rows, rng, lr))
         trained = []
         for job, own, vector in zip(
             jobs, clients, stacked.train(clients, needs.proximal), strict=True
         ):
             rows, loss = own.rows, None
             if needs.loss:
-                loss = trainer.mean_loss(job.model, data.images[rows], data.labels[rows])
+                loss = trainer.mean_loss(job.model, data.inputs[rows], data.targets[rows])
             trained.append(TrainingResult(vector, rows.stop - rows.start, loss))
         return trained
 
@@ -183,14 +272,14 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
             f"training.device = {spec.training.device!r}, and the batched executor trains on the "
             "cpu; use --executor inline"
         )
-    images = data.images
+    images = data.inputs
     shape = images.shape[1:]
     dense_layers(trainer.module, trainer.layout, shape)  # refuses others before data are copied
-    read: Callable[[Ints], Pixels] = images.take
+    read: Callable[[Ints], Array] = images.take
     if not images.in_a_file:
         # A copy in the clients' order, because a selection would look up its rows at every step.
         read = partial(images[:].take, axis=0)
-    samples = ClientSamples(read, data.labels, shape, int(np.diff(data.start).max()))
+    samples = ClientSamples(read, data.targets, shape, int(np.diff(data.start).max()))
     return BatchedTrainer(trainer.module, trainer.settings, samples, _normalisation(spec))
 
 
@@ -214,7 +303,10 @@ def _executor(scenario: Scenario, options: Options) -> Iterator[Executor]:
         yield Inline(no_training([epoch.table.totals() for epoch in scenario.clients.epochs]))
         return
     data, streams = LocalData.of(scenario.clients), Streams(scenario.seed)
-    recipe = Recipe(scenario.spec, scenario.parts.model, data, streams, scenario.strategy.needs)
+    own, needs = scenario.parts, scenario.strategy.needs
+    dataset = scenario.clients.dataset
+    form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
+    recipe = Recipe(scenario.spec, own.model, data, streams, needs, form, own.train)
     if options.executor == "inline":
         yield Inline(local_training(trainer, recipe))
     elif options.executor == "batched":
@@ -225,8 +317,8 @@ def _executor(scenario: Scenario, options: Options) -> Iterator[Executor]:
             with closing(Processes(recipe, size, options.workers)) as processes:
                 yield processes
     else:
-        # Other machines have no file of this one, so the images themselves are sent.
-        recipe = replace(recipe, data=replace(data, images_in=Images(data.images[:])))
+        # Other machines have no file of this one, so the inputs themselves are sent.
+        recipe = replace(recipe, data=replace(data, inputs_in=Inputs(data.inputs[:])))
         with (
             options.connected(),
             closing(RayWorkers(recipe, options.workers or cpus_of_cluster())) as ray_workers,

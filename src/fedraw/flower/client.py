@@ -43,10 +43,8 @@ class TrainConfig:
     wants_loss: bool = False  # whether it needs the mean loss before training
 
 
-# A state_dict, a mapping from names to arrays, or an ArrayRecord.
-Model = Mapping[str, Any] | ArrayRecord
-
-# Returns the trained model, the number of examples and, if asked for, the loss.
+# Returns the trained model (a state_dict, a mapping from names to arrays or an ArrayRecord), the
+# number of examples and, if asked for, the loss.
 Train = Callable[[ArrayRecord, TrainConfig, Context], tuple[Any, ...]]
 CountLabels = Callable[[Context], Mapping[Any, int]]
 Evaluate = Callable[[ArrayRecord, Context], Recall]

@@ -1,10 +1,15 @@
-"""The loop between Flower's grid and the coordinator."""
+"""The loop between Flower's grid and the coordinator; a stop signal ends it at its next wait."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import httpx
 from flwr.app import Message
@@ -12,7 +17,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
 from fedraw.flower.messages import TRANSPORT_ERRORS, MessageCodec
-from fedraw.flower.stop_signals import Stopped, StopSignals
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.tasks import Failure, Reply, Task
 
@@ -21,6 +25,58 @@ LOG = logging.getLogger("fedraw.server")
 # Flower's grid waits by itself while the SuperLink is down, but still raises these: TLS errors
 # while it starts, or an internal error of the SuperLink.
 UNREACHABLE = (httpx.HTTPError, ConnectionError, TimeoutError)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(BaseException):
+    """Raised out of a wait; a BaseException, so that it is not taken for a failed message."""
+
+
+class StopSignals:
+    """Holds back Flower's own signal handlers until the federation is on disk.
+
+    Flower's handlers end the process at once, in the middle of whatever it does. Here a signal
+    raises Stopped while the process is `waiting` (for the SuperLink, or for the next turn). At
+    other times the next wait raises it.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._waiting = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        # In a simulation the ServerApp runs in a thread, which gets no signals.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """In this block, a signal raises Stopped at once."""
+        self._waiting = True
+        try:
+            # A crashed simulation leaves the thread of its ServerApp behind.
+            if self.received is not None or not threading.main_thread().is_alive():
+                raise Stopped
+            yield
+        finally:
+            self._waiting = False
+
+    def pass_on(self) -> None:
+        """Raise the signal again for the handler that was there before."""
+        if self.received is not None:
+            signal.raise_signal(self.received)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.received = number
+        if self._waiting:
+            raise Stopped
 
 
 def run_federation(grid: Grid, coordinator: Coordinator, codec: MessageCodec, poll: float) -> None:
@@ -185,11 +241,11 @@ class ServerLoop:
         while self._due:
             for message_id, due in list(self._due.items()):
                 try:
-                    if self._fetch(message_id) is not None or time.monotonic() > due:
-                        del self._due[message_id]
+                    replied = self._fetch(message_id) is not None
                 except UNREACHABLE:
-                    if time.monotonic() > due:
-                        del self._due[message_id]
+                    replied = False
+                if replied or time.monotonic() > due:
+                    del self._due[message_id]
             if self._due:
                 self._sleep()
 

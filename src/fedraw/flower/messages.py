@@ -75,46 +75,37 @@ class Fields:
 
     def text(self, name: str) -> str:
         """Return a text."""
-        value = self._get(name)
-        if not isinstance(value, str):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not a text")
-        return value
+        return str(self._get(name, str, "a text"))
 
     def whole(self, name: str) -> int:
         """Return an integer."""
-        value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not a whole number")
-        return value
+        return int(self._get(name, int, "a whole number"))
 
     def number(self, name: str) -> float:
         """Return a number."""
-        value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not a number")
-        return float(value)
+        return float(self._get(name, (int, float), "a number"))
 
     def truth(self, name: str) -> bool:
         """Return a truth value."""
-        value = self._get(name)
-        if not isinstance(value, bool):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not true or false")
-        return value
+        return bool(self._get(name, bool, "true or false"))
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts."""
-        value = self._get(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not a list of texts")
-        return [str(item) for item in value]
+        value = self._get(name, list, wanted := "a list of texts")
+        if not all(isinstance(item, str) for item in value):
+            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
+        return list(value)
 
     def __contains__(self, name: str) -> bool:
         return name in self._record
 
-    def _get(self, name: str) -> object:
+    def _get(self, name: str, kind: type | tuple[type, ...], wanted: str) -> Any:
         if name not in self._record:
             raise RefusedUpdate(f"{name} is missing")
-        value: object = self._record[name]
+        value = self._record[name]
+        # A truth value counts as an integer in Python, but not here.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
         return value
 
 

@@ -25,8 +25,8 @@ from torch import nn
 from fedraw.core.layout import Layout, Segment
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
-from fedraw.learning.inputs import Normalisation, Pixels, Preprocessor, image_tensor
-from fedraw.learning.training import SGD
+from fedraw.learning.inputs import Normalisation, Pixels, Preprocessor, input_tensor
+from fedraw.learning.sgd import SGD
 from fedraw.learning.vectors import layout_of
 
 # The first axis counts networks, and in a mini-batch the second counts samples.
@@ -34,11 +34,15 @@ Stacked = npt.NDArray[np.float32]
 
 
 class BatchedClient(NamedTuple):
-    """A client's training: the model to start from, its rows of the data, and its generator."""
+    """A client's training: the model to start from, its rows of the data, and its generator.
+
+    `lr` is the rate of this training, if the settings have a schedule.
+    """
 
     start: Vector
     rows: slice
     rng: np.random.Generator
+    lr: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,7 @@ class BatchedTrainer:
 
     >>> images, labels = np.array([[-1], [1]], dtype=np.float32), np.array([0, 1])
     >>> samples = ClientSamples(lambda rows: images[rows], labels, (1,), largest=2)
-    >>> trainer = BatchedTrainer(nn.Linear(1, 2, bias=False), SGD(lr=1.0), samples)
+    >>> trainer = BatchedTrainer(nn.Linear(1, 2, bias=False), SGD(1, lr=1.0), samples)
     >>> zero = np.zeros(2, dtype=np.float32)
     >>> both = BatchedClient(zero, slice(0, 2), np.random.default_rng(0))
     >>> last = BatchedClient(zero, slice(1, 2), np.random.default_rng(0))
@@ -94,9 +98,17 @@ class BatchedTrainer:
         order = sorted(range(len(plans)), key=lambda i: -len(plans[i].rows))
         values = self._stacked([clients[i].start for i in order])
         with np.errstate(all="ignore"):
-            self._descend(values, [plans[i] for i in order], proximal)
+            self._descend(values, [plans[i] for i in order], proximal, self._rates(clients, order))
         trained = dict(zip(order, values, strict=True))
         return [trained[i].copy() for i in range(len(clients))]
+
+    def _rates(self, clients: Sequence[BatchedClient], order: Sequence[int]) -> Stacked | None:
+        """The learning rate of each client, in a column; None if all have that of the settings."""
+        if self._settings.schedule == "constant":
+            return None
+        rates = [clients[i].lr for i in order]
+        usual = self._settings.lr
+        return np.array([usual if own is None else own for own in rates], np.float32)[:, None]
 
     def _stacked(self, starts: Sequence[Vector]) -> Stacked:
         values = np.empty((len(starts), self._layout.size), np.float32)
@@ -109,7 +121,10 @@ class BatchedTrainer:
             row[:] = start
         return values
 
-    def _descend(self, values: Stacked, plans: Sequence[BatchPlan], proximal: float) -> None:
+    def _descend(
+        self, values: Stacked, plans: Sequence[BatchPlan], proximal: float, rates: Stacked | None
+    ) -> None:
+        smoothing = self._settings.label_smoothing
         stack = DenseStack(self._layers, values, np.zeros_like(values))
         start = values.copy() if proximal else values
         velocity = np.zeros_like(values) if self._settings.momentum else stack.gradient
@@ -119,30 +134,37 @@ class BatchedTrainer:
             some = stack.first(count)
             arrays = (some.values, some.gradient, velocity[:count], start[:count])
             x, gradient, v, first = (array[:, moved] for array in arrays)
+            lr = self._settings.lr if rates is None else rates[:count]
             for now, share in zip(rows, shares, strict=True):
-                some.differentiate(self._read(now), self._samples.labels.take(now), share)
-                self._step(x, gradient, v, first, proximal)
+                labels = self._samples.labels.take(now)
+                some.differentiate(self._read(now), labels, share, smoothing)
+                self._add_terms(x, gradient, first, proximal)
+                self._step(x, gradient, v, lr)
 
-    def _step(
-        self, x: Stacked, gradient: Stacked, velocity: Stacked, start: Stacked, proximal: float
-    ) -> None:
+    def _add_terms(self, x: Stacked, gradient: Stacked, start: Stacked, proximal: float) -> None:
         sgd = self._settings
+        if sgd.clip_norm:
+            norm = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))[:, None]
+            gradient *= np.minimum(np.float32(sgd.clip_norm) / norm, 1)
         if sgd.weight_decay:
             gradient += sgd.weight_decay * x
         if proximal:
             gradient += proximal * (x - start)
+
+    def _step(self, x: Stacked, gradient: Stacked, velocity: Stacked, lr: float | Stacked) -> None:
+        sgd = self._settings
         if sgd.momentum:
             velocity *= sgd.momentum
             velocity += gradient
-            x -= sgd.lr * velocity
+            x -= lr * (gradient + sgd.momentum * velocity if sgd.nesterov else velocity)
         else:
-            gradient *= sgd.lr
+            gradient *= lr
             x -= gradient
 
     def _read(self, rows: Ints) -> Stacked:
         found = self._samples.read(rows.ravel())
         if self._is_normalised or found.dtype != np.float32:
-            found = self._preprocess(image_tensor(found)).numpy()
+            found = self._preprocess(input_tensor(found)).numpy()
         return found.reshape(*rows.shape, -1)
 
 
@@ -206,13 +228,17 @@ class DenseStack:
         """Return the first `count` networks, in the same memory."""
         return DenseStack(self._layers, self.values[:count], self.gradient[:count])
 
-    def differentiate(self, inputs: Stacked, labels: Ints, shares: Stacked) -> None:
+    def differentiate(
+        self, inputs: Stacked, labels: Ints, shares: Stacked, smoothing: float = 0.0
+    ) -> None:
         """Set `gradient` to the gradient of Σ share · cross-entropy over each network's samples."""
         outputs = self._forward(inputs)
         flow = softmax(outputs[-1])
+        if smoothing:
+            flow -= smoothing / self._classes
         flow *= shares[:, :, None]
         own = np.arange(labels.size) * self._classes + labels.ravel()
-        flow.reshape(-1)[own] -= shares.ravel()
+        flow.reshape(-1)[own] -= (1 - smoothing) * shares.ravel() if smoothing else shares.ravel()
         self._backward(inputs, outputs, flow)
 
     def _forward(self, inputs: Stacked) -> list[Stacked]:

@@ -19,7 +19,7 @@ from fedraw.learning.inputs import (
     Pixels,
     Preprocessor,
     chunk_size,
-    image_tensor,
+    input_tensor,
 )
 from fedraw.learning.models import build
 from fedraw.learning.resnet import ResNet18
@@ -82,7 +82,7 @@ def _outputs(
     for start in range(0, len(images), _CHUNK):
         chunk = images[start : start + _CHUNK]
         with torch.no_grad():
-            found: Features = module(preprocess(image_tensor(_padded(chunk)))).cpu().numpy()
+            found: Features = module(preprocess(input_tensor(_padded(chunk)))).cpu().numpy()
         yield found[: len(chunk)]
 
 
@@ -102,7 +102,7 @@ def _estimate_statistics(
     module.train()
     for rows in _spread(len(images), max(_CHUNK, chunk_size(images[:1].shape[1:]))):
         batch = np.concatenate([images[row : row + 1] for row in rows])
-        module(preprocess(image_tensor(batch)))
+        module(preprocess(input_tensor(batch)))
 
 
 def _spread(count: int, size: int) -> list[list[int]]:

@@ -13,7 +13,8 @@ import torch
 
 from fedraw.errors import BadInput
 
-Pixels = npt.NDArray[Any]  # uint8, 0 to 255; or float32, used unchanged
+Array = npt.NDArray[Any]
+Pixels = Array  # uint8, 0 to 255; or float32, used unchanged
 _BYTE = np.dtype(np.uint8)
 
 # Bounds on one forward pass outside of training: a ResNet keeps 64 feature maps of each image.
@@ -62,7 +63,7 @@ class Preprocessor:
     """
 
     def __init__(self, device: torch.device, normalisation: Normalisation | None = None) -> None:
-        self._device = device
+        self.device = device
         self._normalisation = normalisation
         if normalisation is not None:
             self._mean, self._sd = (
@@ -71,7 +72,7 @@ class Preprocessor:
             )
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        batch = batch.to(self._device)
+        batch = batch.to(self.device)
         if batch.dtype == torch.uint8:
             batch = batch.float().div_(255)
         if self._normalisation is not None:
@@ -80,7 +81,7 @@ class Preprocessor:
 
     def batches(self, images: torch.Tensor, size: int) -> Iterable[torch.Tensor]:
         """Split the images into mini-batches of this size, each prepared when it is needed."""
-        ready = images.dtype == torch.float32 and images.device == self._device
+        ready = images.dtype == torch.float32 and images.device == self.device
         if ready and self._normalisation is None:
             # All at once: for tiny networks, a call for each mini-batch is measurable.
             return torch.split(_channels_last(images), size)
@@ -90,7 +91,7 @@ class Preprocessor:
         """Yield all images in order, in chunks that bound the memory of a forward pass."""
         size = chunk_size(images[:1].shape[1:])
         for start in range(0, len(images), size):
-            yield self(image_tensor(images[start : start + size]))
+            yield self(input_tensor(images[start : start + size]))
 
     def _normalised(self, batch: torch.Tensor, channels: int) -> torch.Tensor:
         if batch.ndim < 2 or batch.shape[1] != channels:
@@ -119,9 +120,18 @@ def chunk_size(image_shape: tuple[int, ...]) -> int:
     return max(1, min(_MAX_IMAGES, _MAX_PIXELS // max(1, size)))
 
 
-def image_tensor(images: Pixels) -> torch.Tensor:
-    """Convert images to a tensor as they are stored: uint8, or else float32."""
-    return tensor(images, _BYTE if images.dtype == _BYTE else np.float32)
+def input_tensor(inputs: Array) -> torch.Tensor:
+    """Convert inputs to a tensor: bytes stay uint8, whole numbers become int64, others float32.
+
+    >>> [input_tensor(np.zeros(1, kind)).dtype for kind in ("uint8", "int32", "float64")]
+    [torch.uint8, torch.int64, torch.float32]
+    """
+    return target_tensor(inputs) if inputs.dtype != _BYTE else tensor(inputs, _BYTE)
+
+
+def target_tensor(targets: Array) -> torch.Tensor:
+    """Convert targets to a tensor: whole numbers become int64, and all others float32."""
+    return tensor(targets, np.int64 if targets.dtype.kind in "iu" else np.float32)
 
 
 def tensor(array: Pixels, dtype: npt.DTypeLike) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedraw.errors import BadInput, nearest
 from fedraw.learning.resnet import resnet18
+from fedraw.learning.training import scores_of
 
 Module = nn.Module
 # Takes the shape of one image and the number of classes; returns a network that maps (n, *shape)
@@ -74,21 +75,37 @@ def build(
     classes: int,
     rng: np.random.Generator,
     stem: str | None = None,
+    *,
+    whole_numbers: bool = False,
+    any_output: bool = False,
 ) -> nn.Module:
     """Build a network with weights drawn from `rng`, without changing torch's global generator.
 
-    `model` is a name in MODELS or a factory with the same signature; `stem` is for 'resnet18' only.
+    Args:
+        model: A name in MODELS, or a factory with the same signature.
+        input_shape: The shape of one sample.
+        classes: The number of scores that the network returns for a sample.
+        rng: Draws the weights.
+        stem: For 'resnet18' only: "imagenet" or "cifar".
+        whole_numbers: Whether samples consist of whole numbers, such as the ids of tokens.
+        any_output: Whether the network may return something else than one score for each class.
 
     >>> small = build(lambda shape, classes: nn.Linear(*shape, classes), (4,), 3,
     ...               np.random.default_rng(0))
     >>> small
     Linear(in_features=4, out_features=3, bias=True)
+
     """
     factory = _factory(model, stem)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**63)))
         module = factory(tuple(input_shape), classes)
-        _check_output(module, tuple(input_shape), classes)
+        if not isinstance(module, nn.Module):
+            raise BadInput(
+                f"the model function returned a {type(module).__name__}; return a torch module"
+            )
+        blank = torch.zeros(1, *input_shape, dtype=torch.int64 if whole_numbers else None)
+        _check_output(module, blank, None if any_output else classes)
     return module
 
 
@@ -106,20 +123,38 @@ def _factory(model: str | ModelFactory, stem: str | None) -> ModelFactory:
     return partial(_WITH_STEM[model], stem=stem)
 
 
-def _check_output(module: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Try one blank image now, to avoid an obscure error in the middle of a run."""
+def _remedy(blank: torch.Tensor) -> str:
+    """What to do about a model that does not accept a sample of this form."""
+    if blank.ndim == 3:
+        return (
+            "change the model, or reshape the inputs; convolutions want a channel axis: "
+            "X[:, None] has shape (n, 1, height, width)"
+        )
+    if blank.ndim == 2:
+        return (
+            "change the model, or reshape the inputs; an embedding wants whole numbers, which are "
+            "inputs of type int64 (uint8 stands for 0 to 1)"
+        )
+    return "change the model, or reshape the inputs"
+
+
+def _check_output(module: nn.Module, blank: torch.Tensor, classes: int | None) -> None:
+    """Try one blank sample now, to avoid an obscure error in the middle of a run."""
     module.eval()
     try:
         with torch.no_grad():
-            shape = tuple(module(torch.zeros(1, *input_shape)).shape)
-    except RuntimeError as error:
+            shape = tuple(scores_of(module(blank)).shape)
+    except BadInput:
+        raise
+    except Exception as error:  # a user's model may fail in any way
         raise BadInput(
-            f"the model does not accept images of shape {input_shape} ({error}); change the model, "
-            "or reshape the images"
+            f"the model does not accept a sample of shape {tuple(blank.shape[1:])} and type "
+            f"{str(blank.dtype).removeprefix('torch.')} ({error}); {_remedy(blank)}"
         ) from error
-    if shape != (1, classes):
+    if shape[:1] != (1,) or (classes is not None and shape != (1, classes)):
+        wanted = "(1, …), one row for each sample" if classes is None else f"(1, {classes})"
         raise BadInput(
-            f"the model maps one image to shape {shape}, not (1, {classes}); "
+            f"the model maps one sample to shape {shape}, not {wanted}; "
             "let its last layer return one score for each class"
         )
     module.train()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
@@ -22,40 +21,13 @@ from fedraw.learning.inputs import (
     Normalisation,
     Pixels,
     Preprocessor,
-    image_tensor,
+    input_tensor,
     tensor,
 )
+from fedraw.learning.sgd import SGD
 from fedraw.learning.vectors import FlatModule
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class SGD:
-    """Settings of local training with mini-batch SGD.
-
-    A step with the gradient g of the parameters x is
-
-        v ← momentum · v + g + weight_decay · x,    x ← x − lr · v,
-
-    and v = 0 at the start of each local training. The samples are shuffled in each epoch, and the
-    last, smaller mini-batch is kept.
-    """
-
-    epochs: int = 1
-    batch: int = 32
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for key in ("epochs", "batch"):
-            value = getattr(self, key)
-            _require(isinstance(value, int) and value >= 1, key, value, "a whole number from 1")
-        _require(0 < self.lr < math.inf, "lr", self.lr, "a number above 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
-        decay = self.weight_decay
-        _require(0 <= decay < math.inf, "weight_decay", decay, "0 or a number above")
 
 
 class Trainer:
@@ -110,17 +82,19 @@ class Trainer:
         labels: Ints,
         rng: np.random.Generator,
         proximal: float = 0.0,
+        lr: float | None = None,
     ) -> Vector:
         """Train the model `start` on these samples and return it as a new vector.
 
-        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. Shuffling, dropout and the like draw
-        from `rng`. A training that diverges returns NaN.
+        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. `lr` takes the place of the settings'
+        rate. Shuffling, dropout and the like draw from `rng`. A training that diverges returns NaN.
         """
         _require_samples(len(images))
         self._load(start, training=True)
+        lr = self.settings.lr if lr is None else lr
         with seeded(self._device, int(rng.integers(2**63))):
             try:
-                self._descend(self._batches(images, labels, rng), proximal)
+                self._descend(self._batches(images, labels, rng), proximal, lr)
             except BadInput:
                 raise
             except ValueError as error:
@@ -139,6 +113,10 @@ class Trainer:
         labels = [scores.argmax(dim=1).numpy() for scores in self._scores(vector, images)]
         return np.concatenate([np.empty(0, np.int64), *labels])
 
+    def outputs(self, vector: Vector, images: ImageSequence) -> npt.NDArray[np.float32]:
+        """Return the output for each image, in evaluation mode."""
+        return torch.cat(self._scores(vector, images)).float().numpy()
+
     def _load(self, vector: Vector, *, training: bool) -> None:
         self._model.load(vector)
         if self._model.module.training is not training:
@@ -149,45 +127,55 @@ class Trainer:
         for _ in range(self.settings.epochs):
             # One shuffled copy and views of it are faster than gathering each mini-batch.
             order = rng.permutation(len(images))
-            shuffled = self._preprocess.batches(image_tensor(images.take(order, 0)), size)
+            shuffled = self._preprocess.batches(input_tensor(images.take(order, 0)), size)
             targets = tensor(labels.take(order), np.int64).to(self._device)
             yield from zip(shuffled, torch.split(targets, size), strict=True)
 
-    def _descend(self, batches: Iterator[Batch], proximal: float) -> None:
-        if proximal or self.settings.momentum or self.settings.weight_decay:
-            self._descend_with_terms(batches, proximal)
+    def _descend(self, batches: Iterator[Batch], proximal: float, lr: float) -> None:
+        settings = self.settings
+        if proximal or settings.momentum or settings.weight_decay or settings.clip_norm:
+            self._descend_with_terms(batches, proximal, lr)
             return
-        module, parameters, lr = self._model.module, self._model.trainable, self.settings.lr
+        module, parameters = self._model.module, self._model.trainable
         for images, labels in batches:
-            loss = functional.cross_entropy(module(images), labels)
+            loss = functional.cross_entropy(
+                scores_of(module(images)), labels, label_smoothing=settings.label_smoothing
+            )
             gradients = torch.autograd.grad(
                 loss, parameters, allow_unused=True, materialize_grads=True
             )
             with torch.no_grad():
                 torch._foreach_add_(parameters, gradients, alpha=-lr)
 
-    def _descend_with_terms(self, batches: Iterator[Batch], proximal: float) -> None:
-        """Descend with momentum, weight decay or a proximal term, added to one flat gradient."""
+    def _descend_with_terms(self, batches: Iterator[Batch], proximal: float, lr: float) -> None:
+        """Descend with terms that are added to one flat gradient, or with a clipped gradient."""
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
-        momentum, decay, lr = self.settings.momentum, self.settings.weight_decay, self.settings.lr
+        settings = self.settings
+        momentum, decay, clip = settings.momentum, settings.weight_decay, settings.clip_norm
         start = x.clone() if proximal else x
         velocity = torch.zeros_like(grad) if momentum else grad
         for images, labels in batches:
-            loss = functional.cross_entropy(module(images), labels)
+            loss = functional.cross_entropy(
+                scores_of(module(images)), labels, label_smoothing=settings.label_smoothing
+            )
             grad.zero_()
             torch.autograd.backward(loss)
+            if clip:
+                grad.mul_(torch.clamp(clip / grad.norm(), max=1.0))
             if decay:
                 grad.add_(x, alpha=decay)
             if proximal:
                 grad.add_(x - start, alpha=proximal)
             if momentum:
                 velocity.mul_(momentum).add_(grad)
-            x.add_(velocity, alpha=-lr)
+            step = grad.add_(velocity, alpha=momentum) if settings.nesterov else velocity
+            x.add_(step, alpha=-lr)
 
     @torch.no_grad()
     def _scores(self, vector: Vector, images: ImageSequence) -> list[torch.Tensor]:
         self._load(vector, training=False)
-        return [self._model.module(chunk).cpu() for chunk in self._preprocess.chunks(images)]
+        module = self._model.module
+        return [scores_of(module(chunk)).cpu() for chunk in self._preprocess.chunks(images)]
 
     def _explain(self, error: ValueError, samples: int) -> None:
         """Raise BadInput if a mini-batch of one sample may be the cause of the error."""
@@ -205,6 +193,24 @@ class Trainer:
             ) from error
 
 
+def scores_of(output: Any) -> torch.Tensor:
+    """Return the tensor of a module's output, which may be its item or attribute "logits".
+
+    >>> scores_of({"loss": None, "logits": torch.ones(1, 2)})
+    tensor([[1., 1.]])
+    """
+    if isinstance(output, torch.Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else None
+    found = getattr(output, "logits", None) if found is None else found
+    if not isinstance(found, torch.Tensor):
+        raise BadInput(
+            f"the model returns a {type(output).__name__} without logits; return a tensor, or an "
+            "object with the tensor as its item or attribute 'logits'"
+        )
+    return found
+
+
 def usable_batch(samples: int, batch: int) -> int:
     """Return the smallest size above `batch` that leaves no mini-batch of a single sample.
 
@@ -214,10 +220,6 @@ def usable_batch(samples: int, batch: int) -> int:
     return next(size for size in range(batch + 1, max(batch, samples) + 2) if samples % size != 1)
 
 
-def _require(holds: bool, key: str, value: float, wanted: str) -> None:
-    if not holds:
-        raise BadInput(f"{key} = {value!r} is not possible; it must be {wanted}")
-
-
 def _require_samples(count: int) -> None:
-    _require(count > 0, "samples", count, "1 or more")
+    if not count:
+        raise BadInput("samples = 0 is not possible; it must be 1 or more")

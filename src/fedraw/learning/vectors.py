@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -43,6 +46,55 @@ def to_vector(module: nn.Module) -> Vector:
     return np.concatenate(flat, dtype=np.float32)
 
 
+def tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """Return copies of named arrays as torch tensors, as `load_state_dict` takes them.
+
+    >>> tensors({"bias": np.ones(2, np.float32)})
+    {'bias': tensor([1., 1.])}
+    """
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def load_vector(module: nn.Module, layout: Layout, vector: Vector) -> None:
+    """Copy the values of a vector into the tensors of a module."""
+    _refuse_other_size(vector, layout.size)
+    tensors = _by_name(module)
+    with torch.no_grad():
+        for segment in layout.segments:
+            values = torch.from_numpy(vector[segment.slice].copy())
+            tensors[segment.name].copy_(values.view(segment.shape))
+
+
+def read_vector(module: nn.Module, layout: Layout) -> Vector:
+    """Copy the tensors of a module into a vector, whatever their type, device and place.
+
+    >>> module = nn.Linear(1, 1)
+    >>> load_vector(module, layout_of(module), np.array([2, 3], np.float32))
+    >>> read_vector(module.double(), layout_of(nn.Linear(1, 1)))
+    array([2., 3.], dtype=float32)
+    """
+    tensors, vector = _by_name(module), np.empty(layout.size, np.float32)
+    for segment in layout.segments:
+        tensor = tensors.get(segment.name)
+        if tensor is None or tuple(tensor.shape) != segment.shape:
+            now = "is gone" if tensor is None else f"has shape {tuple(tensor.shape)}"
+            raise BadInput(
+                f"after training, tensor {segment.name!r} of shape {segment.shape} {now}; train "
+                "the model's own tensors in place"
+            )
+        vector[segment.slice] = tensor.detach().float().cpu().numpy().ravel()
+    return vector
+
+
+def standalone_copy(module: nn.Module) -> nn.Module:
+    """Copy a module to the CPU; its tensors have memory of their own, and no gradients."""
+    copied = copy.deepcopy(module).cpu()
+    for tensor in [*copied.parameters(), *copied.buffers()]:
+        tensor.grad = None
+        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    return copied
+
+
 class FlatModule:
     """A module whose state is one flat tensor, and whose gradients are another.
 
@@ -79,11 +131,7 @@ class FlatModule:
 
     def load(self, vector: Vector) -> None:
         """Load the values of a vector, and reset counters to their first values."""
-        if vector.shape != self._array.shape:
-            raise BadInput(
-                f"a vector of shape {vector.shape} does not fit this model of {self.layout.size} "
-                "values; give a vector of the same model"
-            )
+        _refuse_other_size(vector, self.layout.size)
         np.copyto(self._array, vector)
         self.flat.copy_(self._host)
         # Without this, batch norm with momentum=None would depend on the previous client.
@@ -99,6 +147,20 @@ class FlatModule:
         for segment in self.layout.segments:
             if segment.start + segment.size <= len(flat):
                 yield flat[segment.slice].view(segment.shape)
+
+
+def _refuse_other_size(vector: Vector, size: int) -> None:
+    if vector.shape != (size,):
+        raise BadInput(
+            f"a vector of shape {vector.shape} does not fit this model of {size} values; give a "
+            "vector of the same model"
+        )
+
+
+def _by_name(module: nn.Module) -> dict[str, torch.Tensor]:
+    """All tensors under all of their names: a tied parameter has several."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {**dict(module.named_buffers(remove_duplicate=False)), **dict(parameters)}
 
 
 def _tensors(module: nn.Module) -> tuple[Named, Named]:

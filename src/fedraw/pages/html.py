@@ -6,8 +6,10 @@ Every function returns HTML. Text from a log or a caller is escaped with `text`.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from csv import writer
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from io import StringIO
@@ -18,10 +20,21 @@ from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 
 
-def fill(package: str, template: str, **parts: str) -> str:
-    """Fill a template file of a package with the common style and these parts."""
+def fill(package: str, template: str, *, title: str, **parts: str) -> str:
+    """Fill a template file of a package with its parts, all of them HTML.
+
+    A template begins with `$head`, which has the title, the common style and the page's policy,
+    and goes on with its own `<style>`. The policy allows the scripts of the template and no other.
+    """
+    own = _resource(package, template)
     style = _resource("fedraw.pages", "style.css")
-    return Template(_resource(package, template)).substitute(style=style, **parts)
+    # Scripts are looked for before anything is filled in, so what is filled in can add none.
+    allowed = " ".join(map(_digest, re.findall(r"<script>(.*?)</script>", own, re.DOTALL)))
+    scripts = f"script-src {allowed};" if allowed else ""
+    head = Template(_resource("fedraw.pages", "head.html")).substitute(
+        title=title, style=style, scripts=scripts
+    )
+    return Template(own).substitute(head=head, title=title, style=style, **parts)
 
 
 def contents(sections: Mapping[str, str]) -> str:
@@ -161,6 +174,10 @@ def note(words: str) -> str:
 def _class(kind: str) -> str:
     kind = kind.strip()
     return f' class="{kind}"' if kind else ""
+
+
+def _digest(script: str) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 def _resource(package: str, name: str) -> str:

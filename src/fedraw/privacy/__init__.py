@@ -1,9 +1,6 @@
 """Label summaries that reveal less than a histogram per client; see docs/privacy.md.
 
-budget          which mechanism is used, and with which epsilon
-response        randomised response: noisy presence bits, and coverage estimated from them
-secure_sum      the exact sum of the presence bits under pairwise masks; keys has the shared seeds
-scores          a client's own rarity score, with or without noise
-summaries       the label table that a simulated server sees
-opendp_library  the mechanisms of OpenDP, within a budget
+budget      which mechanism is used, with which epsilon, and OpenDP's mechanisms within it
+summaries   noisy presence bits, coverage estimated from them, scores, and the server's label table
+secure_sum  the exact sum of the presence bits under pairwise masks
 """

@@ -1,12 +1,17 @@
-"""The privacy budget: which mechanism reveals a client's labels, and with which epsilon."""
+"""The privacy budget: which mechanism reveals a client's labels, and with which epsilon.
+
+`opendp` and `within` give the mechanisms of OpenDP that stay within a budget.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal, get_args
 
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput, MissingExtra, nearest
 
 Mechanism = Literal["randomised-response", "secure-sum"]
 Unit = Literal["client", "label"]
@@ -80,6 +85,32 @@ def usable(epsilon: float, name: str = "epsilon") -> float:
     if not _positive(epsilon) or not LEAST <= epsilon <= MOST:
         raise BadInput(f"{name} = {epsilon!r} must be a number from {LEAST:g} to {MOST:g}")
     return float(epsilon)
+
+
+def opendp() -> ModuleType:
+    """Import OpenDP; MissingExtra says what to install."""
+    try:
+        from opendp import prelude
+    except ImportError as error:
+        raise MissingExtra("opendp", "privacy") from error
+    # All mechanisms that OpenDP has proved but its committee has not yet vetted are "contrib".
+    prelude.enable_features("contrib")
+    return prelude
+
+
+def within(
+    epsilon: float, apart: int, make: Callable[[float], Any], parameter: float, safer: float
+) -> Any:
+    """Return a mechanism that costs at most epsilon for inputs that are `apart`, as OpenDP counts.
+
+    A parameter computed with floats may exceed the budget by a rounding error. It is moved float by
+    float towards `safer` until it does not.
+    """
+    mechanism = make(parameter)
+    while mechanism.map(apart) > epsilon:
+        parameter = math.nextafter(parameter, safer)
+        mechanism = make(parameter)
+    return mechanism
 
 
 def _positive(value: Any) -> bool:

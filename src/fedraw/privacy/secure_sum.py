@@ -1,6 +1,7 @@
 """A secure sum: the server learns the exact coverage, but no client's bits.
 
-Every pair of clients shares a seed (`keys.pair_seed`). Both expand it to the same words. One client
+Every pair of clients shares a seed (`pair_seed`), which the server does not
+know: it only relays their public keys (X25519). Both expand it to the same words. One client
 adds them to its bits and the other subtracts them, modulo 2^64. A single message looks like noise,
 and the sum of all messages is the sum of the bits. Each client also sends a 1 under a mask, so that
 the server sees whether all masks cancel.
@@ -20,11 +21,46 @@ import numpy.typing as npt
 
 from fedraw.core.text import several
 from fedraw.core.types import ClientId
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, MissingExtra
 
 SEED_BYTES = 32
 WORD_BYTES = 8
 AGAIN = "begin a new round, under a new name, among those who are there"
+
+
+def new_keys() -> tuple[bytes, bytes]:
+    """Return a private key, which never leaves the client, and the public key for the others."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError as error:
+        raise MissingExtra("cryptography", "privacy") from error
+    private = X25519PrivateKey.generate()
+    return private.private_bytes_raw(), private.public_key().public_bytes_raw()
+
+
+def pair_seed(own_private: bytes, their_public: bytes) -> bytes:
+    """Return the seed for `masked` that this client shares with another.
+
+    The other client computes the same seed from its private key and this client's public key.
+    Public keys must come from their owners: a server that replaces them with its own can read
+    everything.
+    """
+    try:
+        from cryptography.hazmat.primitives.asymmetric import x25519
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError as error:
+        raise MissingExtra("cryptography", "privacy") from error
+    try:
+        own = x25519.X25519PrivateKey.from_private_bytes(own_private)
+        secret = own.exchange(x25519.X25519PublicKey.from_public_bytes(their_public))
+    except ValueError:
+        raise BadInput(
+            "a key for a secure sum is no X25519 key of 32 bytes; see new_keys"
+        ) from None
+    both = sorted([own.public_key().public_bytes_raw(), their_public])
+    info = b"fedraw secure sum" + b"".join(both)
+    return HKDF(SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
 
 
 def masked(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.errors import BadInput, MissingExtra
@@ -29,6 +30,22 @@ MARKERS = "sD^vPX<>p"
 # No line has this colour. In an SVG it is replaced with the text colour of the surrounding page.
 INK = "#010203"
 LONGEST_NAME = 36
+# Begins the name of a group in an SVG that belongs to the line of one method; its number follows.
+SERIES = "series-"
+# For the page's legend, in a box from -6 to 6: each marker as an SVG path.
+_OUTLINES = {
+    "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "s": "M-3.5-3.5h7v7h-7z",
+    "D": "M0-5l5 5l-5 5l-5-5z",
+    "^": "M0-4.5l4.5 8.5h-9z",
+    "v": "M0 4.5l4.5-8.5h-9z",
+    "P": "M-1.7-4.5h3.4v2.8h2.8v3.4h-2.8v2.8h-3.4v-2.8h-2.8v-3.4h2.8z",
+    "X": "M-4.5-2.5l2-2l2.5 2.5l2.5-2.5l2 2l-2.5 2.5l2.5 2.5l-2 2l-2.5-2.5l-2.5 2.5l-2-2l2.5-2.5z",
+    "<": "M-4.5 0l8.5-4.5v9z",
+    ">": "M4.5 0l-8.5-4.5v9z",
+    "p": "M0-4.8l4.6 3.3l-1.8 5.4h-5.6l-1.8-5.4z",
+}
+_NAMED_DASHES = {"-": (), "--": (3.7, 1.6), ":": (1, 1.65), "-.": (6.4, 1.6, 1, 1.6)}
 
 SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -73,6 +90,18 @@ class LineStyle(NamedTuple):
             "zorder": order,
         }
 
+    def swatch(self) -> str:
+        """Return a small SVG that shows the style, for a legend in HTML."""
+        width = 2.6 if self.strong else 1.6
+        dashes = _NAMED_DASHES[self.dash] if isinstance(self.dash, str) else self.dash[1]
+        pattern = " ".join(f"{width * dash:.1f}" for dash in dashes)
+        return (
+            '<svg class="swatch" viewBox="-18 -6 36 12" aria-hidden="true">'
+            f'<path d="M-18 0h36" stroke="{self.colour}" stroke-width="{width}" '
+            f'stroke-dasharray="{pattern}"/>'
+            f'<path d="{_OUTLINES[self.marker]}" fill="{self.colour}"/></svg>'
+        )
+
 
 class Drawing(NamedTuple):
     """A figure that is drawn on demand."""
@@ -80,7 +109,8 @@ class Drawing(NamedTuple):
     name: str  # of its file
     title: str  # read aloud by screen readers
     draw: Callable[[], Figure]
-    wide: bool = True  # whether the figure has two panels side by side
+    panels: Sequence[Drawing] = ()  # what the page shows instead: a plot for each panel
+    lines: Mapping[str, LineStyle] = MappingProxyType({})  # what the legend of the panels explains
 
 
 def line_styles(names: Sequence[str]) -> Iterator[LineStyle]:
@@ -179,7 +209,8 @@ def _accessible(svg: str, title: str) -> str:
     """Add a title for screen readers, and take the colours and the font of the page."""
     size = re.search(r'viewBox="[^"]+"', svg)
     body = svg[svg.index("</defs>") + len("</defs>") :]
-    body = re.sub(r'<g id="[^"]*"', "<g", body)  # nothing refers to a group
+    body = re.sub(f'<g id="{SERIES}([0-9]+)"', r'<g data-series="\1"', body)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # nothing refers to another group
     root = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'{size[0] if size else ""} role="img" aria-label="{escape(title)}" '

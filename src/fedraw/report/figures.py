@@ -1,28 +1,63 @@
-"""The figures of a report: all of them as files, and those with one row per method."""
+"""The figures of a report: lines over the events of a run, and marks method by method.
+
+A figure with several panels is one file for a paper, and one plot for each panel on the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import log10
+from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.eventlog.compare import Stat
-from fedraw.report.curves import accuracy, occupancy, weights
-from fedraw.report.drawing import INK, METHOD_COLOURS, Drawing, short, write_drawing
+from fedraw.eventlog.records import EvaluationRecord
+from fedraw.eventlog.status import EvaluationPoint
+from fedraw.report.drawing import (
+    INK,
+    METHOD_COLOURS,
+    SERIES,
+    Drawing,
+    LineStyle,
+    legend,
+    line_styles,
+    short,
+    write_drawing,
+)
 from fedraw.report.formatting import number
-from fedraw.report.report_data import ReportData, Spread, rare_labels, recall_means, spreads
+from fedraw.report.report_data import (
+    HistoryPoint,
+    ReportData,
+    RunHistory,
+    Spread,
+    rare_labels,
+    recall_means,
+    share_of,
+    spreads,
+)
 from fedraw.report.tables import stat_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PANELS = {"GlobalAcc": "All labels (GlobalAcc, %)", "AvgRare": "Rare labels (AvgRare, %)"}
+TITLE = "Accuracy on all labels and on the rare labels, over the events of the run"
+
+AnyEvaluation = EvaluationRecord | EvaluationPoint
+Evaluations = Sequence[Sequence[AnyEvaluation]]  # one sequence for each seed
+MOST_POINTS = 120  # of a line
 COMMON: dict[str, Any] = {"color": METHOD_COLOURS["fedfa"], "marker": "o"}
 RARE: dict[str, Any] = {"color": METHOD_COLOURS["fedraw"], "marker": "D"}
 DECADES = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+# Inches: the size of one panel on the page.
+PANEL_SIZE = (4.5, 3.1)
 # Inches: the width of a figure with a row per method, the height of a row, and the margins.
-WIDTH, ROW, AROUND = 5.0, 0.32, 0.9
+WIDTH, ROW, AROUND = 4.4, 0.3, 0.9
 # Inches: the width and height of a cell of the recall map, and the margins.
 MAP_COLUMN, MAP_ROW, MAP_AROUND = 0.62, 0.22, 1.6
 # A recall map with at most so many rows has numbers in its cells.
@@ -48,6 +83,202 @@ def write_figures(data: ReportData, folder: Path) -> list[Path]:
     return [file for one in every if one is not None for file in write_drawing(one, folder)]
 
 
+class Curve(NamedTuple):
+    """A line with a band: the mean over the seeds, the lowest seed and the highest."""
+
+    event: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+    def add(self, event: float, values: Sequence[float]) -> None:
+        """Append a point, given the value of each seed."""
+        self.event.append(event)
+        self.mean.append(fmean(values))
+        self.low.append(min(values))
+        self.high.append(max(values))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes and its lines, by method."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    top: float | None = 100.0  # of the vertical axis; None: the largest value decides
+    mark: float | None = None  # a dotted horizontal line to compare with
+    end: float = 1.0  # of the run, in events
+
+
+def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
+    """Draw GlobalAcc and AvgRare, with one line per group; None if nothing was evaluated.
+
+    `groups` maps a name to the evaluations of each of its seeds.
+    """
+    curves = accuracy_curves(groups)
+    end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
+    panels = [Panel(PANELS[metric], curves[metric], end=end) for metric in PANELS]
+    return _drawing("curves", TITLE, panels, list(groups))
+
+
+def accuracy_curves(groups: Mapping[str, Evaluations]) -> dict[str, dict[str, Curve]]:
+    """Return, for each metric, the lines of the groups in which it was measured."""
+    return {
+        metric: {
+            name: curve
+            for name, seeds in groups.items()
+            if (curve := curve_of(seeds, metric)).event
+        }
+        for metric in PANELS
+    }
+
+
+def occupancy(data: ReportData) -> Drawing | None:
+    """Draw how many rare clients are in the buffer when it is aggregated."""
+    present = "Aggregations with a rare client in the buffer (%)"
+    panels = [
+        _history_panel(data, present, attrgetter("presence")),
+        _history_panel(data, "Rare clients in the buffer", attrgetter("rare_clients"), top=None),
+    ]
+    title = "Rare clients in the buffer, over the events of the run"
+    return _drawing("buffer", title, panels, data.names)
+
+
+def weights(data: ReportData) -> Drawing | None:
+    """Draw the weight of the rare clients and of the heaviest client in the aggregations."""
+    fair = [
+        share
+        for histories in data.histories.values()
+        for history in histories
+        if history.rare and (share := share_of(history.rare, history.samples)) is not None
+    ]
+    mark = fmean(fair) if fair else None
+    rare = "Rare clients together (%)" + (" · dotted: their samples" if fair else "")
+    panels = [
+        _history_panel(data, rare, attrgetter("rare_weight"), mark=mark),
+        _history_panel(data, "The client that weighs most (%)", attrgetter("largest")),
+    ]
+    title = "Weight in the aggregations, over the events of the run"
+    return _drawing("weights", title, panels, data.names)
+
+
+def curve_of(seeds: Evaluations, metric: str) -> Curve:
+    """Return the line of a metric over the evaluations that all seeds have.
+
+    >>> def at(event, value): return EvaluationPoint(event, {"AvgRare": value}, {})
+    >>> curve_of([[at(10, 0.0), at(20, 50.0)], [at(10, 20.0), at(22, 70.0)]], "AvgRare")
+    Curve(event=[10.0, 21.0], mean=[10.0, 60.0], low=[0.0, 50.0], high=[20.0, 70.0])
+    """
+    curve = Curve([], [], [], [])
+    for together in _thinned(list(zip(*seeds, strict=False))):
+        found = [evaluation.metrics.get(metric) for evaluation in together]
+        values = [value for value in found if value is not None]
+        if len(values) == len(found):
+            # A synchronous method finishes its last round, so the last events may differ.
+            curve.add(fmean(evaluation.event for evaluation in together), values)
+    return curve
+
+
+def _thinned(steps: list[tuple[AnyEvaluation, ...]]) -> list[tuple[AnyEvaluation, ...]]:
+    """Keep every n-th step, counted from the last one, which always stays."""
+    every = -(-len(steps) // MOST_POINTS) or 1
+    return steps[::-1][::every][::-1]
+
+
+def _history_curve(
+    histories: Sequence[RunHistory], value: Callable[[HistoryPoint], float | None]
+) -> Curve:
+    """Return one point for each bin, over the seeds that aggregated in it."""
+    curve = Curve([], [], [], [])
+    for together in zip(*(history.points() for history in histories), strict=False):
+        values = [known for point in together if (known := value(point)) is not None]
+        if values:
+            curve.add(together[0].event, values)
+    return curve
+
+
+def _history_panel(
+    data: ReportData,
+    title: str,
+    value: Callable[[HistoryPoint], float | None],
+    *,
+    top: float | None = 100.0,
+    mark: float | None = None,
+) -> Panel:
+    curves = {name: _history_curve(some, value) for name, some in data.histories.items()}
+    every = [history for histories in data.histories.values() for history in histories]
+    end = max((points[-1].end for history in every if (points := history.points())), default=1.0)
+    return Panel(title, {n: c for n, c in curves.items() if c.event}, top, mark, end)
+
+
+def _drawing(
+    name: str, title: str, panels: Sequence[Panel], names: Sequence[str]
+) -> Drawing | None:
+    shown = [panel for panel in panels if panel.curves]
+    if not shown:
+        return None
+    styles = dict(zip(names, line_styles(names), strict=True))
+    parts = [
+        Drawing(f"{name}-{n}", panel.title, partial(_draw_panel, panel, styles))
+        for n, panel in enumerate(shown)
+    ]
+    return Drawing(name, title, lambda: _draw_panels(shown, styles), parts, styles)
+
+
+def _draw_panels(panels: Sequence[Panel], styles: Mapping[str, LineStyle]) -> Figure:
+    """Draw the panels side by side with a legend below, as a file for a paper."""
+    from matplotlib.figure import Figure
+
+    across = 5 if max(map(len, styles)) <= 20 else 2
+    figure = Figure(figsize=(9.6, 3.6 + 0.22 * -(-len(styles) // across)), layout="constrained")
+    alike = len({panel.top for panel in panels}) == 1
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=alike, squeeze=False)[0]
+    for ax, panel in zip(axes, panels, strict=True):
+        ax.set_title(panel.title)
+        _draw_lines(ax, panel, styles)
+    legend(figure, styles, across)
+    return figure
+
+
+def _draw_panel(panel: Panel, styles: Mapping[str, LineStyle]) -> Figure:
+    """Draw one panel for the page, which has titles and legend of its own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_SIZE, layout="constrained")
+    _draw_lines(figure.subplots(), panel, styles)
+    return figure
+
+
+def _draw_lines(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
+    for name, curve in panel.curves.items():
+        style = styles[name]
+        every = max(1, len(curve.event) // 7)
+        # Without clipping, a marker at 100 stays whole and the SVG needs no clip path.
+        (line,) = ax.plot(
+            curve.event, curve.mean, **style.options(), markevery=every, clip_on=False
+        )
+        band = ax.fill_between(curve.event, curve.low, curve.high, color=style.colour, linewidth=0)
+        band.set(alpha=0.2 if style.strong else 0.07, clip_on=False, zorder=1)
+        for part in (line, band):
+            part.set_gid(f"{SERIES}{list(styles).index(name)}")
+    _tidy(ax, panel)
+
+
+def _tidy(ax: Axes, panel: Panel) -> None:
+    ax.set(xlabel="events", xlim=(0, max(panel.end, 1)))
+    if panel.top is None:
+        ax.set_ylim(0, 1.05 * max(1.0, *(max(curve.high) for curve in panel.curves.values())))
+    else:
+        ax.set(ylim=(0, panel.top), yticks=range(0, 101, 20))
+    if panel.mark is not None:
+        dots: dict[str, Any] = {"linewidth": 1.4, "linestyle": (0, (1, 2)), "zorder": 2}
+        ax.plot([0, panel.end], [panel.mark] * 2, color=INK, clip_on=False, **dots)
+    ax.locator_params(axis="x", integer=True)
+    ax.grid(axis="y", clip_on=False)
+    ax.patch.set_visible(False)
+    ax.tick_params(length=0, labelleft=True)
+
+
 class SeedRange(NamedTuple):
     """The mean of a metric, and its lowest and highest seed."""
 
@@ -57,18 +288,19 @@ class SeedRange(NamedTuple):
 
 
 def gap(data: ReportData) -> Drawing | None:
-    """Draw GlobalAcc and AvgRare of the last model, with the best AvgRare first."""
+    """Draw GlobalAcc and AvgRare of the last model, best AvgRare first, collapsed models last."""
     rows: dict[str, tuple[SeedRange, SeedRange]] = {}
     for group in data.groups:
         everywhere, rare = (_seed_range(group.row.metrics, m) for m in ("GlobalAcc", "AvgRare"))
         if everywhere is not None and rare is not None:
-            rows[group.name] = everywhere, rare
+            rows[group.row.title] = everywhere, rare
     if not rows:
         return None
-    order = sorted(rows, key=lambda name: -rows[name][1].mean)
+    sound = {group.name for group in data.groups if not group.row.collapsed}
+    order = sorted(rows, key=lambda title: (title not in sound, -rows[title][1].mean))
     title = "Accuracy on all labels and recall of the rare labels, method by method"
     ordered = {name: rows[name] for name in order}
-    return Drawing("gap", title, lambda: _draw_gap(ordered), wide=False)
+    return Drawing("gap", title, lambda: _draw_gap(ordered))
 
 
 def staleness(data: ReportData) -> Drawing | None:
@@ -77,7 +309,7 @@ def staleness(data: ReportData) -> Drawing | None:
     if not any(common or rare for common, rare in rows.values()):
         return None
     title = "Staleness of the updates of rare and of other clients, method by method"
-    return Drawing("staleness", title, lambda: _draw_staleness(rows), wide=False)
+    return Drawing("staleness", title, lambda: _draw_staleness(rows))
 
 
 def recall_map(data: ReportData) -> Drawing | None:

@@ -56,23 +56,6 @@ def speed(rate: float | None) -> str:
     return f"{value:.{0 if value >= 10 else 1}f}/{unit}"
 
 
-def duration(seconds: float | None) -> str:
-    """Format a duration with at most two units.
-
-    >>> duration(4.2), duration(200), duration(7500), duration(100_000), duration(None)
-    ('4 s', '3 min 20 s', '2 h 05 min', '1 d 3 h', '–')
-    """
-    if seconds is None:
-        return UNDEFINED
-    whole = int(seconds)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60:02d} min"
-    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
-
-
 def spark(points: Sequence[tuple[int, float | None]], width: int = SPARK_WIDTH) -> str:
     """Draw percentages over events as a row of blocks; the last value is always at the right.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import fedraw
 from fedraw.eventlog.compare import Group, notes_of
-from fedraw.eventlog.summary import METRICS
 from fedraw.experiment.spec import to_toml
 from fedraw.pages.html import (
     contents,
@@ -19,15 +19,15 @@ from fedraw.pages.html import (
     text,
     write_page,
 )
-from fedraw.report import page_confusion, page_influence, page_tables
-from fedraw.report.curves import PANELS, accuracy, accuracy_curves
-from fedraw.report.drawing import Drawing, on_white, svg_of
-from fedraw.report.figures import drawings
+from fedraw.report import page_tables
+from fedraw.report.drawing import Drawing, on_white, short, svg_of
+from fedraw.report.figures import PANELS, accuracy, accuracy_curves, drawings
 from fedraw.report.page_text import (
     MEANING,
     cautions_of,
     changes_of,
     facts_of,
+    gap_caption,
     inferred_of,
     lead_of,
 )
@@ -37,9 +37,11 @@ from fedraw.report.tables import grid, seeds_of
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
 
 
-def write_report(runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "") -> None:
+def write_report(
+    runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "", command: str = ""
+) -> None:
     """Write the page of all runs at or below these folders, which needs only their event logs."""
-    write_page(out, render(read_report_data(runs), title=title, lead=lead))
+    write_page(out, render(read_report_data(runs), title=title, lead=lead, command=command))
 
 
 def write_curves(data: ReportData, out: Path) -> None:
@@ -49,12 +51,21 @@ def write_curves(data: ReportData, out: Path) -> None:
         write_page(out, on_white(svg_of(drawing)))
 
 
-def render(data: ReportData, *, title: str, lead: str = "") -> str:
-    """Return the page; the default lead says which method keeps the rare labels."""
+def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -> str:
+    """Return the page.
+
+    Args:
+        data: The runs.
+        title: The heading.
+        lead: The first sentence; by default it says which method keeps the rare labels.
+        command: The command that makes this page, as the page shows it.
+
+    """
     groups = data.groups
     figures = drawings(data)
+    runs = details("Every run", _how_many_runs(data), page_tables.provenance(data))
     parts = {
-        "At a glance": _glance(figures),
+        "At a glance": _glance(groups, figures),
         "Comparison": _comparison(groups),
         "Over the run": _curves(data, figures),
         "Recall": _recall(groups),
@@ -64,7 +75,7 @@ def render(data: ReportData, *, title: str, lead: str = "") -> str:
         "Weights": _weights(figures),
         "Staleness": _staleness(data, figures),
         "Specs": _specs(groups),
-        "Runs": section("provenance", "Where the numbers come from", page_tables.provenance(data)),
+        "Runs": section("provenance", "Where the numbers come from", runs),
     }
     shown = {name: part for name, part in parts.items() if part}
     words = lead or lead_of(groups)
@@ -74,9 +85,22 @@ def render(data: ReportData, *, title: str, lead: str = "") -> str:
         title=text(title),
         lead=f'<p class="lead">{text(words)}</p>' if words else "",
         facts=text(facts_of(groups)),
+        made=_made(data, command),
         sections="\n".join([_cautions(data), _changes(data), contents(shown), *shown.values()]),
         footer=f"<p>{text(page_tables.machines(data))}</p>",
     )
+
+
+def _made(data: ReportData, command: str) -> str:
+    """Say when the runs were finished, with which version the page was made, and how."""
+    days = page_tables.days_of(data)
+    parts = [f"run on {days}"] if days else []
+    words = text(" · ".join([*parts, f"page by fedraw {fedraw.__version__}"]))
+    return words + (f" · <code>{text(command)}</code>" if command else "")
+
+
+def _how_many_runs(data: ReportData) -> str:
+    return f"{len(list(data.runs))} in all, with seed, state, fingerprint of the data and duration"
 
 
 def _cautions(data: ReportData) -> str:
@@ -88,20 +112,16 @@ def _changes(data: ReportData) -> str:
     return "".join(map(note, [*changes_of(data), *inferred_of(data)]))
 
 
-def _glance(figures: Mapping[str, Drawing]) -> str:
+def _glance(groups: Sequence[Group], figures: Mapping[str, Drawing]) -> str:
     if "gap" not in figures:
         return ""
-    words = (
-        "A long line is a silent failure: accuracy on all labels looks fine while the rare labels"
-        " are lost. Marks: mean over the seeds. Shades: from the lowest seed to the highest."
-    )
     title = "All labels and the rare labels"
-    return section("glance", title, _figure(figures["gap"], words))
+    return section("glance", title, _figure(figures["gap"], gap_caption(groups)))
 
 
 def _comparison(groups: Sequence[Group]) -> str:
     rows = [group.row for group in groups]
-    shown = [column.metric for column in grid(rows, METRICS)]
+    shown = [column.metric for column in grid(rows) if column.metric in MEANING]
     terms = "".join(f"<dt>{m}</dt><dd>{text(MEANING[m])}</dd>" for m in shown)
     legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if shown else ""
     notes = "".join(map(note, notes_of(rows)))
@@ -129,20 +149,20 @@ def _recall(groups: Sequence[Group]) -> str:
 
 
 def _mistakes(groups: Sequence[Group]) -> str:
-    matrices = page_confusion.confusions(groups)
+    matrices = page_tables.confusions(groups)
     if not matrices:
         return ""
-    rare = page_confusion.taken_for(matrices, groups)
+    rare = page_tables.taken_for(matrices, groups)
     title = "What the rare labels are taken for" if rare else "What labels are taken for"
-    return section("mistakes", title, rare, page_confusion.whole(matrices, groups))
+    return section("mistakes", title, rare, page_tables.whole(matrices, groups))
 
 
 def _influence(data: ReportData) -> str:
-    clients = page_influence.client_influence(data)
+    clients = page_tables.client_influence(data)
     if not clients:
         return ""
-    rare = page_influence.label_influence(data.groups)
-    every = page_influence.every_label_influence(data.groups)
+    rare = page_tables.label_influence(data.groups)
+    every = page_tables.every_label_influence(data.groups)
     folded = details("Every label", "influence over fair share", every) if every else ""
     title = "Influence of rare clients and labels"
     return section("shares", title, clients, rare, folded)
@@ -188,15 +208,30 @@ def _history_csv(data: ReportData) -> str:
 
 
 def _figure(drawing: Drawing, words: str) -> str:
+    """Return a figure with its caption: one plot, or a plot for each panel and their legend."""
+    caption = f"<figcaption>{text(words)}</figcaption>"
+    if not drawing.panels:
+        return (
+            f'<figure class="single">\n<div class="box">{_svg(drawing)}</div>\n{caption}\n</figure>'
+        )
+    # The rare labels come first, also where a narrow screen shows one panel below the other.
+    panels = sorted(drawing.panels, key=lambda panel: "are labels" not in panel.title)
+    plots = "\n".join(
+        f'<div class="panel"><p>{text(panel.title)}</p>{_svg(panel)}</div>' for panel in panels
+    )
+    entries = "".join(
+        f'<li><span data-series="{n}"{" class=strong" * style.strong}>{style.swatch()}'
+        f"{text(short(name))}</span></li>"
+        for n, (name, style) in enumerate(drawing.lines.items())
+    )
+    legend = f'<ul class="legend" aria-label="Lines, by method">{entries}</ul>'
+    return f'<figure>\n<div class="box panels">\n{plots}\n{legend}\n</div>\n{caption}\n</figure>'
+
+
+def _svg(drawing: Drawing) -> str:
     # HTML needs no namespaces, and the page should contain no address at all.
     inline = svg_of(drawing).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
-    inline = inline.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
-    kind = "wide" if drawing.wide else "single"
-    box = (
-        f'<div class="box {kind}" role="region" tabindex="0" aria-label="{text(drawing.title)}">'
-        f"{inline}</div>"
-    )
-    return f"<figure>\n{box}\n<figcaption>{text(words)}</figcaption>\n</figure>"
+    return inline.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
 
 
 def _specs(groups: Sequence[Group]) -> str:

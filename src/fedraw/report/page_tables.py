@@ -1,30 +1,35 @@
-"""Tables of the page: all metrics, recall by label, staleness, and where the numbers come from."""
+"""The tables of the page: metrics, recall, mistakes, influence, staleness, and every run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from fedraw.eventlog.compare import ComparisonRow, Group
-from fedraw.eventlog.records import FORMAT
+from fedraw.core.types import ClientId
+from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
 from fedraw.pages.html import (
     cell,
     column_head,
     csv_text,
+    details,
+    note,
     row_head,
     sortable,
     table,
     text,
 )
 from fedraw.report import tables
-from fedraw.report.formatting import UNDEFINED, number
+from fedraw.report.drawing import short
+from fedraw.report.formatting import UNDEFINED, number, span
 from fedraw.report.report_data import (
     QUANTILES,
     ReportData,
+    RunHistory,
     interruption,
+    labels,
+    mean_over,
     rare_labels,
     recall_means,
     spreads,
@@ -47,13 +52,22 @@ STALENESS_HEADS = ("5 %", "25 %", "median", "75 %", "95 %", "most", "mean", "upd
 RUN_HEADS = ("Method", "Seed", "Events", "State", "Data (sha256)", "Finished on", "Seconds")
 # The columns of the table of runs that are sorted by words.
 RUN_WORDS = ("State", "Data (sha256)", "Finished on")
+# More cells of confusion matrices would make the page too large.
+MOST_CELLS = 30_000
+# How many wrong labels are named for a rare label.
+MOST_MISTAKES = 2
+CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
+    "rare clients": lambda history: set(history.rare) - {history.attacker},
+    "other clients": lambda history: set(history.samples) - {*history.rare, history.attacker},
+    "misreporting client": lambda h: set() if h.attacker is None else {h.attacker},
+}
 
 
 def comparison(groups: Sequence[Group]) -> str:
     """Return the table of all metrics, with one row per method."""
     rows = [group.row for group in groups]
     columns = grid(rows)
-    firsts = _firsts(columns)
+    firsts = {members[0] for members in _families(columns).values()}
     lines = [
         row_head(group.name, ", ".join(_warnings(group)), "warn")
         + "".join(_metric_cell(c.cells[position], c.metric in firsts) for c in columns)
@@ -124,7 +138,7 @@ def provenance(data: ReportData) -> str:
     """Return one line for each run, from its log and from its `timing.json`, if there is one."""
     lines, numbers = [], []
     for name, run in data.runs:
-        timing = _timing(run.folder)
+        timing = timing_of(run)
         sha = str((run.start.data or {}).get("sha256") or "")
         seed = run.start.seed
         seconds = timing.get("seconds")
@@ -146,13 +160,26 @@ def provenance(data: ReportData) -> str:
 
 
 def machines(data: ReportData) -> str:
-    """Return the dates and machines of all runs in one line."""
-    timings = [timing for _, run in data.runs if (timing := _timing(run.folder))]
-    dates = sorted(str(t["date"])[:10] for t in timings if "date" in t)
-    days = " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
-    known = dict.fromkeys(_machine(timing) for timing in timings)
-    made = f"Run on {days}" if days else "From event logs"
-    return "; ".join([made, *known]) + f". Page by fedraw {_version()}, log format {FORMAT}."
+    """Return the machines of all runs in one line."""
+    timings = [timing for _, run in data.runs if (timing := timing_of(run))]
+    known = list(dict.fromkeys(_machine(timing) for timing in timings))
+    return f"Run on {'; '.join(known)}." if known else ""
+
+
+def days_of(data: ReportData) -> str:
+    """Return the first and the last day on which a run was finished; empty if unknown."""
+    timings = [timing_of(run) for _, run in data.runs]
+    dates = sorted(str(timing["date"])[:10] for timing in timings if "date" in timing)
+    return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
+
+
+def timing_of(run: Run) -> dict[str, Any]:
+    """Return the content of the run's timing.json; empty if it cannot be read."""
+    try:
+        content = json.loads((run.folder / "timing.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _warnings(group: Group) -> Iterator[str]:
@@ -176,12 +203,11 @@ def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricC
 
 def _comparison_head(columns: Sequence[MetricColumn]) -> str:
     present = [column.metric for column in columns]
-    firsts = _firsts(columns)
-    spans = {name: sum(m in present for m in members) for name, members in FAMILIES.items()}
+    families = _families(columns)
+    firsts = {members[0] for members in families.values()}
     top = "".join(
-        f'<th scope="colgroup" colspan="{span}">{text(name)}</th>'
-        for name, span in spans.items()
-        if span
+        f'<th scope="colgroup" colspan="{len(members)}">{text(name)}</th>'
+        for name, members in families.items()
     )
     names = "".join(
         column_head(metric, "first" if metric in firsts else "", column=n)
@@ -191,11 +217,12 @@ def _comparison_head(columns: Sequence[MetricColumn]) -> str:
     return f"<tr>{corner}{top}</tr>\n<tr>{names}</tr>"
 
 
-def _firsts(columns: Sequence[MetricColumn]) -> set[str]:
-    """Return the first metric of each family of columns."""
+def _families(columns: Sequence[MetricColumn]) -> dict[str, list[str]]:
+    """Return the metrics of each family of columns, and the user's own as the last family."""
     present = [column.metric for column in columns]
-    kept = [[m for m in members if m in present] for members in FAMILIES.values()]
-    return {members[0] for members in kept if members}
+    known = {name: [m for m in members if m in present] for name, members in FAMILIES.items()}
+    own = [m for m in present if not any(m in members for members in known.values())]
+    return {name: members for name, members in {**known, "Own metrics": own}.items() if members}
 
 
 def _metric_cell(value: MetricCell, first: bool) -> str:
@@ -210,22 +237,262 @@ def _recall_cell(mean: float | None) -> str:
     return cell(number("", mean), kind="heat", style=f"--recall: {mean:.0f}")
 
 
-def _timing(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _machine(timing: Mapping[str, Any]) -> str:
     cores = timing.get("cores", "?")
     words = "1 core" if cores == 1 else f"{cores} cores"
     return f"{timing.get('machine', '?')}, {words}, Python {timing.get('python', '?')}"
 
 
-def _version() -> str:
-    try:
-        return version("fedraw")
-    except PackageNotFoundError:  # a checkout that was never installed
-        return "(not installed)"
+class Confusion(NamedTuple):
+    """Test samples of all seeds by true label and by predicted label.
+
+    Only counts above zero are kept, because there may be very many labels.
+    """
+
+    labels: Sequence[str]
+    counts: Mapping[str, Mapping[str, int]]
+
+    def shares(self, label: str) -> dict[str, float]:
+        """Return what the label's test samples are taken for, in percent; empty without samples."""
+        row = self.counts.get(label, {})
+        total = sum(row.values())
+        return {other: 100 * count / total for other, count in row.items()}
+
+    @property
+    def cells(self) -> int:
+        """The number of cells of the whole matrix."""
+        return len(self.labels) ** 2
+
+
+def confusions(groups: Sequence[Group]) -> dict[str, Confusion]:
+    """Return the confusion of each group's last model; an interrupted run has none."""
+    found = {group.name: _confusion(group) for group in groups}
+    return {name: matrix for name, matrix in found.items() if matrix is not None}
+
+
+def taken_for(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """Return the most frequent mistakes for each rare label under each method; may be empty."""
+    rare = [
+        label for label in rare_labels(groups) if any(label in m.labels for m in matrices.values())
+    ]
+    if not rare:
+        return ""
+    lines = [
+        row_head(name) + "".join(_mistakes_cell(matrix, label) for label in rare)
+        for name, matrix in matrices.items()
+    ]
+    head = names_head("Method", rare, "guess")
+    caption = (
+        "The share of a rare label's test samples that is recognised and, in small print, the"
+        " labels they are taken for most often, in percent. Last model, all seeds together."
+    )
+    csv = csv_text(["name", "label", "taken_for", "percent"], _share_rows(matrices, rare))
+    return table("mistaken", caption, head, lines, csv=csv)
+
+
+def whole(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """Return all matrices in collapsed blocks, as many as the page can hold."""
+    rare = set(rare_labels(groups))
+    shown, cells = [], 0
+    for n, (name, matrix) in enumerate(matrices.items()):
+        cells += matrix.cells
+        if cells <= MOST_CELLS:
+            shown.append(details(name, "", _matrix(f"confusion-{n}", name, matrix, rare)))
+    left_out = len(matrices) - len(shown)
+    if left_out:
+        shown.append(note(f"{left_out} more are too large for this page; they are in the logs."))
+    return details("Confusion matrices", "of all labels", "\n".join(shown))
+
+
+def _confusion(group: Group) -> Confusion | None:
+    known = [run.content["confusion"] for run in group.runs]
+    if not known or any(matrix is None for matrix in known):
+        return None
+    labels = [str(label) for label in group.runs[0].start.labels]
+    position = {label: n for n, label in enumerate(labels)}
+    total: dict[str, Counter[str]] = {}
+    for matrix in known:
+        for label, row in matrix.items():
+            total.setdefault(label, Counter()).update(row)
+    if not all({label, *row} <= position.keys() for label, row in total.items()):
+        return None
+    counts = {
+        label: {other: row[other] for other in sorted(row, key=position.__getitem__)}
+        for label, row in total.items()
+    }
+    return Confusion(labels, counts)
+
+
+def _mistakes_cell(matrix: Confusion, label: str) -> str:
+    if label not in matrix.labels:
+        return cell(UNDEFINED)
+    shares = matrix.shares(label)
+    right = shares.pop(label, 0.0)
+    others = sorted(shares, key=shares.__getitem__, reverse=True)
+    words = [f"{short(other)} ({shares[other]:.0f} %)" for other in others[:MOST_MISTAKES]]
+    return cell(f"{right:.1f}", ", ".join(words), kind="heat guess", style=f"--recall: {right:.0f}")
+
+
+def _share_rows(matrices: Mapping[str, Confusion], rare: Sequence[str]) -> list[list[Any]]:
+    return [
+        [name, label, other, share]
+        for name, matrix in matrices.items()
+        for label in rare
+        for other, share in matrix.shares(label).items()
+    ]
+
+
+def _matrix(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
+    heads = "".join(column_head(short(label)) for label in matrix.labels)
+    head = f"<tr>{column_head('Label', 'corner')}{heads}</tr>"
+    lines = []
+    for label in matrix.labels:
+        shares = matrix.shares(label)
+        cells = (_share_cell(shares.get(other, 0.0), label == other) for other in matrix.labels)
+        lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
+    caption = (
+        f"{short(name)}. Rows: the true label. Columns: the label that the last model predicted, in"
+        " percent of the row; blank is none. All seeds together. The CSV has counts of samples."
+    )
+    numbers = [
+        [label, *(matrix.counts.get(label, {}).get(other, 0) for other in matrix.labels)]
+        for label in matrix.labels
+    ]
+    csv = csv_text(["label", *matrix.labels], numbers)
+    return table(identity, caption, head, lines, csv=csv, kind="tall matrix")
+
+
+def _share_cell(share: float, diagonal: bool) -> str:
+    kind = ' class="own"' if diagonal else ""
+    if share == 0:
+        return f"<td{kind}></td>"
+    words = f"{share:.0f}" if share >= 0.5 else "<1"
+    return f'<td{kind} style="--share: {share:.0f}">{text(words)}</td>'
+
+
+class InfluenceRatio(NamedTuple):
+    """Influence on the model and share of the samples, each the mean over the seeds."""
+
+    influence: float
+    fair_share: float
+
+    @property
+    def ratio(self) -> float:
+        """The influence as a multiple of the fair share."""
+        return self.influence / self.fair_share
+
+
+def client_influence(data: ReportData) -> str:
+    """Return the influence of groups of clients; empty if nothing was aggregated."""
+    kinds = {kind: [_of_clients(data, g, kind) for g in data.groups] for kind in CLIENT_KINDS}
+    shown = {kind: column for kind, column in kinds.items() if any(column)}
+    if not shown:
+        return ""
+    caption = (
+        f"Influence of {_how_many(data)}: the weight they have in the model together, as a"
+        " multiple of their share of all samples. Mean over aggregations and seeds."
+    )
+    return _ratio_table("clients", caption, data.names, shown, "clients")
+
+
+def label_influence(groups: Sequence[Group]) -> str:
+    """Return the influence of the rare labels; empty without any, or if nothing was aggregated."""
+    shown = {label: [_of_label(group, label) for group in groups] for label in rare_labels(groups)}
+    shown = {label: column for label, column in shown.items() if any(column)}
+    caption = (
+        "Label influence, how much of the model a label speaks for, as a multiple of the label's"
+        " share of all samples. The mark is that fair share, 1 ×; below it, the label has less"
+        " influence than samples. The small print gives both shares. Mean over the seeds."
+    )
+    names = [group.name for group in groups]
+    return _ratio_table("influence", caption, names, shown, "label") if shown else ""
+
+
+def every_label_influence(groups: Sequence[Group]) -> str:
+    """Return the influence of every label under each method; empty if nothing was aggregated."""
+    rare = rare_labels(groups)
+    rows = {label: [_of_label(group, label) for group in groups] for label in labels(groups)}
+    rows = {label: row for label, row in rows.items() if any(row)}
+    if not rows:
+        return ""
+    lines = [
+        row_head(label, "rare" if label in rare else "")
+        + "".join(cell(UNDEFINED if own is None else f"{own.ratio:.2f} ×") for own in row)
+        for label, row in rows.items()
+    ]
+    caption = "Label influence over fair share, for every label; 1 × is fair. Mean over the seeds."
+    names = [group.name for group in groups]
+    numbers = [
+        [name, label, "rare" if label in rare else "", *own, own.ratio]
+        for label, row in rows.items()
+        for name, own in zip(names, row, strict=True)
+        if own is not None
+    ]
+    csv = csv_text(["name", "label", "rare", "influence", "fair_share", "ratio"], numbers)
+    head = names_head("Label", names, "narrow")
+    return table("every-label", caption, head, lines, csv=csv, kind="tall")
+
+
+def _of_label(group: Group, label: str) -> InfluenceRatio | None:
+    def mean(key: str) -> float | None:
+        return mean_over(group, lambda run: run.content["label_influence"].get(label, {}).get(key))
+
+    return _ratio(mean("influence"), mean("fair_share"))
+
+
+def _of_clients(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
+    own, fair = [], []
+    for run, history in zip(group.runs, data.histories[group.name], strict=True):
+        members, influence = CLIENT_KINDS[kind](history), run.content["influence"]
+        whole = sum(history.samples.values())
+        if members and whole and run.content["label_influence"]:
+            own.append(sum(influence.get(str(client), 0.0) for client in members))
+            fair.append(sum(history.samples[client] for client in members) / whole)
+    if len(own) < len(group.runs):
+        return None
+    return _ratio(Stat.of(own).mean, Stat.of(fair).mean)
+
+
+def _ratio(influence: float | None, fair_share: float | None) -> InfluenceRatio | None:
+    if influence is None or not fair_share:
+        return None
+    return InfluenceRatio(influence, fair_share)
+
+
+def _how_many(data: ReportData) -> str:
+    """Say, for example, "4 rare clients of 30", with a range if seeds or methods differ."""
+    histories = [history for some in data.histories.values() for history in some]
+    rare = span([len(history.rare) for history in histories])
+    clients = "client" if rare == "1" else "clients"
+    return f"{rare} rare {clients} of {span([len(history.samples) for history in histories])}"
+
+
+def _ratio_table(
+    identity: str,
+    caption: str,
+    names: Sequence[str],
+    columns: Mapping[str, Sequence[InfluenceRatio | None]],
+    what: str,
+) -> str:
+    """Return a table of methods and labels or groups of clients, with a bar in each cell."""
+    widest = max(2.0, *(own.ratio for column in columns.values() for own in column if own))
+    lines = [
+        row_head(name) + "".join(_ratio_cell(column[n], widest) for column in columns.values())
+        for n, name in enumerate(names)
+    ]
+    numbers = [
+        [name, other, *own, own.ratio]
+        for n, name in enumerate(names)
+        for other, column in columns.items()
+        if (own := column[n]) is not None
+    ]
+    csv = csv_text(["name", what, "influence", "fair_share", "ratio"], numbers)
+    return table(identity, caption, names_head("Method", list(columns), "weight"), lines, csv=csv)
+
+
+def _ratio_cell(own: InfluenceRatio | None, widest: float) -> str:
+    if own is None:
+        return cell(UNDEFINED, kind="left")
+    bar = f"--part: {100 * own.ratio / widest:.1f}%; --fair: {100 / widest:.1f}%"
+    words = f"{100 * own.influence:.1f} % against {100 * own.fair_share:.1f} %"
+    return cell(f"{own.ratio:.2f} ×", words, kind="weight", style=bar)

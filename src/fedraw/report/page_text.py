@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedraw.core.text import one_line
+from fedraw.core.text import duration, one_line
 from fedraw.eventlog.compare import Group, Run
-from fedraw.report.formatting import duration, span
+from fedraw.report.formatting import span
 from fedraw.report.report_data import ReportData, interruption, rare_labels
 from fedraw.report.tables import seeds_of, stat_of
 
@@ -70,6 +70,28 @@ def lead_of(groups: Sequence[Group]) -> str:
         f"{words} {len(lost)} {'recognises' if len(lost) == 1 else 'recognise'} less than half of"
         f" them, while reaching {span(lost, '{:.1f}')} % on all labels."
     )
+
+
+def gap_caption(groups: Sequence[Group]) -> str:
+    """Explain the figure of both accuracies; name the methods that do better on rare labels."""
+    better = [
+        group.name
+        for group in groups
+        if (overall := stat_of(group.row.metrics, "GlobalAcc").mean) is not None
+        and (rare := stat_of(group.row.metrics, "AvgRare").mean) is not None
+        and rare > overall
+    ]
+    words = (
+        "A diamond far to the left of its circle is a silent failure: accuracy on all labels looks"
+        " fine while the rare labels are lost."
+    )
+    if better:
+        words += (
+            f" {_and(better)} {'recognises' if len(better) == 1 else 'recognise'} the rare labels"
+            " better than all labels together: there the diamond is on the right, and a long line"
+            " is no such failure."
+        )
+    return f"{words} Marks: mean over the seeds. Shades: from the lowest seed to the highest."
 
 
 def facts_of(groups: Sequence[Group]) -> str:

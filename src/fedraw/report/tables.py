@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from csv import writer
 from typing import NamedTuple
 
@@ -17,12 +17,28 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.core.text import one_line
-from fedraw.eventlog.compare import ComparisonRow, Stat, notes_of
-from fedraw.eventlog.summary import METRICS, QUALITY
-from fedraw.report.formatting import UNDEFINED, number, span
+from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat, notes_of
+from fedraw.eventlog.summary import BUILT_IN, METRICS, QUALITY
+from fedraw.report.formatting import UNDEFINED, number, signed, span
 
 # These fit into 80 columns.
 TERMINAL = ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "Worst10", "BufPres")
+# These fit into a column of a paper.
+PAPER = ("GlobalAcc", "AvgRare", "MacroF1")
+# The column of a two-column paper, in points: ICML has 234.9, ACM 241, IEEE 252.
+COLUMN = 234.0
+# Upper bounds in points for Computer Modern at 8 points: classes of characters, the plus-minus sign
+# of the small spread, the gap between columns, and the widest name that is not broken.
+CHARACTERS = {"-.,:;'ijl| ": 2.9, "acefrstvxz": 4.5, "mw": 7.1, "MW": 8.8}
+DIGIT, CAPITAL, PLUS_MINUS, GAP, WIDEST_NAME = 4.8, 6.7, 6.0, 6.0, 76.0
+PAPER_HEADS = {
+    "GlobalAcc": "Global",
+    "LocalRare": "LocRare",
+    "LocalCommon": "LocCom",
+    "MeanClient": "Client",
+    "RareMeanStale": "Stale",
+    "RareMaxStale": "MaxStale",
+}
 # The other metrics say how often and how late rare clients are heard. More is not always better.
 HIGHER_IS_BETTER = frozenset(QUALITY)
 
@@ -37,6 +53,21 @@ _LATEX = {
     ">": r"\textgreater{}",
     **{character: "\\" + character for character in "&%$#_"},
 }
+
+
+def shown_metrics(
+    rows: Sequence[ComparisonRow], wanted: Sequence[str] | None, default: Sequence[str]
+) -> Sequence[str]:
+    """Return the metrics to show: those asked for, or the default ones and the user's own.
+
+    >>> rows = [ComparisonRow("a", (1,), {"GlobalAcc": Stat.of([80]), "rmse": Stat.of([0.5])})]
+    >>> shown_metrics(rows, None, ["GlobalAcc", "AvgRare"])
+    ['GlobalAcc', 'AvgRare', 'rmse']
+    """
+    if wanted is not None:
+        return wanted
+    every = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    return [*default, *(metric for metric in every if metric not in BUILT_IN)]
 
 
 class MetricCell(NamedTuple):
@@ -54,7 +85,7 @@ class MetricColumn(NamedTuple):
     cells: list[MetricCell]
 
 
-def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] = METRICS) -> list[MetricColumn]:
+def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> list[MetricColumn]:
     """Return a column for each metric that at least one row has, with a cell for each row.
 
     The highest mean is best. Means that read the same are marked alike. A row with a collapsed
@@ -68,7 +99,7 @@ def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] = METRICS) -> lis
     """
     return [
         MetricColumn(metric, _cells(rows, metric))
-        for metric in metrics
+        for metric in shown_metrics(rows, metrics, METRICS)
         if any(stat_of(row.metrics, metric).mean is not None for row in rows)
     ]
 
@@ -106,7 +137,7 @@ def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = No
      fedraw    90.0±0.4* 61.8±3.2*
      fedfa     81.9±0.9   9.5±1.1
     """
-    shown = grid(rows, TERMINAL if columns is None else columns)
+    shown = grid(rows, shown_metrics(rows, columns, TERMINAL))
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, caption_justify="left")
     table.caption = _caption(rows, shown)
     table.add_column("", overflow="fold", min_width=8)
@@ -118,44 +149,79 @@ def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = No
     return table
 
 
-def markdown(rows: Sequence[ComparisonRow]) -> str:
+def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
     """Return a Markdown table with the best means in bold, followed by the notes."""
-    head, body = _head_and_body(rows, _markdown_text, _markdown_cell)
+    columns = grid(rows, metrics)
+    head = ["", *(_markdown_text(column.metric) for column in columns)]
+    body = [
+        [_markdown_text(row.title), *(_markdown_cell(column.cells[n]) for column in columns)]
+        for n, row in enumerate(rows)
+    ]
     widths = [max(4, *map(len, column)) for column in zip(head, *body, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     table = "".join(_piped(line, widths) for line in [head, rule, *body])
     return table + "".join(f"\n{_markdown_text(note)}\n" for note in notes_of(rows))
 
 
-def csv(rows: Sequence[ComparisonRow]) -> str:
+def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
     """Return a CSV with mean and sd of each metric in full precision; undefined is empty."""
-    metrics = [column.metric for column in grid(rows)]
+    metrics = [column.metric for column in grid(rows, metrics)]
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
     names = [f"{metric}_{part}" for metric in metrics for part in ("mean", "sd")]
-    out.writerow(["name", "seeds", *names, "notes"])
+    out.writerow(["name", "seeds", "events", *names, "collapsed", "notes"])
     for row in rows:
         stats = [stat_of(row.metrics, metric) for metric in metrics]
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
         seeds = " ".join(str(seed) for seed in row.seeds if seed is not None)
-        out.writerow([row.name, seeds, *values, "; ".join(row.notes)])
+        events = " ".join(map(str, dict.fromkeys(row.events)))
+        notes = "; ".join(row.notes)
+        out.writerow([row.name, seeds, events, *values, row.collapsed, notes])
     return text.getvalue()
 
 
-def latex(rows: Sequence[ComparisonRow]) -> str:
-    r"""Return a LaTeX `tabular` that needs \usepackage{booktabs}, with the best means in bold."""
-    head, body = _head_and_body(rows, _latex_text, _latex_cell)
+def latex(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
+    r"""Return a LaTeX `tabular` for one column of a paper, with the best means in bold.
+
+    It needs \usepackage{booktabs}. Metrics that do not fit beside the others follow below them, in
+    a block of their own, so the table is never wider than a column.
+    """
+    columns = grid(rows, shown_metrics(rows, metrics, PAPER)) or grid(rows)
+    titles = [_latex_text(row.title) for row in rows]
+    names = max((_points(row.title) for row in rows), default=0.0)
+    blocks = _blocks(columns, COLUMN - min(WIDEST_NAME, names))
+    first = "l" if names <= WIDEST_NAME else f"p{{{WIDEST_NAME:.0f}pt}}"
     lines = [
-        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
+        rf"\begin{{tabular}}{{@{{}}{first}{'r' * max(map(len, blocks))}@{{}}}}",
         r"\toprule",
-        " & ".join(head).lstrip() + r" \\",
-        r"\midrule",
-        *(" & ".join(cells) + r" \\" for cells in body),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *(rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in notes_of(rows)),
     ]
+    for place, block in enumerate(blocks):
+        heads = [_latex_text(PAPER_HEADS.get(c.metric, c.metric)) for c in block]
+        lines += [r"\midrule"] * bool(place)
+        lines += ["".join(f"& {head} " for head in heads) + r"\\", r"\midrule"]
+        for n, title in enumerate(titles):
+            lines.append(" & ".join([title, *(_latex_cell(c.cells[n]) for c in block)]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}}"]
+    lines += [rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in notes_of(rows)]
     return "\n".join(lines) + "\n"
+
+
+def paired_table(differences: Sequence[PairedDifference]) -> Table:
+    """Return a table for the terminal, with a line for each pair of rows and metric."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption_justify="left")
+    for head in ("", "metric", "difference", "95 % interval", "seeds"):
+        table.add_column(head, justify="left" if head in ("", "metric") else "right")
+    for own in differences:
+        table.add_row(
+            Text(one_line(f"{own.one} − {own.other}")),
+            own.metric,
+            signed(own.mean) + ("*" if own.is_clear else " "),
+            UNDEFINED if own.low is None else f"{signed(own.low)} to {signed(own.high)}",
+            str(len(own.seeds)),
+        )
+    table.caption = "mean over the common seeds of one minus the other; * the interval excludes 0"
+    return table
 
 
 def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[MetricCell]:
@@ -178,15 +244,35 @@ def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
     return number(metric, max(means))
 
 
-def _head_and_body(
-    rows: Sequence[ComparisonRow], title: Callable[[str], str], cell: Callable[[MetricCell], str]
-) -> tuple[list[str], list[list[str]]]:
-    columns = grid(rows)
-    body = [
-        [title(row.title), *(cell(column.cells[position]) for column in columns)]
-        for position, row in enumerate(rows)
-    ]
-    return ["", *(column.metric for column in columns)], body
+def _blocks(columns: Sequence[MetricColumn], space: float) -> list[list[MetricColumn]]:
+    """Divide the columns into blocks that fit into so many points; at least one block."""
+    blocks: list[list[MetricColumn]] = [[]]
+    left = space
+    for column in columns:
+        head = _points(PAPER_HEADS.get(column.metric, column.metric))
+        width = GAP + max([head, *map(_cell_points, column.cells)])
+        if width > left and blocks[-1]:
+            blocks.append([])
+            left = space
+        blocks[-1].append(column)
+        left -= width
+    return blocks
+
+
+def _cell_points(cell: MetricCell) -> float:
+    spread = PLUS_MINUS + 0.87 * _points(cell.sd) if cell.sd else 0.0
+    return _points(cell.mean) * (1.15 if cell.best else 1.0) + spread
+
+
+def _points(text: str) -> float:
+    """Return an upper bound of the width of a text."""
+    return sum(
+        next(
+            (width for some, width in CHARACTERS.items() if character in some),
+            CAPITAL if character.isupper() or not character.isascii() else DIGIT,
+        )
+        for character in text
+    )
 
 
 def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:
@@ -236,4 +322,4 @@ def _latex_cell(cell: MetricCell) -> str:
     if cell.mean == UNDEFINED:
         return "--"
     mean = rf"\mathbf{{{cell.mean}}}" if cell.best else cell.mean
-    return rf"${mean} \pm {cell.sd}$" if cell.sd else f"${mean}$"
+    return rf"${mean}{{\scriptstyle\pm{cell.sd}}}$" if cell.sd else f"${mean}$"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.evaluation import Recall
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import (
     EvaluateReply,
     Failure,
@@ -26,7 +26,7 @@ __all__ = [
     "LabelSummary",
     "Recall",
     "Reply",
-    "Settings",
+    "ServerSettings",
     "Task",
     "TaskKind",
     "TrainReply",

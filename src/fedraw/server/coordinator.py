@@ -31,7 +31,7 @@ from fedraw.server.admission import (
 from fedraw.server.evaluation import Evaluations, Recall
 from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationIdentity, FederationStore
 from fedraw.server.tasks import (
     EvaluateReply,
@@ -44,8 +44,7 @@ from fedraw.server.tasks import (
     TaskKind,
     TrainReply,
 )
-from fedraw.storage.model_file import write_model
-from fedraw.storage.snapshot import can_be_saved
+from fedraw.storage.snapshot import can_be_saved, write_model
 from fedraw.strategies.protocol import Needs, Setup, State, Strategy, check, check_form, is_finite
 from fedraw.strategies.statistics import with_statistics
 
@@ -60,7 +59,7 @@ REMINDER = 60.0
 def open_federation(  # noqa: PLR0913 - the clocks are for tests
     strategy: Strategy[Any],
     model: Callable[[], Vector],
-    settings: Settings,
+    settings: ServerSettings,
     layout: Layout,
     *,
     evaluate: Callable[[Vector], Recall] | None = None,
@@ -109,7 +108,7 @@ class Coordinator:
         store: FederationStore,
         strategy: Strategy[Any],
         model: Callable[[], Vector],
-        settings: Settings,
+        settings: ServerSettings,
         layout: Layout,
         evaluate: Callable[[Vector], Recall] | None = None,
     ) -> None:
@@ -475,7 +474,7 @@ class Coordinator:
         self._store.log.close()
 
 
-def _state_type(strategy: Strategy[Any], settings: Settings, layout: Layout) -> type[State]:
+def _state_type(strategy: Strategy[Any], settings: ServerSettings, layout: Layout) -> type[State]:
     """Start the strategy with as many sites as it will begin with, before any site is asked."""
     sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
     try:

@@ -11,7 +11,7 @@ from fedraw.core.text import one_line
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, FolderChanged
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
-from fedraw.eventlog.records import ArrivalRecord, Record, RejectedRecord, ScoresRecord
+from fedraw.eventlog.records import ArrivalRecord, Record, ScoresRecord
 from fedraw.server.journal import Flight
 from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
 from fedraw.storage.lock import FolderLock
@@ -190,25 +190,6 @@ def arrival_record(
         # JSON has no number for a weight of a user's own strategy that is not finite.
         weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
         norm=flight.norm,
-    )
-
-
-def rejected_record(
-    event: int,
-    time: float,
-    site: str,
-    start_time: float,
-    reason: str,
-    norm: float | None = None,
-) -> RejectedRecord:
-    """The record of a refused update."""
-    return RejectedRecord(
-        event=event,
-        time=time,
-        client=site,
-        start_time=start_time,
-        reason=short(reason),
-        norm=norm,
     )
 
 

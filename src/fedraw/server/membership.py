@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from fedraw.core.text import one_line
+from fedraw.core.text import one_line, several
 from fedraw.errors import BadInput
 from fedraw.server.admission import MOST_IN_ALL, check_counts, check_name, check_new_labels
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationStore
 from fedraw.server.tasks import LabelSummary, TaskKind
 
@@ -122,7 +122,7 @@ class Membership:
     def __init__(
         self,
         store: FederationStore,
-        settings: Settings,
+        settings: ServerSettings,
         slots: int,
         released: Callable[[str], None],
         needs_counts: bool = True,
@@ -233,9 +233,7 @@ class Membership:
     def waiting(self) -> str:
         """How many sites are there, as a sentence for the operator."""
         here = [site for site in self.first_sites if self.nodes.of(site) is not None]
-        shown = [one_line(site) for site in here[:MOST_NAMED]]
-        shown += [f"and {len(here) - MOST_NAMED} more"] if len(here) > MOST_NAMED else []
-        named = f": {', '.join(shown)}" if here else ""
+        named = f": {several(map(one_line, here), MOST_NAMED)}" if here else ""
         return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:

@@ -13,7 +13,7 @@ TARGETS = ("GlobalAcc", "AvgRare")
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """The settings of a server. Times are in seconds; None means that there is no limit."""
 
     folder: Path = Path("federation")

@@ -38,13 +38,12 @@ from fedraw.server.log import (
     PUT_BACK,
     ServerLog,
     arrival_record,
-    rejected_record,
     scored_sites,
     scores_of,
     scores_record,
     short,
 )
-from fedraw.server.settings import Settings
+from fedraw.server.settings import ServerSettings
 from fedraw.server.snapshots import FederationState, Snapshots, Tensor, tensors_of
 from fedraw.strategies.catalog import log_name, settings_of, spec_name
 from fedraw.strategies.protocol import (
@@ -79,7 +78,7 @@ class FederationIdentity:
     def of(
         cls,
         strategy: Strategy[Any],
-        settings: Settings,
+        settings: ServerSettings,
         layout: Layout,
         dtypes: Mapping[str, str] | None,
         engine: str,
@@ -285,7 +284,13 @@ class FederationStore:
             )
         except RefusedUpdate as refusal:
             self.journal.remove(event)
-            return rejected_record(event, flight.time, site, flight.start_time, str(refusal))
+            return RejectedRecord(
+                event=event,
+                time=flight.time,
+                client=site,
+                start_time=flight.start_time,
+                reason=short(str(refusal)),
+            )
         state.accepted += 1
         state.norms[site] = flight.norm
         state.awaiting_model.pop(site, None)
@@ -301,8 +306,16 @@ class FederationStore:
         """Log a refused update; its norm, if it has one, counts towards the usual norm."""
         self.state.event += 1
         self._note_norm(site, norm)
-        event, time = self.state.event, self.time(now)
-        self.log.note(rejected_record(event, time, site, start_time, reason, norm))
+        self.log.note(
+            RejectedRecord(
+                event=self.state.event,
+                time=self.time(now),
+                client=site,
+                start_time=start_time,
+                reason=short(reason),
+                norm=norm,
+            )
+        )
 
     def _note_norm(self, site: str, norm: float | None) -> None:
         if norm is not None:

@@ -17,11 +17,15 @@ from typing import Protocol
 import numpy as np
 
 from fedraw.core.randomness import Streams
+from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
 from fedraw.storage.tables import open_table, parse_seconds
+
+# Recorded training times of each client, in seconds, by the client's name as text.
+Trace = Mapping[str, Sequence[float]]
 
 
 class ArrivalLaw(Protocol):
@@ -90,21 +94,31 @@ class Fixed:
 class Recorded:
     """Durations recorded in a real federation; each client repeats its own from the beginning."""
 
-    def __init__(
-        self, clients: Sequence[ClientId], durations: Mapping[str, Sequence[float]]
-    ) -> None:
-        missing = [client for client in clients if str(client) not in durations]
-        if missing:
-            raise BadInput(
-                f"the trace has no duration of client {missing[0]!r} "
-                f"({len(missing)} of {len(clients)} clients are missing); record every client"
-            )
+    def __init__(self, clients: Sequence[ClientId], durations: Trace) -> None:
+        check_trace(clients, durations)
         self._durations = [durations[str(client)] for client in clients]
 
     def duration(self, client: int, training: int) -> float:
         """Seconds of a training."""
         own = self._durations[client]
         return own[training % len(own)]
+
+
+def check_trace(clients: Sequence[ClientId], durations: Trace) -> None:
+    """Refuse a trace that lacks a client, or that has one which does not take part."""
+    missing = [client for client in clients if not durations.get(str(client))]
+    if missing:
+        raise BadInput(
+            f"the trace has no duration of client {missing[0]!r} "
+            f"({len(missing)} of {len(clients)} clients are missing); record every client"
+        )
+    known = set(map(str, clients))
+    unknown = [client for client in durations if client not in known]
+    if unknown:
+        raise BadInput(
+            f"the trace has durations of {unknown[0]!r}, which is no client of this federation "
+            f"(its clients: {several(map(str, clients))}); rename it, or leave its rows out"
+        )
 
 
 def read_trace(path: Path) -> dict[str, list[float]]:

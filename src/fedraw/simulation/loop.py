@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraw.core.types import ClientId, Finding, Vector
 from fedraw.core.update import Update, difference
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
-from fedraw.simulation.executors.base import Executor, Job
+from fedraw.simulation.executors.base import Executor, Job, TrainingResult
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -73,6 +74,7 @@ class Step(NamedTuple):
     contents: Contents
     refused: str | None = None
     doubts: Sequence[Finding] = ()
+    metrics: Mapping[str, float | None] | None = None  # what the client's training reports
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +101,8 @@ class Timeline:
     waiting_first: list[ClientId] = field(default_factory=list)
     trainings: dict[ClientId, int] = field(default_factory=dict)
     mid_round: bool = False
+    # What clients keep from one training to the next, if they keep anything.
+    client_states: dict[ClientId, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -138,7 +142,8 @@ class Simulation:
         hand_out = hand_out or HandOut()
         clients = setup.clients
         self._needs = strategy.needs
-        self._has_findings = self._needs.label_evidence != "declared"
+        self._sends_delta = self._needs.sends == "delta"
+        self._has_findings = self._needs.label_evidence in ("checked", "inferred")
         self._strategy = with_statistics(strategy, setup.layout)
         self._law = law
         self._executor = executor
@@ -166,7 +171,7 @@ class Simulation:
         self._rng.bit_generator.state = json.loads(saved.receivers)
         for due, _, client in sorted(self.timeline.due):
             training = self.timeline.trainings[client] - 1
-            self._submit(client, training, due)
+            self._submit(client, training, due, self.timeline.in_flight[client])
 
     @property
     def mid_round(self) -> bool:
@@ -184,8 +189,9 @@ class Simulation:
         if self._founders:
             self._hand_out(self._founders)
             self._founders = ()
-        for declared in self._scheduled.get(timeline.event, ()):
-            self.state, _ = self._strategy.step(self.state, declared)
+        if self._changes:
+            for declared in self._scheduled.get(timeline.event, ()):
+                self.state, _ = self._strategy.step(self.state, declared)
         if not timeline.due:
             raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
         timeline.now, _, client = heappop(timeline.due)
@@ -193,8 +199,11 @@ class Simulation:
         flight = timeline.in_flight.pop(client)
         before = self.state.version
         refused = None
+        trained = self._executor.collect(client)
+        if trained.state is not None:
+            timeline.client_states[client] = dict(trained.state)
         try:
-            arrived = Arrived(self._update(client, flight))
+            arrived = Arrived(self._update(client, flight, trained))
             self.state, receivers = self._strategy.step(self.state, arrived)
             timeline.mid_round = not receivers
         except RefusedUpdate as refusal:
@@ -215,12 +224,12 @@ class Simulation:
             self.state.contents,
             refused,
             () if scorer is None else scorer.drain_findings(),
+            trained.metrics,
         )
 
-    def _update(self, client: ClientId, flight: InTraining) -> Update:
-        trained = self._executor.collect(client)
+    def _update(self, client: ClientId, flight: InTraining, trained: TrainingResult) -> Update:
         vector = trained.vector
-        if self._needs.sends == "delta" and vector.shape == flight.model.shape:
+        if self._sends_delta and vector.shape == flight.model.shape:
             vector = difference(vector, flight.model, self._layout)
         return Update(
             client, flight.version, vector, trained.examples, trained.loss, self._statistics_size
@@ -247,13 +256,22 @@ class Simulation:
         due = timeline.now + self._law.duration(self._position[client], training)
         heappush(timeline.due, (due, timeline.turn, client))
         timeline.turn += 1
-        timeline.in_flight[client] = InTraining(
-            state.model, state.version, timeline.event, timeline.now
-        )
-        self._submit(client, training, due)
+        flight = InTraining(state.model, state.version, timeline.event, timeline.now)
+        timeline.in_flight[client] = flight
+        self._submit(client, training, due, flight)
 
-    def _submit(self, client: ClientId, training: int, due: float) -> None:
-        flight = self.timeline.in_flight[client]
-        epoch = bisect_right(self._changes, flight.event)
-        job = Job(client, self._position[client], training, flight.model, due, epoch)
+    def _submit(self, client: ClientId, training: int, due: float, flight: InTraining) -> None:
+        epoch = bisect_right(self._changes, flight.event) if self._changes else 0
+        state = self.timeline.client_states.get(client)
+        job = Job(
+            client,
+            self._position[client],
+            training,
+            flight.model,
+            due,
+            epoch,
+            flight.version,
+            flight.event,
+            state,
+        )
         self._executor.submit(job)

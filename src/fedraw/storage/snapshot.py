@@ -1,4 +1,4 @@
-"""Any state as data: numbers as named arrays, the rest as JSON; no pickle.
+"""Any state as data: numbers as named arrays, the rest as JSON; no pickle. A model file, too.
 
 A state's own type hints say how to read it back, so a strategy needs no code for this. An array
 that stands in several places is kept once and shared again after reading.
@@ -19,9 +19,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.storage.files import PRIVATE_FILE, atomic_file
+
 T = TypeVar("T")
-
-
 Array = np.ndarray[Any, Any]
 
 
@@ -55,7 +57,8 @@ def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
     arrays = Arrays(beside)
     tree = pack(value, arrays)
     folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # `ascontiguousarray` would turn a single number into an array of one.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_tensors(contiguous, folder / "state.safetensors")
     (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
 
@@ -74,6 +77,24 @@ def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     except SafetensorError as problem:
         raise OSError(errno.EIO, str(problem), str(path)) from None
     path.chmod(mode)
+
+
+def write_model(model: Vector, layout: Layout, path: Path, *, private: bool = False) -> None:
+    """Write the model as a safetensors file, completely or not at all.
+
+    Args:
+        model: The flat vector of all parameters and statistics.
+        layout: The names, shapes and positions of its tensors.
+        path: The file to create or replace.
+        private: Whether only the owner may read the file.
+
+    """
+    segments = layout.segments
+    tensors = {s.name: np.ascontiguousarray(model[s.slice].reshape(s.shape)) for s in segments}
+    with atomic_file(path) as draft:
+        write_tensors(tensors, draft)
+        if private:
+            draft.chmod(PRIVATE_FILE)
 
 
 def load(kind: type[T], folder: Path, beside: Mapping[str, Array] = {}) -> T:

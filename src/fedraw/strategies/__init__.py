@@ -4,6 +4,8 @@ A strategy of your own needs `Needs`, `Setup`, the events, `Contents`, and usual
 `check`, `change_members` and `frozen`; see `examples/own_strategy.py`.
 """
 
+from fedraw.core.federation import Federation
+from fedraw.core.types import Vector
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.catalog import (
     CATALOG,
@@ -52,6 +54,7 @@ __all__ = [
     "FedBuff",
     "FedFa",
     "FedRAW",
+    "Federation",
     "Joined",
     "LabelEvidence",
     "Left",
@@ -64,6 +67,7 @@ __all__ = [
     "Setup",
     "State",
     "Strategy",
+    "Vector",
     "change_members",
     "check",
     "find_method",

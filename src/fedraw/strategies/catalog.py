@@ -248,7 +248,7 @@ def log_name(strategy: Strategy[Any]) -> str:
     ('fedraw-weight-only', 'fedfa')
     """
     method = method_of(strategy)
-    return type(strategy).__name__.lower() if method is None else method.name
+    return _class_name(strategy) if method is None else method.name
 
 
 def spec_name(strategy: Strategy[Any]) -> str:
@@ -258,7 +258,13 @@ def spec_name(strategy: Strategy[Any]) -> str:
     'fedraw'
     """
     method = method_of(strategy)
-    return type(strategy).__name__.lower() if method is None else method.base.name
+    return _class_name(strategy) if method is None else method.base.name
+
+
+def _class_name(strategy: Strategy[Any]) -> str:
+    """The name of a strategy without a row; it is never that of a row."""
+    name = type(strategy).__name__.lower()
+    return f"own-{name}" if name in CATALOG else name
 
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:

@@ -106,7 +106,8 @@ class FedRAW:
     def needs(self) -> Needs:
         """Models; with `dedup` at least as many clients as slots."""
         min_clients = self.buffer if self.dedup else 1
-        return Needs(min_clients=min_clients, label_evidence=self.labels)
+        by_labels = self.weighting != "uniform" or self.labels != "declared"
+        return Needs(min_clients=min_clients, label_evidence=self.labels if by_labels else None)
 
     def start(self, setup: Setup) -> tuple[FedRAWState, Receivers]:
         """Start with an empty buffer."""
@@ -131,8 +132,8 @@ class FedRAW:
         update = event.update
         check(state, update)
         state.scorer.observe(update)
-        removed = self._insert(state, update)
-        changes = self._reweight(state, removed)
+        changes = self._insert(state, update)
+        changes += self._reweight(state)
         if state.full:
             slots = state.buffer.slots
             state.model = frozen(state.weighted_sum.mean(changes, slots, state.version))
@@ -142,19 +143,20 @@ class FedRAW:
             state.weighted_sum.add(changes)
         return state, [update.client]
 
-    def _insert(self, state: FedRAWState, update: Update) -> list[Slot]:
-        """Buffer the update; return the slots that it replaces or evicts."""
-        removed = self._expire_departed(state)
+    def _insert(self, state: FedRAWState, update: Update) -> list[Term]:
+        """Buffer the update; return what the slots that make room take from the weighted sum."""
+        removed = self._expire_departed(state) if state.federation.departed else []
         replaced = state.buffer.add(Slot(update, 0.0))
         if replaced is not None:
             removed.append(replaced)
-        needed = min(self.buffer, len(state.federation)) if self.dedup else self.buffer
-        state.full = state.full or len(state.buffer.slots) >= needed
-        return removed
+        if not state.full:
+            needed = min(self.buffer, len(state.federation)) if self.dedup else self.buffer
+            state.full = len(state.buffer.slots) >= needed
+        return [(-slot.coefficient, slot.update.vector) for slot in removed]
 
-    def _reweight(self, state: FedRAWState, removed: Sequence[Slot]) -> list[Term]:
+    def _reweight(self, state: FedRAWState) -> list[Term]:
         """Give every slot its capped score; return how that changes the weighted sum."""
-        changes: list[Term] = [(-slot.coefficient, slot.update.vector) for slot in removed]
+        changes: list[Term] = []
         for slot, coefficient in zip(state.buffer.slots, self._coefficients(state), strict=True):
             if coefficient != slot.coefficient:
                 changes.append((coefficient - slot.coefficient, slot.update.vector))
@@ -168,12 +170,14 @@ class FedRAW:
             return [1.0] * len(clients)
         scores = state.scorer.scores(clients)
         # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
-        return capped_scores(scores, self.cap, self.cap_at) if state.full else scores
+        if self.cap == "none" or not state.full:
+            return scores
+        return capped_scores(scores, self.cap, self.cap_at)
 
     def _expire_departed(self, state: FedRAWState) -> list[Slot]:
         """Remove slots of departed clients after K further arrivals, if few members remain."""
         departed, buffer = state.federation.departed, state.buffer
-        if not departed or not isinstance(buffer, OneSlotBuffer):  # a sliding window moves on
+        if not isinstance(buffer, OneSlotBuffer):  # a sliding window moves on
             return []
         before = state.arrivals_since_left
         since = {c: before.get(c, 0) + 1 for c in buffer.clients if c in departed}

@@ -63,7 +63,7 @@ class Needs:
         min_clients: The fewest clients with which the strategy can start.
         label_evidence: What rarity scores rest on: the label counts that clients declare, these
             counts checked against the updates, or the updates alone. With "inferred", clients need
-            not declare any counts.
+            not declare any counts. None: the strategy does not go by labels.
         statistics: Who averages batch-norm statistics. "model": the strategy, as a part of the
             model; it sees them at the end of every vector. Otherwise the library: each new version
             gets the mean of the statistics that arrived since the last one, plain ("mean") or
@@ -80,7 +80,7 @@ class Needs:
     loss: bool = False
     proximal: float = 0.0
     min_clients: int = 1
-    label_evidence: LabelEvidence = "declared"
+    label_evidence: LabelEvidence | None = None
     statistics: Literal["model", "mean", "samples"] | None = None
     latest_only: bool = False
     influence: Literal["slots", "cache"] = "slots"
@@ -286,7 +286,9 @@ def change_members(members: Members, event: Joined | Left | Declared) -> Receive
 
 def scorer_of(needs: Needs, state: State) -> Scorer | None:
     """The scorer in the state of a strategy that uses updates as label evidence, or None."""
-    return None if needs.label_evidence == "declared" else cast(ScoringState, state).scorer
+    if needs.label_evidence in (None, "declared"):
+        return None
+    return cast(ScoringState, state).scorer
 
 
 def frozen(model: Vector) -> Vector:

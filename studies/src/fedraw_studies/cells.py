@@ -15,6 +15,7 @@ from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.eventlog.summary import TAIL
 from fedraw.experiment.run_folder import RunFolder
 from fedraw.experiment.spec import Spec
+from fedraw.storage.files import atomic_write
 from fedraw_studies.plan import Planned, key_of
 
 FORMAT = 1
@@ -81,9 +82,7 @@ class CellFiles:
         """Write a cell in one move, so that a file that exists is complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(f"{record.key}-{record.seed}")
-        draft = path.with_suffix(".part")
-        draft.write_text(_text(record), encoding="utf-8")
-        draft.replace(path)
+        atomic_write(path, _text(record).encode())
 
     def names(self) -> set[str]:
         """Return the names of all cells."""
@@ -96,7 +95,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     summary, _ = run.read_results(None)
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
     records = [r for r in read_log(run.log) if isinstance(r, StartRecord | EvaluationRecord)]
-    spec = planned.spec.tables()
+    spec = planned.spec.to_dict()
     labels = list(summary["recall"])
     rare = [labels[i] for i in _rare(spec, labels)]
     start = next(record for record in records if isinstance(record, StartRecord))
@@ -171,7 +170,7 @@ def _record(path: Path, content: Any) -> CellRecord:
     try:
         found = content.pop("format")
         record = CellRecord(**{**content, "curve": [tuple(point) for point in content["curve"]]})
-        key = key_of(Spec.read(record.spec))
+        key = key_of(Spec.from_dict(record.spec))
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise _damaged(path, str(problem) or type(problem).__name__) from None
     if found != FORMAT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedraw.cli import console
+from fedraw.core.text import duration, several
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
 from fedraw.experiment.cells import cores
 from fedraw_studies.artefacts import (
@@ -18,28 +20,36 @@ from fedraw_studies.artefacts import (
     EVERY,
     EVIDENCE,
     NAMES,
+    Scale,
     load_artefacts,
     load_dynamics,
     refuse_unknown,
+    scale_names,
 )
 from fedraw_studies.cells import CellFiles
 from fedraw_studies.dynamics import DynamicsResults, dynamics_cells, measure_dynamics
 from fedraw_studies.execute import (
     FailedRun,
+    Machine,
     Workspace,
     clear_finished,
     damaged,
+    prepare_all,
+    refuse_missing_data,
     run_plan,
     unfinished,
 )
 from fedraw_studies.figures import write_figures
 from fedraw_studies.outcomes import Outcome, outcomes
 from fedraw_studies.plan import Planned, budget, budget_document, make_plan
-from fedraw_studies.progress import budget_lines, plan_progress
-from fedraw_studies.render import tally, write_block, write_documents, write_dynamics
-from fedraw_studies.requirements import Machine, prepare_all, refuse_missing_data
-from fedraw_studies.scales import Scale, scale_names
-from fedraw_studies.tables import outcome_markdown
+from fedraw_studies.progress import Closing, budget_lines, plan_progress
+from fedraw_studies.render import (
+    outcome_markdown,
+    tally,
+    write_block,
+    write_documents,
+    write_dynamics,
+)
 
 # Nothing is trained for these, so they need no data.
 DATALESS = ("fig2", DYNAMICS)
@@ -113,11 +123,13 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Reproduce the paper: tables and figures with its values beside ours, and judged claims.
 
-    Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed.
+    Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed. The
+    last lines say what was run, what was reused, what failed, and where the tables are.
     """
-    _refuse_both(("--resume", resume), ("--force", force))
-    _refuse_both(("--render", render), ("--dry-run", dry_run))
-    _refuse_both(("--render", render), ("--force", force))
+    exclusive = {"--resume and --force": resume and force, "--render and --force": render and force}
+    exclusive["--render and --dry-run"] = render and dry_run
+    for names in (names for names, given in exclusive.items() if given):
+        raise BadInput(f"{names} exclude each other; give one")
     wanted = _wanted(artefacts or PAPER)
     if seeds is not None and DYNAMICS not in wanted:
         raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
@@ -137,7 +149,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         document, failures = task.run(seeds or chosen.dynamics_seeds, kept)
     if json_:
         console.print_json(document)
-    _tell_failures(failures)
+    if failures:
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        raise FedrawError(f"{count} failed, as told above; the same command tries again")
 
 
 @dataclass(frozen=True)
@@ -187,82 +201,79 @@ class _Reproduction:
         self, seeds: int, kept: DynamicsResults | None
     ) -> tuple[dict[str, Any], list[FailedRun]]:
         """Run what is not finished, and write the documents, also after an interrupt."""
+        begun = time.monotonic()
         plan = self.plan()
         to_run = unfinished(plan, self.work, self.force)
         self._tell_budget(plan, to_run)
         refuse_missing_data(to_run, self.machine, DATALESS)
-        dynamics: dict[str, Any] | None = None
+        dynamics, came_of_it = None, ""
         try:
             failures = self._run_plan(to_run)
             if DYNAMICS in self.names:
-                dynamics = self._run_dynamics(seeds, kept)
-        except typer.Exit:
+                dynamics, came_of_it = self._run_dynamics(seeds, kept)
+        except (Interrupted, KeyboardInterrupt):
+            self._tell_interrupt(to_run)
             if self.work.cells.names():
                 write_documents(self._outcomes(), self.scale.name, self.folder)
-            raise
+            raise typer.Exit(130) from None
         clear_finished(plan, self.work)
-        if not self.planned_names:
-            return dynamics or {}, failures
-        own = {} if dynamics is None else {DYNAMICS: dynamics}
-        return {**self._write(), **own}, failures
+        document = self._write() if self.planned_names else {}
+        if dynamics is not None:
+            document |= {DYNAMICS: dynamics.as_json()} if document else dynamics.as_json()
+        closing = Closing(plan, to_run, failures, time.monotonic() - begun, came_of_it)
+        for line in closing.lines():
+            console.say(line)
+        return {**document, "run": closing.as_json()}, failures
 
     def _run_plan(self, to_run: Sequence[Planned]) -> list[FailedRun]:
         if not to_run:
             return []
-        try:
-            with console.task_progress() as loading:
-                specs = [self.machine.localised(planned.spec) for planned in to_run]
-                prepare_all(specs, self.machine.root, loading)
-            with plan_progress(to_run) as bar:
-                return run_plan(
-                    to_run,
-                    self.work,
-                    self.machine,
-                    jobs=self.jobs,
-                    force=self.force,
-                    progress=bar.events,
-                    done=bar.finished,
-                )
-        except (Interrupted, KeyboardInterrupt):
-            done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
-            console.say(
-                f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
-                f"{self.work.cells.folder}; the same command goes on from here"
+        with console.task_progress() as loading:
+            specs = [self.machine.localised(planned.spec) for planned in to_run]
+            prepare_all(specs, self.machine.root, loading)
+        with plan_progress(to_run, self.jobs or cores()) as bar:
+            return run_plan(
+                to_run,
+                self.work,
+                self.machine,
+                jobs=self.jobs,
+                force=self.force,
+                progress=bar.events,
+                done=bar.finished,
             )
-            raise typer.Exit(130) from None
 
-    def _run_dynamics(self, seeds: int, kept: DynamicsResults | None) -> dict[str, Any]:
+    def _run_dynamics(
+        self, seeds: int, kept: DynamicsResults | None
+    ) -> tuple[DynamicsResults, str]:
         """Run the training-free part, unless `kept` has it for as many seeds."""
         if kept is not None and kept.seeds == seeds and kept.is_complete:
-            return kept.as_json()
-        cells = dynamics_cells(load_dynamics(), seeds)
-        try:
-            with console.cell_progress(cells) as progress:
-                results = measure_dynamics(cells, self.jobs, progress)
-        except (Interrupted, KeyboardInterrupt):
-            console.say("fedraw: interrupted; nothing of dynamics was written, so run it again")
-            raise typer.Exit(130) from None
+            return kept, f"reused, {seeds} seeds; 'fedraw reproduce dynamics' runs it again"
+        begun, cells = time.monotonic(), dynamics_cells(load_dynamics(), seeds)
+        with console.cell_progress(cells, self.jobs or cores()) as progress:
+            results = measure_dynamics(cells, self.jobs, progress)
         text = write_dynamics(results, self.folder)
-        console.say(f"dynamics written to {self.folder}")
         if not self.quiet:
             console.write(text)
-        return results.as_json()
+        took = duration(time.monotonic() - begun)
+        return results, f"{len(cells)} runs in {took}; {self.folder / 'dynamics.md'}"
 
     def _write(self) -> dict[str, Any]:
         """Write everything that is begun to files, and print what was asked for."""
         every = self._outcomes()
         content = write_documents(every, self.scale.name, self.folder)
+        figures: list[Path] = []
         try:
-            write_figures(every, self.folder / "figures")
+            figures = write_figures(every, self.folder / "figures")
         except MissingExtra as problem:
             console.say(f"no figures: {problem}")
         if self.docs is not None:
             write_block(self.docs, every, self.folder)
-        asked = [own for own in every if own.artefact in self.names and own.is_begun]
+        asked = [own for own in every if own.name in self.names and own.is_begun]
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
         console.say(tally(content["claims"]))
-        console.say(f"written to {self.folder}")
+        tables = several([f"{own.name}.md" for own in asked]) or "none of these is begun"
+        console.say(f"tables in {self.folder}: {tables}; figures: {len(figures)}")
         chosen = [own for own in content["artefacts"] if own["name"] in self.names]
         return {**content, "artefacts": chosen}
 
@@ -286,8 +297,7 @@ class _Reproduction:
             console.say(line)
         every = make_plan(load_artefacts(EVERY, self.scale))
         asked = {planned.name for planned in plan}
-        others = [planned for planned in every if planned.name not in asked]
-        for problem in damaged(others, self.work):
+        for problem in damaged([own for own in every if own.name not in asked], self.work):
             console.say(problem)
         stray = len(self.work.cells.names() - {planned.name for planned in every})
         if stray:
@@ -295,6 +305,14 @@ class _Reproduction:
                 f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} of other "
                 f"settings than these of scale {self.scale.name}; left as they are"
             )
+
+    def _tell_interrupt(self, to_run: Sequence[Planned]) -> None:
+        done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
+        nothing = "; nothing of dynamics was written" if DYNAMICS in self.names else ""
+        console.say(
+            f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
+            f"{self.work.cells.folder}{nothing}; the same command goes on from here"
+        )
 
 
 def _default_out() -> Path:
@@ -309,17 +327,3 @@ def _wanted(names: Sequence[str]) -> list[str]:
         refuse_unknown(name, KNOWN)
     groups = (GROUPS.get(name, (name,)) for name in names)
     return list(dict.fromkeys(name for group in groups for name in group))
-
-
-def _refuse_both(one: tuple[str, bool], other: tuple[str, bool]) -> None:
-    if one[1] and other[1]:
-        raise BadInput(f"{one[0]} and {other[0]} exclude each other; give one")
-
-
-def _tell_failures(failures: Sequence[FailedRun]) -> None:
-    for failure in failures:
-        planned = failure.planned
-        console.say(f"{planned.artefact}, {planned.label}, seed {planned.seed}: {failure.why}")
-    if failures:
-        what = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        raise FedrawError(f"{what} failed, as told above; the same command tries again")

@@ -23,9 +23,9 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from fedraw_studies.outcomes import Outcome
+from fedraw_studies.artefacts import study_file
+from fedraw_studies.outcomes import Outcome, Values
 from fedraw_studies.rules import MeanInterval
-from fedraw_studies.scales import study_file
 
 NAMES = ("steady", "beyond-goals")
 WIDTH = 100
@@ -34,12 +34,11 @@ NOTHING = "–"
 _ROWS = ("a", "b", "mean", "ratio")
 
 CellTemplate = str | Mapping[str, Any]
-Values = Mapping[int, float | None]  # by seed
 
 
 def comparison_markdown(name: str, outcomes: Sequence[Outcome]) -> str | None:
     """Write a comparison as Markdown; None until one of its lines can be written."""
-    file, by_name = study_file(name), {outcome.artefact: outcome for outcome in outcomes}
+    file, by_name = study_file(name), {outcome.name: outcome for outcome in outcomes}
     parts = []
     for table in file["tables"]:
         words = {"measure": table.get("measure", "")}

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from fedraw.data.catalog import BATCHES, LESIONS
+from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
 from fedraw.experiment.interrupts import terminate_as_ctrl_c
+from fedraw.experiment.loading import prepare, weights_file
 from fedraw.experiment.options import ExecutorKind, Options
-from fedraw.experiment.runner import Result
+from fedraw.experiment.result import SeedResult
+from fedraw.experiment.sections import IMAGENET
 from fedraw.experiment.spec import Spec
 from fedraw_studies.cells import CellFiles, CellRecord, record_of
 from fedraw_studies.plan import Planned
-from fedraw_studies.requirements import Machine
 
 _DENSE = ("linear", "mlp")
+_PUBLISHED = "resnet18"  # the weights, as 'fedraw data fetch' calls them
 
 # Called with a run's number in the plan, and its record or the error that ended it.
 Done = Callable[[int, CellRecord | FedrawError | OSError], None]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Data root, weights and device of this machine; they do not change the key of a cell."""
+
+    root: Path | None = None  # data root; default FEDRAW_DATA
+    weights: Path | None = None  # instead of the published ones
+    device: str = "cpu"
+
+    def localised(self, spec: Spec) -> Spec:
+        """Return the spec as this machine runs it."""
+        training = replace(spec.training, device=self.device)
+        features = spec.features
+        if self.weights is not None:
+            own = str(self.weights.absolute())
+            if features is not None and features.weights == IMAGENET:
+                features = replace(features, weights=own)
+            if training.weights == IMAGENET:
+                training = replace(training, weights=own)
+        return replace(spec, training=training, features=features)
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,43 @@ def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
     return found
 
 
+def refuse_missing_data(
+    to_run: Sequence[Planned], machine: Machine, dataless: Iterable[str]
+) -> None:
+    """Raise BadInput if data are missing: which, who needs them, and what can run without."""
+    missing: dict[str, str] = {}
+    needing: dict[str, None] = {}
+    looked_for = cache(_missing)
+    for planned in to_run:
+        spec = machine.localised(planned.spec)
+        weights = (spec.features or spec.training).weights
+        for name, why in looked_for(spec.data.name, weights, machine.root).items():
+            missing.setdefault(name, why)
+            needing.setdefault(planned.artefact)
+    if not missing:
+        return
+    try:
+        data_root(machine.root)
+        reasons = "\n".join(dict.fromkeys(missing.values()))
+    except BadInput as problem:  # without a data root, nothing else is worth saying
+        reasons = str(problem)
+    able = dict.fromkeys(p.artefact for p in to_run if p.artefact not in needing)
+    others = " ".join([*able, *dataless])
+    raise BadInput(
+        f"{reasons}\n"
+        f"{', '.join(needing)} cannot run without {', '.join(missing)}: get what is missing with "
+        f"'fedraw data fetch {' '.join(missing)} --data DIR' and give --data DIR; without it there "
+        f"is 'fedraw reproduce {others}', and everything on embedded data with --scale smoke"
+    )
+
+
+def prepare_all(specs: Iterable[Spec], root: Path | None, progress: Progress) -> None:
+    """Decode images and compute features once, before processes need them."""
+    kinds = {json.dumps([s.to_dict().get("data"), s.to_dict().get("features")]): s for s in specs}
+    for spec in kinds.values():
+        prepare(spec, root, progress)
+
+
 def run_plan(
     plan: Sequence[Planned],
     work: Workspace,
@@ -84,10 +148,10 @@ def run_plan(
     """
     failures: list[FailedRun] = []
 
-    def finish(number: int, result: Result | FedrawError | OSError) -> None:
+    def finish(number: int, result: SeedResult | FedrawError | OSError) -> None:
         planned = plan[number]
         outcome: CellRecord | FedrawError | OSError
-        if isinstance(result, Result):
+        if isinstance(result, SeedResult):
             outcome = _store(planned, work)
         else:
             failures.append(FailedRun(planned, str(result)))
@@ -107,7 +171,8 @@ def run_plan(
     except KeyboardInterrupt:  # between two runs; within one it is Interrupted already
         raise Interrupted("interrupted between two runs") from None
     finally:
-        _remove_empty(work.runs)
+        if work.runs.is_dir() and not any(work.runs.iterdir()):
+            work.runs.rmdir()
     return failures
 
 
@@ -131,6 +196,19 @@ def _store(planned: Planned, work: Workspace) -> CellRecord:
     return record
 
 
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+def _missing(dataset: str, weights: str | None, root: Path | None) -> dict[str, str]:
+    """What is missing and why, by the name under which it can be fetched."""
+    found: dict[str, str] = {}
+    try:
+        if dataset in BATCHES:
+            BATCHES[dataset](data_root(root, dataset)).facts()
+        if dataset in LESIONS:
+            LESIONS[dataset](data_root(root, dataset))
+    except BadInput as problem:
+        found[dataset] = str(problem)
+    try:
+        if weights is not None and not (path := weights_file(weights, root)).is_file():
+            found[_PUBLISHED] = f"the weights {path} do not exist; give another file with --weights"
+    except BadInput as problem:
+        found[_PUBLISHED] = str(problem)
+    return found

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.status import EvaluationPoint
-from fedraw.report.curves import PANELS, Curve, curve_of
 from fedraw.report.drawing import (
     INK,
     Drawing,
@@ -27,6 +26,7 @@ from fedraw.report.drawing import (
     short,
     svg_of,
 )
+from fedraw.report.figures import PANELS, Curve, curve_of
 from fedraw_studies.outcomes import Outcome, RowOutcome
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Spot(NamedTuple):
 def study_figures(outcomes: Sequence[Outcome]) -> list[Drawing]:
     """Return the figures of all artefacts that are begun and have one."""
     begun = [own for own in outcomes if any(row.records for row in own.rows)]
-    return [d for own in begun if own.figure for d in _KINDS[own.figure["kind"]](own)]
+    return [d for own in begun if (f := own.artefact.figure) for d in _KINDS[f["kind"]](own)]
 
 
 def write_figures(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
@@ -82,21 +82,21 @@ def _loss(outcome: Outcome) -> Iterator[Drawing]:
         legend(figure, styles, 5)
         return figure
 
-    yield Drawing(outcome.artefact, f"{outcome.title}, scale {outcome.scale}", draw)
+    yield Drawing(outcome.name, f"{outcome.artefact.title}, scale {outcome.scale}", draw)
 
 
 def _curves(outcome: Outcome) -> Iterator[Drawing]:
     """Draw both curves, in one figure for each data set or for each first word of the labels."""
-    by_dataset = (outcome.figure or {})["by"] == "dataset"
+    by_dataset = (outcome.artefact.figure or {})["by"] == "dataset"
     groups: dict[str, dict[str, RowOutcome]] = {}
     for row in (row for row in outcome.rows if row.records):
         first, _, rest = row.label.partition(", ")
         group, name = (row.dataset, row.method) if by_dataset else (first, rest)
         groups.setdefault(group, {})[name] = row
     for group, rows in groups.items():
-        title = f"{outcome.title}{',' if by_dataset else ':'} {group}, scale {outcome.scale}"
-        name = f"{outcome.artefact}-{group.split()[-1]}"
-        yield Drawing(name, title, partial(_drawn_courses, rows))
+        title = f"{outcome.artefact.title}{',' if by_dataset else ':'} {group}"
+        name = f"{outcome.name}-{group.split()[-1]}"
+        yield Drawing(name, f"{title}, scale {outcome.scale}", partial(_drawn_courses, rows))
 
 
 def _dots(outcome: Outcome) -> Iterator[Drawing]:
@@ -109,15 +109,15 @@ def _dots(outcome: Outcome) -> Iterator[Drawing]:
             by_dataset.setdefault(row.label.split(",")[0], {})[row.method] = spot
     if by_dataset:
         title = f"AvgRare of each method and data set, scale {outcome.scale}; {OPEN}"
-        yield Drawing(outcome.artefact, title, lambda: _drawn_dots(by_dataset, methods))
+        yield Drawing(outcome.name, title, lambda: _drawn_dots(by_dataset, methods))
 
 
 def _sweep(outcome: Outcome) -> Iterator[Drawing]:
     """Draw metrics over the steps of a sweep, one line for each method."""
-    table = outcome.figure or {}
-    title = f"{outcome.title}, scale {outcome.scale}; {OPEN}"
+    table = outcome.artefact.figure or {}
+    title = f"{outcome.artefact.title}, scale {outcome.scale}; {OPEN}"
     draw = partial(_drawn_sweep, outcome, table["metrics"], table["steps"])
-    yield Drawing(outcome.artefact, title, draw)
+    yield Drawing(outcome.name, title, draw)
 
 
 def _drawn_courses(rows: Mapping[str, RowOutcome]) -> Figure:
@@ -167,7 +167,7 @@ def _curve(row: RowOutcome, metric: str) -> Curve:
     names = ("GlobalAcc", "AvgRare")
     seeds = [
         [EvaluationPoint(event, dict(zip(names, values, strict=True)), {}) for event, *values in c]
-        for c in row.curves.values()
+        for c in (record.curve for record in row.records.values())
     ]
     return curve_of(seeds, metric)
 
@@ -175,7 +175,7 @@ def _curve(row: RowOutcome, metric: str) -> Curve:
 def _rare_recall(row: RowOutcome) -> dict[str, float]:
     """The mean recall of each rare label over the seeds."""
     labels = next(iter(row.records.values())).rare_labels
-    values = {label: [own.get(label) for own in row.recall.values()] for label in labels}
+    values = {label: [own.recall.get(label) for own in row.records.values()] for label in labels}
     known = {label: [v for v in own if v is not None] for label, own in values.items()}
     return {label: fmean(own) for label, own in known.items() if own}
 
@@ -234,7 +234,7 @@ def _pairs(
     rows: Mapping[int, RowOutcome], metric: str
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Our means and the paper's, by step."""
-    means = {step: row.metrics[metric].ours.mean for step, row in rows.items() if row.records}
+    means = {step: row.metrics[metric].mean for step, row in rows.items() if row.records}
     papers = {step: row.metrics[metric].paper for step, row in rows.items()}
     return (
         {step: mean for step, mean in means.items() if mean is not None},
@@ -248,11 +248,11 @@ def _step(row: RowOutcome) -> str:
 
 
 def _spot(row: RowOutcome, metric: str) -> Spot | None:
-    measured = row.metrics[metric]
-    known = [value for value in measured.ours.values if value is not None]
+    own = row.metrics[metric]
+    known = [value for value in own.values.values() if value is not None]
     if not known:
         return None
-    paper = None if measured.paper is None else fmean(measured.paper.values)
+    paper = None if own.paper is None else fmean(own.paper.values)
     return Spot(fmean(known), min(known), max(known), paper)
 
 

@@ -1,14 +1,30 @@
-"""Outcomes: the values of an artefact, beside the paper's, made from the cells on disk alone."""
+"""Outcomes: the values of an artefact beside the paper's, made from the cells on disk alone.
+
+Every value is a `Finding`, whatever it rests on: runs, training-free runs, a computation, or a
+measurement that was taken elsewhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
 
+import numpy as np
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.randomness import Streams
+from fedraw.core.rarity import rarity_scores
+from fedraw.core.update import Update
+from fedraw.core.weighting import weights
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat
+from fedraw.experiment.clients import draw_clients
+from fedraw.experiment.spec import Spec
+from fedraw.storage.snapshot import Arrays, pack
+from fedraw.strategies.catalog import CATALOG
+from fedraw.strategies.protocol import Arrived, Setup
 from fedraw_studies.artefacts import (
     NAMES,
     SUPPORTING,
@@ -16,28 +32,73 @@ from fedraw_studies.artefacts import (
     ArtefactRow,
     Basis,
     PaperValue,
+    Scale,
     load_artefacts,
 )
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.computed import buffer_weights, model_copies
 from fedraw_studies.plan import key_of
-from fedraw_studies.scales import Scale
 
 # Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"
+_SLOTS = 5
+_PARAMETERS = 64
 
-Metrics = Mapping[str, float | None]
+Values = Mapping[int, float | None]  # by seed
 Records = Mapping[str, Mapping[int, CellRecord]]  # by a row's label, then by seed
-Curve = Sequence[tuple[int, float | None, float | None]]  # event, GlobalAcc, AvgRare
 
 
-class Measured(NamedTuple):
-    """One metric of one row: the paper's value and ours."""
+@dataclass(frozen=True)
+class Finding:
+    """One metric of one row: the paper's value beside ours over the seeds."""
 
+    artefact: str
+    row: str
+    metric: str
     paper: PaperValue | None  # None: the paper prints no value
-    not_comparable: str | None  # why the two must not be compared
-    ours: Stat  # over the seeds, in their order
-    seeds: tuple[int, ...]
+    mean: float | None  # None: undefined in some seeds
+    sd: float | None
+    low: float | None
+    high: float | None
+    values: Values = field(default_factory=dict, compare=False)
+    not_comparable: str | None = None  # why the two must not be compared
+
+    @classmethod
+    def of(
+        cls, artefact: str, row: str, metric: str, paper: PaperValue | None, values: Values
+    ) -> Finding:
+        """Summarise the values of all seeds."""
+        stat = Stat.of(list(values.values()))
+        known = [value for value in values.values() if value is not None]
+        ends = (min(known, default=None), max(known, default=None))
+        return cls(artefact, row, metric, paper, stat.mean, stat.sd, *ends, values)
+
+    @property
+    def away(self) -> float | None:
+        """Distance of the paper's value from our mean, in our standard deviations."""
+        if self.paper is None or self.mean is None or not self.sd:
+            return None
+        distance = fmean(self.paper.values) - self.mean
+        return 0.0 if abs(distance) <= self.paper.rounding else distance / self.sd
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether all the paper's values lie within our mean ± 2 sd or our extremes, rounded."""
+        if self.paper is None or self.mean is None or self.sd is None:
+            return None
+        low, high = self.low or 0.0, self.high or 0.0
+        least = min(self.mean - 2 * self.sd, low) - self.paper.rounding
+        most = max(self.mean + 2 * self.sd, high) + self.paper.rounding
+        return all(least <= value <= most for value in self.paper.values)
+
+    def repeats(self, other: Finding) -> bool:
+        """Whether our values are the same and the paper prints the same value up to rounding."""
+        ours = [(own.mean, own.sd, own.low, own.high) for own in (self, other)]
+        if self.paper is None or other.paper is None or ours[0] != ours[1]:
+            return False
+        rounding = max(self.paper.rounding, other.paper.rounding)
+        pairs = zip(self.paper.values, other.paper.values, strict=False)
+        same_length = len(self.paper.values) == len(other.paper.values)
+        return same_length and all(abs(a - b) <= rounding for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -47,21 +108,11 @@ class RowOutcome:
     label: str
     dataset: str  # emnist, cifar10, ham10000 or isic2019, whatever replaces it at this scale
     method: str  # as the paper calls it
-    metrics: Mapping[str, Measured]
+    metrics: Mapping[str, Finding]
     seeds: tuple[int, ...]  # that are finished
-    missing: tuple[int, ...]  # that are not
-    spec: Mapping[str, Any]
-    records: Mapping[int, CellRecord]  # by seed
-
-    @property
-    def curves(self) -> dict[int, Curve]:
-        """The evaluations of each seed's run."""
-        return {seed: record.curve for seed, record in self.records.items()}
-
-    @property
-    def recall(self) -> dict[int, Metrics]:
-        """The recall of every label, by seed."""
-        return {seed: record.recall for seed, record in self.records.items()}
+    missing: tuple[int, ...] = ()  # that are not
+    key: str = ""  # of its spec
+    records: Mapping[int, CellRecord] = field(default_factory=dict)  # by seed
 
     def values(self, metric: str) -> dict[int, float | None]:
         """Return any metric of the runs by seed, also one that is no column of the artefact."""
@@ -72,15 +123,14 @@ class RowOutcome:
 class Outcome:
     """An artefact with the values that are known so far."""
 
-    artefact: str
-    title: str
-    caption: str
+    artefact: Artefact
     scale: str
-    columns: tuple[str, ...]
-    reductions: Mapping[str, str]  # by the title of the data set
     rows: tuple[RowOutcome, ...]
-    basis: Basis = Basis.RUNS
-    figure: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the artefact."""
+        return self.artefact.name
 
     @property
     def is_begun(self) -> bool:
@@ -106,8 +156,19 @@ def outcomes(
     with `skip_damaged` it is missing as well.
     """
     scale = Scale.named(scale) if isinstance(scale, str) else scale
-    cells = _Reader(CellFiles(out), skip_damaged)
-    return [_outcome(artefact, scale, cells) for artefact in load_artefacts(names, scale)]
+    files, read = CellFiles(out), dict[str, CellRecord | None]()
+
+    def cell(name: str) -> CellRecord | None:
+        if name not in read:
+            try:
+                read[name] = files.read(name)
+            except BadInput:
+                if not skip_damaged:
+                    raise
+                read[name] = None
+        return read[name]
+
+    return [_outcome(artefact, scale, cell) for artefact in load_artefacts(names, scale)]
 
 
 def supporting_outcomes() -> list[Outcome]:
@@ -123,81 +184,101 @@ def value_of(record: CellRecord, metric: str) -> float | None:
     if name == "RareRecall":
         return recall.get(record.rare_labels[0])
     if name in ("WorseRare", "BetterRare"):
-        return _extreme(min if name == "WorseRare" else max, recall, record.rare_labels)
+        known = [value for label in record.rare_labels if (value := recall.get(label)) is not None]
+        if not known or len(known) < len(record.rare_labels):
+            return None
+        return min(known) if name == "WorseRare" else max(known)
     return (record.tail if tail else record.metrics).get(name)
 
 
-class _Reader:
-    """Reads each cell once."""
+def buffer_weights(seed: int, method: str) -> dict[str, float]:
+    """Weights in a buffer of five with one rare client, by the mean scores of EMNIST's clients.
 
-    def __init__(self, cells: CellFiles, skip_damaged: bool) -> None:
-        self._cells = cells
-        self._skip = skip_damaged
-        self._read: dict[str, CellRecord | None] = {}
-
-    def __call__(self, name: str) -> CellRecord | None:
-        if name not in self._read:
-            try:
-                self._read[name] = self._cells.read(name)
-            except BadInput:
-                if not self._skip:
-                    raise
-                self._read[name] = None
-        return self._read[name]
-
-
-def _outcome(artefact: Artefact, scale: Scale, cells: _Reader) -> Outcome:
-    if artefact.basis is Basis.RUNS:
-        records: dict[str, dict[int, CellRecord]] = {}
-        for row in artefact.rows:
-            key = key_of(row.spec)
-            found = {seed: cells(f"{key}-{seed}") for seed in row.seeds}
-            records[row.label] = {seed: r for seed, r in found.items() if r is not None}
-        rows = tuple(_row(row, records) for row in artefact.rows)
-    else:
-        rows = tuple(_row_without_runs(row, artefact) for row in artefact.rows)
-    return Outcome(
-        artefact.name,
-        artefact.title,
-        artefact.caption,
-        scale.name,
-        artefact.columns,
-        artefact.reductions,
-        rows,
-        artefact.basis,
-        artefact.figure,
+    >>> buffer_weights(42, "FedFa")
+    {'RareWeight': 0.2, 'CommonWeight': 0.2}
+    """
+    if method != "FedRAW":
+        return {"RareWeight": 1 / _SLOTS, "CommonWeight": 1 / _SLOTS}
+    spec = Spec.from_dict(
+        {
+            "data": {"name": "emnist-labels"},
+            "partition": {"rare_labels": [44, 45, 46]},
+            "training": {"kind": "none"},
+        }
     )
+    clients = draw_clients(spec, Streams(seed))
+    scores = list(enumerate(rarity_scores(clients.table)))
+    rare = fmean(float(score) for client, score in scores if client in clients.rare)
+    common = fmean(float(score) for client, score in scores if client not in clients.rare)
+    heavy, light, *_ = weights([rare] + [common] * (_SLOTS - 1)).tolist()
+    return {"RareWeight": heavy, "CommonWeight": light}
 
 
-def _row(row: ArtefactRow, records: Records) -> RowOutcome:
+def model_copies(strategy: str, clients: int, buffer: int = 10) -> float:
+    """Count the models in a strategy's state after every client has sent two updates.
+
+    An array counts by its bytes, so a sum in double precision is two models.
+
+    >>> model_copies("fedraw", clients=30), model_copies("fedraw", clients=60)
+    (13.0, 13.0)
+    """
+    method = CATALOG[strategy].make({"buffer": buffer})
+    table = LabelTable.from_counts({f"client {i}": {"label": 1} for i in range(clients)})
+    model = np.zeros(_PARAMETERS, np.float32)
+    state, _ = method.start(Setup(model, table))
+    for turn in range(2 * clients):
+        vector = np.full(_PARAMETERS, turn, np.float32)
+        update = Update(table.clients[turn % clients], state.version, vector, 1)
+        state, _ = method.step(state, Arrived(update))
+    kept = Arrays()
+    pack(state, kept)
+    vectors = [array for array in kept.values() if array.size == _PARAMETERS]
+    return sum(array.nbytes for array in vectors) / model.nbytes
+
+
+def _outcome(artefact: Artefact, scale: Scale, cell: Callable[[str], CellRecord | None]) -> Outcome:
+    if artefact.basis is not Basis.RUNS:
+        rows = tuple(_row_without_runs(row, artefact) for row in artefact.rows)
+        return Outcome(artefact, scale.name, rows)
+    keys = {row.label: key_of(row.spec) for row in artefact.rows}
+    records: dict[str, dict[int, CellRecord]] = {}
+    for row in artefact.rows:
+        found = {seed: cell(f"{keys[row.label]}-{seed}") for seed in row.seeds}
+        records[row.label] = {seed: r for seed, r in found.items() if r is not None}
+    rows = tuple(_row(row, artefact, keys[row.label], records) for row in artefact.rows)
+    return Outcome(artefact, scale.name, rows)
+
+
+def _row(row: ArtefactRow, artefact: Artefact, key: str, records: Records) -> RowOutcome:
     own = records[row.label]
-    metrics = {
-        metric: Measured(
-            paper,
-            row.not_comparable.get(metric),
-            Stat.of([_value(row, metric, seed, records) for seed in own]),
-            tuple(own),
-        )
-        for metric, paper in row.paper.items()
-    }
+    values = {metric: {s: _value(row, metric, s, records) for s in own} for metric in row.paper}
     missing = tuple(seed for seed in row.seeds if seed not in own)
-    tables = row.spec.tables()
-    return RowOutcome(row.label, row.dataset, row.method, metrics, tuple(own), missing, tables, own)
+    metrics = _findings(row, artefact, values)
+    return RowOutcome(row.label, row.dataset, row.method, metrics, tuple(own), missing, key, own)
 
 
 def _row_without_runs(row: ArtefactRow, artefact: Artefact) -> RowOutcome:
+    values: dict[str, Values]
     if artefact.basis is Basis.WEIGHTS:
-        weights = [buffer_weights(seed, row.method) for seed in artefact.seeds]
-        seeds, values = artefact.seeds, {m: [w[m] for w in weights] for m in row.paper}
+        by_seed = {seed: buffer_weights(seed, row.method) for seed in artefact.seeds}
+        values = {metric: {s: own[metric] for s, own in by_seed.items()} for metric in row.paper}
     else:
         counted = artefact.basis is Basis.COUNT
         fixed = [model_copies(**row.count)] if counted else list(row.values)
-        seeds, values = tuple(range(len(fixed))), dict.fromkeys(row.paper, fixed)
-    metrics = {
-        metric: Measured(paper, None, Stat.of(values[metric]), seeds)
-        for metric, paper in row.paper.items()
-    }
-    return RowOutcome(row.label, row.dataset, row.method, metrics, seeds, (), {}, {})
+        values = {metric: dict(enumerate(fixed)) for metric in row.paper}
+    seeds = tuple(next(iter(values.values())))
+    metrics = _findings(row, artefact, values)
+    return RowOutcome(row.label, row.dataset, row.method, metrics, seeds)
+
+
+def _findings(
+    row: ArtefactRow, artefact: Artefact, values: Mapping[str, Values]
+) -> dict[str, Finding]:
+    found = {}
+    for metric, paper in row.paper.items():
+        own = Finding.of(artefact.name, row.label, metric, paper, values[metric])
+        found[metric] = replace(own, not_comparable=row.not_comparable.get(metric))
+    return found
 
 
 def _value(row: ArtefactRow, metric: str, seed: int, records: Records) -> float | None:
@@ -210,14 +291,6 @@ def _value(row: ArtefactRow, metric: str, seed: int, records: Records) -> float 
     if metric.endswith("Recovered"):
         return _recovered(row, metric.removesuffix("Recovered"), seed, records)
     return value_of(record, metric)
-
-
-def _extreme(
-    choose: Callable[[list[float]], float], recall: Metrics, labels: Sequence[str]
-) -> float | None:
-    """The lowest or highest recall of these labels; undefined if any is."""
-    known = [value for label in labels if (value := recall.get(label)) is not None]
-    return choose(known) if known and len(known) == len(labels) else None
 
 
 def _less(

@@ -47,7 +47,7 @@ _OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
     "fedraw-replay": ("buffer", "threshold", "mass", "floor"),
 }
 # Sections that every spec has; without a setting that counts they are left out of a key.
-_ALWAYS_WRITTEN = frozenset(Spec().tables())
+_ALWAYS_WRITTEN = frozenset(Spec().to_dict())
 # Keys by tables: reading a spec once for each of its settings takes time, and cells share specs.
 _known_keys: dict[str, str] = {}
 
@@ -91,10 +91,10 @@ def key_of(spec: Spec) -> str:
     The key stays the same when specs get new settings or sections, as long as these have their
     defaults.
 
-    >>> key_of(Spec()) == key_of(Spec.read({"run": {"seeds": [7]}}))
+    >>> key_of(Spec()) == key_of(Spec.from_dict({"run": {"seeds": [7]}}))
     True
     """
-    tables = spec.tables()
+    tables = spec.to_dict()
     del tables["version"], tables["run"]["seeds"]
     text = json.dumps(tables, sort_keys=True)
     if text not in _known_keys:
@@ -123,7 +123,7 @@ def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
     """Whether a spec without this setting is the same experiment."""
     rest = {name: value for name, value in tables[section].items() if name != key}
     try:
-        without = Spec.read({**tables, section: rest}).tables()
+        without = Spec.from_dict({**tables, section: rest}).to_dict()
     except BadInput:  # the other settings need it
         return False
     return bool(without.get(section, {}).get(key) == tables[section][key])
@@ -145,45 +145,32 @@ def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
 
 def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[ArtefactBudget]:
     """Return what each artefact of the plan still costs."""
-    names = dict.fromkeys(planned.artefact for planned in plan)
-    return [
-        ArtefactBudget(
-            name,
-            sum(planned.artefact == name for planned in plan),
-            sum(planned.artefact == name for planned in to_run),
-            in_all([planned for planned in to_run if planned.artefact == name]),
-        )
-        for name in names
-    ]
+    shares = []
+    for name in dict.fromkeys(planned.artefact for planned in plan):
+        own = [planned for planned in to_run if planned.artefact == name]
+        runs = sum(planned.artefact == name for planned in plan)
+        shares.append(ArtefactBudget(name, runs, len(own), in_all(own)))
+    return shares
 
 
 def in_all(plan: Sequence[Planned]) -> float | None:
     """Sum the estimated seconds on one core; None if some are not known."""
-    seconds = [planned.seconds for planned in plan]
-    known = [s for s in seconds if s is not None]
-    return sum(known) if len(known) == len(seconds) else None
+    known = [planned.seconds for planned in plan if planned.seconds is not None]
+    return sum(known) if len(known) == len(plan) else None
 
 
 def budget_document(plan: Sequence[Planned], to_run: Sequence[Planned]) -> dict[str, Any]:
     """Return the budget in core hours, ready for JSON."""
-    return {
-        "runs": len(plan),
-        "to_run": len(to_run),
-        "core_hours": _hours(in_all(to_run)),
-        "artefacts": [
-            {
-                "name": own.artefact,
-                "runs": own.runs,
-                "to_run": own.to_run,
-                "core_hours": _hours(own.seconds),
-            }
-            for own in budget(plan, to_run)
-        ],
-    }
 
+    def costs(runs: int, left: int, seconds: float | None) -> dict[str, Any]:
+        hours = None if seconds is None else round(seconds / 3600, 3)
+        return {"runs": runs, "to_run": left, "core_hours": hours}
 
-def _hours(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds / 3600, 3)
+    artefacts = [
+        {"name": own.artefact, **costs(own.runs, own.to_run, own.seconds)}
+        for own in budget(plan, to_run)
+    ]
+    return {**costs(len(plan), len(to_run), in_all(to_run)), "artefacts": artefacts}
 
 
 def _planned(artefact: Artefact, row: ArtefactRow, seed: int) -> Planned:

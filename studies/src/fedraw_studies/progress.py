@@ -1,29 +1,22 @@
-"""Progress of a plan on standard error: its budget, how far it is, and the time left."""
+"""What a plan tells on standard error: its budget, how far it is, the time left, and its end."""
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedraw.cli import console
+from fedraw.core.text import duration
 from fedraw.errors import FedrawError
+from fedraw.experiment.progress import RemainingTime
 from fedraw_studies.cells import CellRecord
-from fedraw_studies.plan import ArtefactBudget, Planned
-
-
-def hours(seconds: float) -> str:
-    """Format a duration.
-
-    >>> hours(7), hours(190), hours(7 * 3600 + 720)
-    ('7 s', '3 min', '7 h 12 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+from fedraw_studies.execute import FailedRun
+from fedraw_studies.plan import ArtefactBudget, Planned, in_all
 
 
 def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
@@ -32,44 +25,96 @@ def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
     >>> for line in budget_lines([ArtefactBudget("table2", 24, 20, 7200.0)], jobs=2):
     ...     print(line)
     artefact    runs to run one core
-    table2        24     20 2 h 0 min
-    in all        24     20 2 h 0 min, about 1 h 0 min on 2 processes
+    table2        24     20 2 h 00 min
+    in all        24     20 2 h 00 min, about 1 h 00 min on 2 processes
     """
-    lines = [f"{'artefact':11} {'runs':>4} {'to run':>6} one core"]
-    lines += [_line(s.artefact, s.runs, s.to_run, _time(s)) for s in shares]
+    rows = [
+        (s.artefact, s.runs, s.to_run, "not measured" if s.seconds is None else duration(s.seconds))
+        for s in shares
+    ]
     runs, to_run = sum(s.runs for s in shares), sum(s.to_run for s in shares)
     known = [s.seconds for s in shares if s.seconds is not None]
-    whole = sum(known)
     if len(known) < len(shares):
         spent = "not measured at this scale"
     elif to_run:
-        spent = f"{hours(whole)}, about {hours(whole / jobs)} on {_processes(jobs)}"
+        whole, shared = duration(sum(known)), duration(sum(known) / jobs)
+        spent = f"{whole}, about {shared} on {_count(jobs, 'process')}"
     else:
         spent = "nothing: all are finished"
-    return [*lines, _line("in all", runs, to_run, spent)]
+    lines = [f"{name:11} {n:4} {left:6} {t}" for name, n, left, t in rows]
+    head = f"{'artefact':11} {'runs':>4} {'to run':>6} one core"
+    return [head, *lines, f"{'in all':11} {runs:4} {to_run:6} {spent}"]
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What a reproduction did: which runs it ran, which it reused, what failed, and how long."""
+
+    plan: Sequence[Planned]
+    to_run: Sequence[Planned]
+    failures: Sequence[FailedRun]
+    seconds: float
+    dynamics: str = ""  # what came of the training-free part, where it was asked for
+
+    @property
+    def ran(self) -> list[Planned]:
+        """The runs that this command finished."""
+        failed = {failure.planned.name for failure in self.failures}
+        return [planned for planned in self.to_run if planned.name not in failed]
+
+    def lines(self) -> list[str]:
+        """Say it in a line each."""
+        lines = [
+            f"failed: {own.artefact}, {own.label}, seed {own.seed}: {failure.why}"
+            for failure in self.failures
+            for own in [failure.planned]
+        ]
+        if self.plan:
+            by_artefact = Counter(planned.artefact for planned in self.ran)
+            which = ", ".join(f"{name} {count}" for name, count in by_artefact.items())
+            reused = len(self.plan) - len(self.to_run)
+            lines.append(
+                f"run: {_count(len(self.ran), 'run')}{which and f' ({which})'}; reused: "
+                f"{_count(reused, 'finished run')}; failed: {len(self.failures) or 'none'}"
+            )
+        if self.dynamics:
+            lines.append(f"dynamics: {self.dynamics}")
+        return [*lines, f"done in {duration(self.seconds)}"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "ran": [planned.name for planned in self.ran],
+            "reused": len(self.plan) - len(self.to_run),
+            "failed": [{"run": own.planned.name, "why": own.why} for own in self.failures],
+        }
 
 
 class PlanProgress:
     """Counts estimated seconds on one core, so that slow runs weigh more than quick ones."""
 
-    def __init__(self, plan: Sequence[Planned], bar: Progress, task: TaskID) -> None:
+    def __init__(self, plan: Sequence[Planned], jobs: int, bar: Progress, task: TaskID) -> None:
         self._plan = plan
+        self._jobs = min(jobs, len(plan))
         self._bar = bar
         self._task = task
         self._cost = [_cost(planned) for planned in plan]
-        self._share = [0.0] * len(plan)
+        self._remaining = RemainingTime(self._cost, jobs)
         self._ended = [False] * len(plan)
-        self._begun = time.monotonic()
+        self.show()
 
     def events(self, number: int, events: int) -> None:
         """Note how many events of a run are done."""
-        self._share[number] = min(1.0, events / self._plan[number].spec.run.events)
-        self._show()
+        share = min(1.0, events / self._plan[number].spec.run.events)
+        self._remaining.report(number, self._cost[number] * share)
+        self.show()
 
     def finished(self, number: int, outcome: CellRecord | FedrawError | OSError) -> None:
         """Note that a run ended; without a terminal, print a line about it."""
-        self._share[number], self._ended[number] = 1.0, True
-        self._show()
+        self._remaining.report(number, self._cost[number])
+        self._ended[number] = True
+        self.show()
         if console.err.is_terminal:
             return
         planned = self._plan[number]
@@ -79,34 +124,39 @@ class PlanProgress:
             f"{self._left()}"
         )
 
+    def show(self) -> None:
+        """Update the bar."""
+        text = f"{self._count} runs{self._left()}"
+        self._bar.update(self._task, completed=self._remaining.done, left=text)
+
     @property
     def _count(self) -> str:
         return f"{sum(self._ended)}/{len(self._plan)}"
 
-    def _done(self) -> float:
-        return sum(cost * share for cost, share in zip(self._cost, self._share, strict=True))
-
     def _left(self) -> str:
-        """The time left, judged by the time that was needed so far."""
-        done, whole = self._done(), sum(self._cost)
-        if not done or all(self._ended):
+        """The time left by the pace so far; until that can be told, by the estimate of the plan."""
+        if all(self._ended):
             return ""
-        spent = time.monotonic() - self._begun
-        return f"; about {hours(spent * (whole - done) / done)} left"
-
-    def _show(self) -> None:
-        text = f"{self._count} runs{self._left()}"
-        self._bar.update(self._task, completed=self._done(), left=text)
+        if left := str(self._remaining):
+            return f"; {left}"
+        estimate = in_all(self._plan)
+        if estimate is None:
+            return ""
+        seconds = max(0.0, estimate - self._remaining.done) / self._jobs
+        return f"; about {duration(seconds)} left, as estimated before the start"
 
 
 @contextmanager
-def plan_progress(plan: Sequence[Planned]) -> Iterator[PlanProgress]:
-    """Show one bar over the whole plan on a terminal, otherwise one line for each run."""
+def plan_progress(plan: Sequence[Planned], jobs: int) -> Iterator[PlanProgress]:
+    """Show one bar over the whole plan on a terminal, otherwise one line for each run.
+
+    `jobs` is the number of runs at a time.
+    """
     columns = (BarColumn(), TextColumn("{task.fields[left]}"))
     hidden = not console.err.is_terminal
     with Progress(*columns, console=console.err, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=sum(map(_cost, plan)), left=f"0/{len(plan)} runs")
-        yield PlanProgress(plan, bar, task)
+        task = bar.add_task("", total=sum(map(_cost, plan)), left="")
+        yield PlanProgress(plan, jobs, bar, task)
 
 
 def _cost(planned: Planned) -> float:
@@ -114,13 +164,6 @@ def _cost(planned: Planned) -> float:
     return float(planned.spec.run.events) if planned.seconds is None else planned.seconds
 
 
-def _line(name: str, runs: int, to_run: int, spent: str) -> str:
-    return f"{name:11} {runs:4} {to_run:6} {spent}"
-
-
-def _time(share: ArtefactBudget) -> str:
-    return "not measured" if share.seconds is None else hours(share.seconds)
-
-
-def _processes(jobs: int) -> str:
-    return "1 process" if jobs == 1 else f"{jobs} processes"
+def _count(number: int, what: str) -> str:
+    plural = "es" if what.endswith("s") else "s"
+    return f"{number} {what}{'' if number == 1 else plural}"

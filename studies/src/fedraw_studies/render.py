@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from fedraw.errors import BadInput
+from fedraw.storage.files import atomic_write
 from fedraw_studies import comparisons
-from fedraw_studies.artefacts import NAMES, load_dynamics
-from fedraw_studies.dynamics import DynamicsResults
-from fedraw_studies.outcomes import Outcome
+from fedraw_studies.artefacts import DYNAMICS, NAMES, Artefact, Basis, load_dynamics, study_file
+from fedraw_studies.claims import ClaimVerdict, PartVerdict, as_json, judge
+from fedraw_studies.dynamics import DynamicsResults, distinct
+from fedraw_studies.outcomes import Finding, Outcome, RowOutcome
 from fedraw_studies.rules import Verdict
-from fedraw_studies.tables import document, dynamics_markdown, outcome_markdown, pipe_table
-from fedraw_studies.verdicts import ClaimVerdict, PartVerdict, as_json, judge
 
 WIDTH = 100
+NOTHING = "–"
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
-HOW_TO_READ = """\
-*Ours* is mean ± standard deviation over the seeds; after the colon is the mean difference, seed by
-seed, and its 95 % interval. *Holds*: the interval excludes chance. *Partly*: only the direction is
-right, or only some parts of the claim hold; of one seed there is no more than a direction. The
-rules and the claims are in `fedraw_studies/paper/claims.toml`, written before the results.
-"""
+DYNAMICS_HEAD = ("", "metric", "paper", "ours", "least to most", "away", "inside")
+FURTHEST = 5
+_MARKS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
@@ -34,11 +33,10 @@ def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[
     These are a table for each artefact that is begun, the training-free tables, the comparisons,
     the verdicts once anything was run, and summary.json.
     """
-    out.mkdir(parents=True, exist_ok=True)
     begun = [outcome for outcome in outcomes if outcome.is_begun]
     dynamics = DynamicsResults.read(out)
     judged = judge(outcomes, dynamics)
-    texts = {outcome.artefact: outcome_markdown(outcome) for outcome in begun}
+    texts = {outcome.name: outcome_markdown(outcome) for outcome in begun}
     if dynamics is not None:
         texts["dynamics"] = dynamics_markdown(load_dynamics(), dynamics)
     for name in comparisons.NAMES:
@@ -46,10 +44,12 @@ def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[
             texts[name] = text
     if any(row.records for outcome in outcomes for row in outcome.rows):
         texts["verdicts"] = verdicts_markdown(judged, outcomes)
-    for name, text in texts.items():
-        _write(out / f"{name}.md", text)
     content = document(begun, scale) | {"claims": as_json(judged)}
-    _write(out / "summary.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        atomic_write(out / f"{name}.md", text.encode())
+    summary = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    atomic_write(out / "summary.json", summary.encode())
     return content
 
 
@@ -57,20 +57,24 @@ def write_dynamics(results: DynamicsResults, out: Path) -> str:
     """Write OUT/dynamics.json and OUT/dynamics.md, and return the text of the second."""
     results.write(out)
     text = dynamics_markdown(load_dynamics(), results)
-    _write(out / "dynamics.md", text)
+    atomic_write(out / "dynamics.md", text.encode())
     return text
 
 
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
+    """Write the verdicts between the markers of a Markdown file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        judged = judge(outcomes, DynamicsResults.read(out))
+        atomic_write(path, fill_block(text, judged, outcomes).encode())
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
 
 
 def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
     """Write an overview with one line for each claim, then every claim with all its values."""
-    parts = ["# The paper's claims, judged\n", _reductions(outcomes), _state(judged), HOW_TO_READ]
-    parts.append(_overview(judged))
+    parts = ["# The paper's claims, judged\n", _reductions(outcomes), _state(judged)]
+    parts += [study_file("claims")["how_to_read"], _overview(judged)]
     parts += [_section(own) for own in judged]
     return "\n".join(parts)
 
@@ -84,17 +88,6 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
     parts = [_reductions(outcomes), _state(judged), _overview(judged)]
     parts += [_section(own, "###") for own in judged if own.claim.headline and own.runs[0]]
     return f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}"
-
-
-def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
-    """Write the verdicts between the markers of a Markdown file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        path.write_text(
-            fill_block(text, judge(outcomes, DynamicsResults.read(out)), outcomes), encoding="utf-8"
-        )
-    except (OSError, UnicodeDecodeError) as problem:
-        raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
 
 
 def tally(judged: Sequence[dict[str, Any]]) -> str:
@@ -121,13 +114,7 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
 
 def _reductions(outcomes: Sequence[Outcome]) -> str:
     """How the scale reduces the data sets of the paper."""
-    by_text: dict[str, list[str]] = {}
-    for outcome in (own for own in outcomes if own.artefact in NAMES):
-        for title, text in outcome.reductions.items():
-            titles = by_text.setdefault(text, [])
-            titles += [] if title in titles else [title]
-    said = "; ".join(f"{', '.join(titles)}: {text}" for text, titles in by_text.items())
-    scale = outcomes[0].scale
+    said, scale = _grouped([own for own in outcomes if own.name in NAMES]), outcomes[0].scale
     caution = " It shows that everything runs, and nothing about the paper." * (scale == "smoke")
     return fill(f"Scale `{scale}`. {said}.{caution}", WIDTH) + "\n"
 
@@ -190,3 +177,213 @@ def _plain(text: str) -> str:
     one_line = " ".join(text.split())
     escaped = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("|", "\\|")
+
+
+def pipe_table(
+    head: Sequence[str], lines: Sequence[Sequence[str]], *, left: int = 0, padded: bool = True
+) -> str:
+    """Write a Markdown table; the first `left` columns are aligned left, the others right.
+
+    Without `padded`, columns are as wide as their texts and aligned left.
+
+    >>> print(pipe_table(["", "AvgRare"], [["FedRAW", "30.2"]], left=1), end="")
+    |        | AvgRare |
+    | ------ | ------: |
+    | FedRAW |    30.2 |
+    """
+    if not padded:
+        return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *lines])
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    rule = ["-" * w if n < left else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
+    text = ""
+    for row in (head, rule, *lines):
+        cells = [
+            cell.ljust(width) if n < left else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        text += f"| {' | '.join(cells)} |\n"
+    return text
+
+
+def outcome_markdown(outcome: Outcome) -> str:
+    """Write title, caption, reduction, and each row twice: the paper's values and ours."""
+    own, reasons = outcome.artefact, _reasons(outcome)
+    parts = [f"# {own.title}\n", fill(own.caption, WIDTH) + "\n", _reduction(outcome)]
+    parts.append(_outcome_table(outcome, reasons))
+    notes = [f"({mark}) not comparable: {why}." for why, mark in reasons.items()]
+    missing = [
+        f"{row.label}: seed{'s' * (len(row.missing) > 1)} {', '.join(map(str, row.missing))}"
+        for row in outcome.rows
+        if row.missing
+    ]
+    if missing:
+        notes.append(f"Not run yet: {'; '.join(missing)}.")
+    return "\n".join([*parts, *(fill(note, WIDTH) + "\n" for note in notes)])
+
+
+def document(outcomes: Sequence[Outcome], scale: str) -> dict[str, Any]:
+    """Return all outcomes for summary.json; the curves are left to the cells."""
+    records = {
+        f"{record.key}-{record.seed}": record
+        for outcome in outcomes
+        for row in outcome.rows
+        for record in row.records.values()
+    }
+    return {
+        "scale": scale,
+        "fedraw": version("fedraw"),
+        "cells": len(records),
+        "core_hours": round(sum(r.seconds for r in records.values()) / 3600, 3),
+        "notes": sorted({note for record in records.values() for note in record.notes}),
+        "artefacts": [_outcome_json(outcome) for outcome in outcomes],
+    }
+
+
+def dynamics_markdown(artefacts: Sequence[Artefact], results: DynamicsResults) -> str:
+    """Write the training-free values of the paper beside ours, table by table."""
+    file = study_file(DYNAMICS)
+    parts = ["# Buffer dynamics: the paper's numbers and ours\n", f"{results.made}\n"]
+    parts.append(file["how_to_read"])
+    if results.seeds >= file["in_words_from_seeds"]:
+        parts.append(fill(file["in_words"], WIDTH) + "\n")
+    parts.append(dynamics_summary(results))
+    for artefact in artefacts:
+        parts.append(f"## {artefact.name}: {artefact.title}\n")
+        lines = [_finding_line(own) for own in results.findings if own.artefact == artefact.name]
+        parts.append(pipe_table(DYNAMICS_HEAD, lines, left=len(DYNAMICS_HEAD)))
+        parts.append(fill(artefact.caption, WIDTH) + "\n")
+    return "\n".join(parts)
+
+
+def dynamics_summary(results: DynamicsResults) -> str:
+    """Say how many of the paper's values are inside, which are not, and which are furthest away."""
+    judged = [finding for finding in results.findings if finding.inside is not None]
+    outside = [finding for finding in judged if not finding.inside]
+    once = distinct(results.findings, results.seeds)
+    lead = (
+        f"**{sum(bool(f.inside) for f in once)} of the paper's {len(once)} distinct figures are "
+        f"inside.** With the {len(judged) - len(once)} figures that repeat another one or follow "
+        f"from the settings whatever the seed, it is {len(judged) - len(outside)} of {len(judged)}."
+    )
+    inside = [finding for finding in judged if finding.inside]
+    furthest = sorted(inside, key=lambda finding: -abs(finding.away or 0.0))[:FURTHEST]
+    parts = [fill(lead, WIDTH), ""]
+    if outside:
+        parts += ["Outside:", "", *map(_finding_item, outside), ""]
+    if furthest:
+        parts += ["Inside, but furthest from our mean:", "", *map(_finding_item, furthest), ""]
+    return "\n".join(parts)
+
+
+def _finding_item(finding: Finding) -> str:
+    row, metric, paper, ours, extremes, *_ = _finding_line(finding)
+    return (
+        f"- {finding.artefact}, {row}: {metric} {paper} in the paper; here {ours}, from {extremes}"
+    )
+
+
+def _finding_line(finding: Finding) -> list[str]:
+    paper, mean, low, high = finding.paper, finding.mean, finding.low, finding.high
+    inside = {True: "yes", False: "**no**", None: ""}[finding.inside]
+    printed = NOTHING if paper is None else paper.printed
+    if mean is None or finding.sd is None or low is None or high is None:
+        return [finding.row, finding.metric, printed, "undefined", "", "", inside]
+    digits = max(1, paper.decimals) if paper is not None else 3 if abs(mean) <= 1 else 1
+    ours = f"{mean:.{digits}f} ± {finding.sd:.{digits}f}"
+    extremes = f"{low:.{digits}f} to {high:.{digits}f}"
+    away = "" if finding.away is None else f"{finding.away:+.1f}"
+    return [finding.row, finding.metric, printed, ours, extremes, away, inside]
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    own = outcome.artefact
+    return {
+        "name": own.name,
+        "title": own.title,
+        "caption": own.caption,
+        "reductions": own.reductions,
+        "complete": outcome.is_complete,
+        "rows": [_row_json(row) for row in outcome.rows],
+    }
+
+
+def _row_json(row: RowOutcome) -> dict[str, Any]:
+    return {
+        "label": row.label,
+        "dataset": row.dataset,
+        "method": row.method,
+        "seeds": list(row.seeds),
+        "missing_seeds": list(row.missing),
+        "cells": [f"{row.key}-{seed}" for seed in row.records],
+        "metrics": {
+            metric: {
+                "paper_printed": None if own.paper is None else own.paper.printed,
+                "paper": None if own.paper is None else list(own.paper.values),
+                "not_comparable": own.not_comparable,
+                "mean": own.mean,
+                "sd": own.sd,
+                "values": list(own.values.values()),
+            }
+            for metric, own in row.metrics.items()
+        },
+    }
+
+
+def _reasons(outcome: Outcome) -> dict[str, str]:
+    """Each reason once, with the letter that refers to it."""
+    found = [m.not_comparable for row in outcome.rows for m in row.metrics.values()]
+    distinct = dict.fromkeys(why for why in found if why is not None)
+    return dict(zip(distinct, _MARKS, strict=False))
+
+
+def _reduction(outcome: Outcome) -> str:
+    """How the scale reduces the paper's protocol."""
+    if outcome.artefact.basis is not Basis.RUNS:
+        return "Nothing is trained for it, at any scale.\n"
+    return fill(f"Scale `{outcome.scale}`. {_grouped([outcome])}.", WIDTH) + "\n"
+
+
+def _grouped(outcomes: Sequence[Outcome]) -> str:
+    """The reductions of the data sets; those with the same text are named together."""
+    by_text: dict[str, dict[str, None]] = {}
+    for outcome in outcomes:
+        for title, text in outcome.artefact.reductions.items():
+            by_text.setdefault(text, {})[title] = None
+    return "; ".join(f"{', '.join(titles)}: {text}" for text, titles in by_text.items())
+
+
+def _outcome_table(outcome: Outcome, reasons: Mapping[str, str]) -> str:
+    columns = outcome.artefact.columns
+    lines: list[list[str]] = []
+    for row in outcome.rows:
+        theirs = [_theirs(row.metrics[metric], reasons) for metric in columns]
+        printed = any(text != NOTHING for text in theirs)
+        if printed:
+            lines.append([row.label, "paper", *theirs])
+        ours = [_ours(row.metrics[m], decimals(outcome, m)) for m in columns]
+        lines.append(["" if printed else row.label, "ours", *ours])
+    return pipe_table(["", "", *columns], lines, left=2)
+
+
+def _theirs(own: Finding, reasons: Mapping[str, str]) -> str:
+    text = NOTHING if own.paper is None else own.paper.printed
+    return text if own.not_comparable is None else f"{text} ({reasons[own.not_comparable]})"
+
+
+def _ours(own: Finding, digits: int) -> str:
+    values = list(own.values.values())
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    if len(known) == 1 or (own.paper is not None and own.paper.is_by_seed):
+        return " / ".join(NOTHING if v is None else f"{v:.{digits}f}" for v in values)
+    if own.mean is None or own.sd is None:
+        return f"undefined in {len(values) - len(known)} of {len(values)}"
+    return f"{own.mean:.{digits}f} ± {own.sd:.{digits}f}"
+
+
+def decimals(outcome: Outcome, metric: str) -> int:
+    """As many decimals as the paper prints in this column, at least one; weights have three."""
+    figures = [row.metrics[metric].paper for row in outcome.rows]
+    printed = [figure.decimals for figure in figures if figure is not None]
+    return max(1, *printed) if printed else 3 if "Weight" in metric else 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
 
 from fedraw.core.types import ClientId, Vector
 from fedraw.errors import BadInput
@@ -14,12 +16,17 @@ from fedraw.errors import BadInput
 AHEAD = 8
 
 
+# What a client keeps from one training to the next: named arrays.
+ClientState = Mapping[str, npt.NDArray[Any]]
+
+
 class Job(NamedTuple):
     """One training of one client, from the model that the client was handed.
 
     `position` is the client's number in the label table. `training` counts the client's trainings
     from 0. `due` is the virtual time of the arrival. `epoch` is the client's data epoch: 0 at
-    first, and one more after each change of the clients' data.
+    first, and one more after each change of the clients' data. `version` and `event` say when the
+    client was handed the model. `state` is what the client's own training function keeps.
     """
 
     client: ClientId
@@ -28,14 +35,23 @@ class Job(NamedTuple):
     model: Vector
     due: float
     epoch: int = 0
+    version: int = 0
+    event: int = 0
+    state: ClientState | None = None
 
 
 class TrainingResult(NamedTuple):
-    """The result of a job; `loss` is the mean loss at the start model, if the strategy needs it."""
+    """The result of a job.
+
+    `loss` is the mean loss at the start model, if the strategy needs it. `metrics` go to the log.
+    `state` is what the client keeps until its next training.
+    """
 
     vector: Vector
     examples: int
     loss: float | None = None
+    metrics: Mapping[str, float | None] | None = None
+    state: ClientState | None = None
 
 
 # The result must depend on the job alone, so that it is the same wherever and whenever it runs.

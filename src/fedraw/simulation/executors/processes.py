@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -24,7 +23,8 @@ from fedraw.simulation.executors.workers import (
     cannot_load,
     end_with_parent,
     leave_interrupts_to_parent,
-    without_interrupts,
+    pack,
+    starting_workers,
 )
 
 # Jobs that a worker holds: it trains the next one while the parent processes a result.
@@ -74,14 +74,11 @@ class Processes:
         here, there = CONTEXT.Pipe()
         worker = CONTEXT.Process(target=_work, args=(_Packed(make_train), self._slots, there))
         try:
-            with without_interrupts():
+            with starting_workers():
                 worker.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+        except BadInput:  # the user's model or training function cannot be sent
             self.close()
-            raise BadInput(
-                f"the processes executor cannot send this to a worker: {problem}; define models "
-                "at the top level of a module, or use the inline executor"
-            ) from None
+            raise
         there.close()
         self._workers.append(worker)
         self._pipes.append(here)
@@ -150,8 +147,8 @@ class _Packed:
         self._make_train = make_train
 
     def __reduce__(self) -> tuple[Any, ...]:
-        content = bytes(ForkingPickler.dumps(self._make_train))
-        return _Unpacked, (str(self._make_train), content)
+        name = str(self._make_train)
+        return _Unpacked, (name, pack(self._make_train, name))
 
 
 class _Unpacked(NamedTuple):

@@ -219,8 +219,9 @@ class RayWorkers:
         client = queued.job.client
         self._lost.pop(client, None)
         self._models.release(queued.job.model)
-        # A copy, because Ray frees an object only when no array looks at it.
-        self._queue.done[client] = result._replace(vector=np.array(result.vector))
+        # Copies, because Ray frees an object only when no array looks at it.
+        state = result.state and {key: np.array(value) for key, value in result.state.items()}
+        self._queue.done[client] = result._replace(vector=np.array(result.vector), state=state)
 
     def _replace(self, worker: _Worker, problem: Exception) -> None:
         """Replace a dead worker, and return its jobs to the queue."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, MissingExtra
 
 # Workers start as fresh interpreters: a forked copy of a process that runs torch may deadlock.
 CONTEXT = multiprocessing.get_context("spawn")
@@ -37,26 +38,56 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C never reaches.
+def starting_workers() -> Iterator[None]:
+    """Start processes that Ctrl-C never reaches, and that do not run the user's script again.
 
     A terminal sends Ctrl-C to all of its processes. A worker that is still importing its modules
     would answer with a traceback, so it inherits a mask that blocks the signal. In this process
     Ctrl-C waits until all workers have started, because a half-started worker would fail with a
     traceback too.
+
+    Python lets a new process import the script that started it, so that functions of the script can
+    be found by name. A script without `if __name__ == "__main__":` would then run once more in
+    every worker. The workers of fedraw need no script, because `pack` sends functions by value.
     """
     asked = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()  # others have no handlers
     handler = signal.signal(signal.SIGINT, lambda *_: asked.set()) if is_main else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    script = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {k: script.pop(k) for k in ("__file__", "__spec__") if k in script}
+    script["__spec__"] = None  # `multiprocessing` expects the attribute
     try:
         yield
     finally:
+        del script["__spec__"]
+        script.update(hidden)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if is_main:
             signal.signal(signal.SIGINT, handler)
     if asked.is_set():
         signal.raise_signal(signal.SIGINT)
+
+
+def pack(thing: object, name: str) -> bytes:
+    """Pickle something for another process; `pickle.loads` unpacks it.
+
+    What was defined in a script or in a notebook is sent by value, because a worker cannot import
+    it. Such bytes only ever pass from one process to another; they are never stored.
+    """
+    try:
+        import cloudpickle
+    except ModuleNotFoundError:
+        raise MissingExtra("cloudpickle", "sim") from None
+    try:
+        content: bytes = cloudpickle.dumps(thing)
+    except Exception as problem:  # the user's objects may fail in any way
+        raise BadInput(
+            f"{name} cannot be sent to a worker process ({type(problem).__name__}: {problem}); "
+            "keep locks, open files and generators out of it, or run with jobs=1 and the inline "
+            "executor"
+        ) from None
+    return content
 
 
 def leave_interrupts_to_parent() -> None:

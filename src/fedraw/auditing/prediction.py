@@ -1,0 +1,332 @@
+"""The audit: which labels an asynchronous federation will lose, predicted before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.auditing.influence import influence
+from fedraw.auditing.methods import (
+    DEFAULT_BUFFER,
+    ENOUGH_UPDATES,
+    METHODS,
+    Rule,
+    Verdict,
+    in_words,
+    rules_with_cap,
+    title,
+    verdict,
+)
+from fedraw.auditing.presence import (
+    FEW_BINS,
+    Groups,
+    arrival_shares,
+    group_presence,
+    presence,
+    replayed_clients,
+)
+from fedraw.auditing.standing import (
+    LabelStandings,
+    LabelWeights,
+    StandingInterval,
+    standing_intervals,
+)
+from fedraw.auditing.what_if import (
+    Recommendation,
+    ServerSetting,
+    SlowerHolders,
+    if_slower,
+    recommend,
+    sizes_for,
+    what_if,
+)
+from fedraw.core.labels import LabelTable
+from fedraw.core.rarity import holders, rare_labels_of, rarity_scores
+from fedraw.core.types import (
+    LONGEST_TIME,
+    SHORTEST_TIME,
+    ClientId,
+    Floats,
+    Ints,
+    Label,
+    LabelCounts,
+)
+from fedraw.core.weighting import check_cap
+from fedraw.errors import BadInput
+
+LARGEST_RATIO = 1e12  # of two clients' times
+
+Counts = LabelTable | Mapping[Any, LabelCounts]
+Seconds = Mapping[Any, float] | Sequence[float] | Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The prediction for a federation. Arrays are in the order of `clients` or `labels`.
+
+    `label_influence` is a multiple of the fair share: at 1 a label weighs in the global model as
+    its samples weigh among all samples. Verdicts follow from `standing` (see `auditing.standing`).
+    """
+
+    buffer: int  # K
+    cap: float | None  # on FedRAW's weights, by water-filling
+    clients: tuple[ClientId, ...]
+    labels: tuple[Label, ...]
+    rare_labels: tuple[Label, ...]
+    rare_by_coverage: bool  # False if the caller named the rare labels
+    holds_rare: npt.NDArray[np.bool_]  # by client
+    samples: Ints  # by client
+    coverage: Ints  # by label: the number of clients that hold it
+    fair_share: Floats  # by label: its share of all samples
+    seconds: Floats  # by client
+    times_known: bool
+    holders_slowness: Floats  # by label: mean time of its holders over the mean time of all clients
+    holders_share: Floats  # by label: the share of all arrivals that come from its holders
+    scores: Floats  # by client
+    replayed: Ints  # positions of the clients whose last update fedraw-replay keeps, rarest first
+    presence: dict[str, Floats]  # by method and client
+    influence: dict[str, Floats]  # by method and client
+    label_influence: dict[str, Floats]  # by method and label
+    standing: dict[str, Floats]  # by method and label
+    standing_interval: dict[str, StandingInterval] | None  # None if the times are no estimates
+    rare_presence: dict[str, float | None]  # percent; None if no label is rare
+    rare_staleness: float | None  # mean number of arrivals between two of a holder of a rare label
+    verdicts: dict[str, tuple[Verdict, ...]]  # by method and label
+    what_if: tuple[ServerSetting, ...]
+    slower: tuple[SlowerHolders, ...]
+    recommendation: Recommendation
+
+    def __repr__(self) -> str:
+        many = f"{len(self.clients):,} clients, {len(self.labels):,} labels, K={self.buffer}"
+        fate = "; ".join(
+            f"{title(method)}: {found.count('lost')} lost, {found.count('at risk')} at risk"
+            for method, found in self.verdicts.items()
+        )
+        return f"<Audit of {many}; {fate}; recommends {self.recommendation.setting}>"
+
+    def worst_first(self) -> list[int]:
+        """Positions of the labels by their standing under FedFa, the lowest first."""
+        return [int(i) for i in np.argsort(self.standing["fedfa"], kind="stable")]
+
+    def in_words(self, label: int) -> str:
+        """The verdicts on the label at a position: 'lost under FedFa; kept by CA2FL, FedRAW'."""
+        return in_words({method: self.verdicts[method][label] for method in METHODS})
+
+    def arrivals_until_heard(self, label: int) -> float:
+        """The expected number of arrivals until a label's holders have sent enough for replay."""
+        return ENOUGH_UPDATES / float(self.holders_share[label])
+
+    def endangered(
+        self, worst: Verdict = "at risk", methods: Sequence[str] = METHODS
+    ) -> list[tuple[str, Label]]:
+        """The (method, label) pairs with this verdict or a worse one; "lost" is the worst."""
+        verdicts = ("lost",) if worst == "lost" else ("lost", "at risk")
+        return [
+            (method, label)
+            for method in methods
+            for label, found in zip(self.labels, self.verdicts[method], strict=True)
+            if found in verdicts
+        ]
+
+
+def audit(
+    counts: Counts,
+    seconds: Seconds | None = None,
+    buffer: int | None = None,
+    *,
+    cap: float | None = None,
+    rare: Sequence[Label] | None = None,
+    interval: tuple[Floats, Floats] | None = None,
+) -> Audit:
+    """Predict from label counts and mean training times alone which labels will be lost.
+
+    counts: a LabelTable, or one histogram per client. seconds: the mean training time of each
+    client; without it all clients are equally fast, and `slower` shows what happens if the holders
+    of rare labels are slower. buffer: the server's buffer size K; by default that of the
+    strategies, or the number of clients if they are fewer. cap: a cap on FedRAW's weights, by
+    water-filling. rare: the rare labels; by default those of low coverage. interval: the ends of a
+    95 % interval of each client's time, if the times are estimates.
+
+    >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
+    >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer=5)
+    >>> found.rare_labels, round(found.rare_presence["fedfa"], 1)
+    (('odd',), 12.8)
+    >>> [round(float(found.standing[m][1]), 3) for m in ("fedfa", "fedraw")]
+    [0.025, 0.105]
+    >>> print(found.recommendation.toml)
+    strategy.name = "fedraw"
+    strategy.buffer = 10
+    """
+    if not isinstance(counts, LabelTable | Mapping):
+        raise BadInput(
+            f"counts = {counts!r:.60} are no label counts; give a dictionary with the counts of "
+            "each client, such as {'north': {'cat': 3}}, or a LabelTable"
+        )
+    table = counts if isinstance(counts, LabelTable) else LabelTable.from_counts(counts)
+    mean_seconds = seconds_of(seconds, table.clients)
+    if buffer is None:
+        buffer = min(DEFAULT_BUFFER, len(table))
+    _check_buffer(buffer, table)
+    if cap is not None:
+        check_cap("water-filling", cap, buffer, name="cap")
+    rare_labels = rare_labels_of(rare, table)
+    holding = holders(table, rare_labels)
+    scores, rates, rules = rarity_scores(table), 1 / mean_seconds, rules_with_cap(cap)
+    slots = max(sizes_for(len(table), buffer))
+    groups = Groups.of(rates, scores, holding, slots=slots)
+    coarse = Groups.of(rates, scores, holding, FEW_BINS, slots)
+    labels = LabelWeights(table, coarse, rates, scores)
+    within, weight, together = _clients(groups, mean_seconds, scores, holding, buffer, rules)
+    standings = _labels(labels, weight)
+    settings = what_if(coarse, labels, holding, buffer, cap)
+    shares = arrival_shares(mean_seconds)
+    return Audit(
+        buffer=buffer,
+        cap=cap,
+        clients=table.clients,
+        labels=table.labels,
+        rare_labels=rare_labels,
+        rare_by_coverage=rare is None,
+        holds_rare=holding,
+        samples=table.totals(),
+        coverage=table.coverage(),
+        fair_share=table.fair_shares(),
+        seconds=mean_seconds,
+        times_known=seconds is not None,
+        holders_slowness=labels.mean_of_holders(mean_seconds) / mean_seconds.mean(),
+        holders_share=labels.sum_over_holders(shares),
+        scores=scores,
+        replayed=replayed_clients(scores, buffer),
+        presence=within,
+        influence=weight,
+        label_influence={m: standings[m].influence for m in METHODS},
+        standing={m: standings[m].standing for m in METHODS},
+        standing_interval=standing_intervals(coarse, labels, buffer, rules, mean_seconds, interval),
+        rare_presence=together,
+        rare_staleness=_mean_return(shares, holding) if rare_labels else None,
+        verdicts={m: tuple(verdict(m, float(s)) for s in standings[m].standing) for m in METHODS},
+        what_if=settings,
+        slower=if_slower(coarse, labels, holding, buffer, rules) if rare_labels else (),
+        recommendation=recommend(table.labels, settings, buffer, cap),
+    )
+
+
+def seconds_of(seconds: Seconds | None, clients: Sequence[ClientId]) -> Floats:
+    """Mean seconds in the order of the clients; all equal if nothing is known.
+
+    >>> seconds_of({"b": 2, "a": 1}, ["a", "b"])
+    array([1., 2.])
+    """
+    if seconds is None:
+        return np.ones(len(clients))
+    if isinstance(seconds, Mapping):
+        seconds = _in_order(seconds, clients)
+    try:
+        values = np.asarray(seconds, np.float64)
+    except (TypeError, ValueError):
+        raise BadInput(_first_not_a_number(seconds, clients)) from None
+    if values.shape != (len(clients),):
+        raise BadInput(f"{values.size} times for {len(clients)} clients; give one per client")
+    wrong = ~((values >= SHORTEST_TIME) & (values <= LONGEST_TIME))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise BadInput(
+            f"client {clients[i]!r}: {values[i]:g} is not a valid time; give seconds from "
+            f"{SHORTEST_TIME:g} to {LONGEST_TIME:g}"
+        )
+    if values.max() > LARGEST_RATIO * values.min():
+        slow, fast = clients[int(values.argmax())], clients[int(values.argmin())]
+        raise BadInput(
+            f"client {slow!r} takes {values.max():g} seconds and client {fast!r} "
+            f"{values.min():g}, so the slower one would never arrive; check the units, or leave "
+            "it out"
+        )
+    return values
+
+
+def _first_not_a_number(seconds: Sequence[Any] | Floats, clients: Sequence[ClientId]) -> str:
+    for client, value in zip(clients, seconds, strict=False):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f"client {client!r}: {value!r} is not a number; give seconds above 0"
+    return "times must be numbers; give one per client"
+
+
+def _in_order(seconds: Mapping[Any, float], clients: Sequence[ClientId]) -> list[float]:
+    known = set(clients)
+    for client in seconds:
+        if client not in known:
+            raise BadInput(
+                f"the times name client {client!r}, which is not in the label counts; "
+                "remove it, or add its counts"
+            )
+    for client in clients:
+        if client not in seconds:
+            raise BadInput(f"client {client!r} has no time; give the time of every client")
+    return [seconds[client] for client in clients]
+
+
+def _check_buffer(size: int, table: LabelTable) -> None:
+    if size < 1:
+        raise BadInput(f"a buffer of {size} holds nothing; give a size of at least 1")
+    if size > len(table):
+        raise BadInput(
+            f"a buffer of {size} is larger than the federation: FedRAW keeps one slot per client, "
+            f"so with {len(table)} clients it would never fill; give a size from 1 to {len(table)}"
+        )
+
+
+def _mean_return(shares: Floats, holding: npt.NDArray[np.bool_]) -> float:
+    """The mean number of arrivals between two of a member of the group: |G| / p_G."""
+    return int(holding.sum()) / float(shares[holding].sum())
+
+
+def _clients(
+    groups: Groups,
+    seconds: Floats,
+    scores: Floats,
+    holding: npt.NDArray[np.bool_],
+    size: int,
+    rules: Mapping[str, Rule],
+) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, float | None]]:
+    """By method: presence and influence of every client, and presence of rare clients together."""
+    shares, replayed = arrival_shares(seconds), replayed_clients(scores, size)
+    within: dict[str, Floats] = {}
+    weight: dict[str, Floats] = {}
+    together: dict[str, float | None] = {}
+    for method, rule in rules.items():
+        kept = replayed if rule.weighting == "replay" else None
+        within[method] = presence(shares, size, rule.buffer, kept=kept)
+        of_group = influence(groups, size, rule)
+        weight[method] = _by_client(groups, of_group, rule, within[method], scores)
+        if holding.any():
+            anyone = group_presence(shares, holding, size, rule.buffer, kept=kept)
+            together[method] = 100 * anyone
+        else:
+            together[method] = None
+    return within, weight, together
+
+
+def _labels(labels: LabelWeights, weight: Mapping[str, Floats]) -> dict[str, LabelStandings]:
+    # A client's weight is its share of arrivals with a window and with blocks alike.
+    found = {m: labels.of_clients(weight[m]) for m in METHODS if m != "fedbuff"}
+    return found | {"fedbuff": found["fedfa"]}
+
+
+def _by_client(
+    groups: Groups, of_group: Floats, rule: Rule, within: Floats, scores: Floats
+) -> Floats:
+    """Divide the influence of each group among its clients by their presence and score."""
+    group = groups.of_client
+    own = of_group[group]
+    if groups.many.size == group.size or rule.weighting == "cached":
+        return own
+    own = own * within / (np.bincount(group, within) / groups.many)[group]
+    if rule.weighting == "rarity":
+        own = own * scores / groups.score[group]
+    return np.asarray(own / own.sum(), np.float64)

@@ -1,0 +1,117 @@
+"""A small table of columns: what results and comparisons give to a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedraw.errors import BadInput, nearest
+
+# A longer table shows this many rows at its beginning and as many at its end.
+SHOWN_ROWS = 5
+
+
+class Table:
+    """Named columns of the same length.
+
+    >>> table = Table({"event": [150, 300], "AvgRare": [10.0, None]})
+    >>> table["AvgRare"], len(table), table.columns
+    ([10.0, None], 2, ('event', 'AvgRare'))
+    >>> table
+    event  AvgRare
+      150    10.00
+      300        –
+    >>> table.rows()
+    [{'event': 150, 'AvgRare': 10.0}, {'event': 300, 'AvgRare': None}]
+
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self._columns = {name: list(values) for name, values in columns.items()}
+        lengths = {name: len(values) for name, values in self._columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise BadInput(f"the columns of a table have one length, got {lengths}")
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Table:
+        """The table of these rows; a value that a row lacks is None.
+
+        Args:
+            rows: One mapping of names to values for each row.
+            columns: The names that come first, also if there are no rows.
+
+        """
+        names = dict.fromkeys([*columns, *(name for row in rows for name in row)])
+        return cls({name: [row.get(name) for row in rows] for name in names})
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __getitem__(self, column: str) -> list[Any]:
+        """The values of a column, one for each row."""
+        if column not in self._columns:
+            raise KeyError(f"there is no column {column!r}; {nearest(column, self._columns)}")
+        return list(self._columns[column])
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._columns
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self._columns == other._columns
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, each as a dictionary."""
+        cells = zip(*self._columns.values(), strict=True)
+        return [dict(zip(self._columns, values, strict=True)) for values in cells]
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame, which needs `pip install pandas`."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise BadInput("to_frame() needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self._columns)
+
+    def __repr__(self) -> str:
+        if not self._columns:
+            return "an empty table"
+        cells = [list(self._columns), *self._shown()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
+        if len(self) > len(cells) - 1:
+            lines.append(f"({len(self):,} rows)")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The table as a notebook shows it."""
+        heads = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+            for row in self._shown()
+        )
+        rest = f"<p>{len(self):,} rows</p>" if len(self) > 2 * SHOWN_ROWS else ""
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+    def _shown(self) -> list[list[str]]:
+        """The cells of the rows that are shown, as texts."""
+        rows = range(len(self))
+        if len(rows) <= 2 * SHOWN_ROWS:
+            return [[_cell(values[i]) for values in self._columns.values()] for i in rows]
+        ends = [*rows[:SHOWN_ROWS], *rows[-SHOWN_ROWS:]]
+        cells = [[_cell(values[i]) for values in self._columns.values()] for i in ends]
+        return [*cells[:SHOWN_ROWS], ["…"] * len(self._columns), *cells[SHOWN_ROWS:]]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"

@@ -1,0 +1,452 @@
+"""Makes a dataset from data in any form that a user may bring.
+
+A form is one of these:
+
+- a tuple (X, y) or (X, y, groups) of arrays, tensors, or paths of .npy files;
+- a `fedraw.Dataset`;
+- a map-style torch Dataset with items (x, y) or (x, y, group);
+- a Hugging Face Dataset or DatasetDict, or `Columns` that say which of its columns to use;
+- a list of forms, one for each client, or a dictionary of client names and forms.
+
+Neither torch nor Hugging Face's library is imported: their objects are known by their methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.text import several
+from fedraw.core.types import ClientId, Ints
+from fedraw.data.arrays import (
+    Samples,
+    as_array,
+    encode_labels,
+    make_dataset,
+    read_samples,
+)
+from fedraw.data.dataset import Array, Dataset, Inputs, check_finite
+from fedraw.data.partition import check_partition, client_names, owners_of
+from fedraw.errors import BadInput
+
+# The samples of each client, by number or by name.
+Shares = Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike]
+
+_FORMS = (
+    "give (X, y), a fedraw.Dataset, a torch Dataset, a Hugging Face Dataset, or a list or "
+    "dictionary of these, one for each client"
+)
+_TEST_SPLITS = ("test", "validation")
+_LABEL_COLUMNS = ("label", "labels")
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A Hugging Face dataset, and which of its columns to use.
+
+    Args:
+        data: A Hugging Face Dataset or DatasetDict.
+        inputs: The column of the inputs, or a list of columns of numbers that are put side by side
+            (default: the only column besides the labels).
+        labels: The column of the labels, or of the targets of a regression (default: the only
+            column of class labels, or else the column `label` or `labels`).
+        groups: The column that takes the place of labels if `labels` are targets.
+
+    """
+
+    data: Any
+    inputs: str | Sequence[str] | None = None
+    labels: str | None = None
+    groups: str | None = None
+
+
+def own_dataset(
+    data: Any,
+    *,
+    test: Any = None,
+    shares: Shares | None = None,
+    holdout: float = 0.2,
+    rng: np.random.Generator | None = None,
+) -> Dataset:
+    """Make a dataset from a user's own data.
+
+    Args:
+        data: The training data, in any form.
+        test: The test data, in any form; of a `fedraw.Dataset` its test samples. Without them, the
+            test part of `data` is used, or a share is held out.
+        shares: The positions of each client's samples in `data`. A held-out sample belongs to no
+            client.
+        holdout: The share of each label that is held out if there is no test set.
+        rng: Draws the samples that are held out.
+
+    """
+    known = _read_test(test)
+    if isinstance(data, Dataset):
+        dataset = data if known is None else _with_test(data, known)
+        return dataset if shares is None else with_shares(dataset, shares)
+    found = _read_all(data)
+    held = known or found.test
+    names = found.label_names
+    if held is not None and held.label_names is not None:
+        if names not in (None, held.label_names):
+            raise BadInput(_other_names("test", held.label_names, "the training data", names))
+        names = held.label_names
+    owners, clients = found.owners, found.clients
+    if shares is not None:
+        _refuse_two_divisions(clients)
+        checked = check_partition(shares, len(found.samples.inputs))
+        owners, clients = owners_of(checked, len(found.samples.inputs)), tuple(checked)
+    return make_dataset(
+        found.name,
+        found.samples,
+        None if held is None else held.samples,
+        names,
+        holdout=holdout,
+        rng=rng,
+        owners=owners,
+        clients=clients,
+    )
+
+
+def with_shares(dataset: Dataset, shares: Shares) -> Dataset:
+    """Say which client each training sample of a dataset belongs to."""
+    _refuse_two_divisions(dataset.clients)
+    checked = check_partition(shares, len(dataset.labels))
+    return replace(dataset, owners=owners_of(checked, len(dataset.labels)), clients=tuple(checked))
+
+
+def with_test(dataset: Dataset, test: Any) -> Dataset:
+    """Replace the test set of a dataset by a user's own, in any form."""
+    known = _read_test(test)
+    return dataset if known is None else _with_test(dataset, known)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a form holds; `label_names` are None if the form does not name its labels."""
+
+    name: str
+    samples: Samples
+    test: _Found | None = None
+    label_names: tuple[str, ...] | None = None
+    owners: Ints | None = None
+    clients: tuple[ClientId, ...] = ()
+
+
+def one_for_each_client(data: Any) -> TypeGuard[list[Any] | dict[Any, Any]]:
+    """Whether these are a list or dictionary with one dataset for each client."""
+    # A DatasetDict is a dictionary of splits, not of clients.
+    return isinstance(data, list | dict) and not hasattr(data, "column_names")
+
+
+def _read_all(data: Any) -> _Found:
+    """Read one form, or a list or dictionary of one form for each client."""
+    return _read_clients(data) if one_for_each_client(data) else _read(data)
+
+
+def _read(data: Any) -> _Found:
+    if isinstance(data, Dataset):
+        return _read_dataset(data)
+    if isinstance(data, tuple):
+        if len(data) not in (2, 3):
+            raise BadInput(
+                f"the data are a tuple of {len(data)}; give (X, y), or (X, y, groups), or a list "
+                "with one dataset for each client"
+            )
+        return _Found("arrays", read_samples(*data))
+    columns = data if isinstance(data, Columns) else Columns(data)
+    if hasattr(columns.data, "column_names"):
+        if isinstance(columns.data, Mapping):
+            return _read_splits(columns)
+        return _read_columns(columns)
+    if isinstance(data, Columns):
+        raise BadInput(
+            f"Columns are those of a Hugging Face dataset, got {type(data.data).__name__}; give "
+            "(X, y) of other data"
+        )
+    is_array = hasattr(data, "__array__") or isinstance(data, str | bytes | list | Mapping)
+    if hasattr(data, "__getitem__") and not is_array:
+        return _read_items(data)
+    raise BadInput(f"the data are {_described(data)}; {_FORMS}")
+
+
+def _read_test(test: Any) -> _Found | None:
+    if test is None:
+        return None
+    with _about("test"):
+        if isinstance(test, Dataset) and len(test.test_labels):
+            return _read_dataset(test).test
+        return _read_all(test)
+
+
+def _read_dataset(data: Dataset) -> _Found:
+    names = data.label_names if data.has_labels else None
+    labels, test_labels = (data.labels, data.test_labels) if data.has_labels else (None, None)
+    test = None
+    if len(data.test_labels):
+        held = Samples(data.test_inputs, test_labels, data.test_targets)
+        test = _Found(data.name, held, label_names=names)
+    return _Found(data.name, Samples(data.inputs, labels, data.targets), test, names)
+
+
+def _with_test(dataset: Dataset, test: _Found) -> Dataset:
+    samples, names = test.samples, test.label_names
+    if names is not None and names != dataset.label_names:
+        raise BadInput(_other_names("the test data", names, "the dataset", dataset.label_names))
+    numbers = np.zeros(len(samples.inputs), np.int64)
+    if (samples.labels is not None) != dataset.has_labels:
+        raise BadInput("only one of the training and the test data has labels; give both the same")
+    if samples.labels is not None:
+        (numbers,), _ = encode_labels([samples.labels], dataset.label_names)
+    return replace(
+        dataset, test_inputs=samples.inputs, test_labels=numbers, test_targets=samples.targets
+    )
+
+
+def _read_clients(data: list[Any] | dict[Any, Any]) -> _Found:
+    """Read the data of each client, and put them one after the other."""
+    forms = data if isinstance(data, dict) else dict(enumerate(data))
+    clients = client_names(forms)
+    if not clients:
+        raise BadInput("the data are of no client; give at least one dataset")
+    found: dict[ClientId, _Found] = {}
+    for client, form in zip(clients, forms.values(), strict=True):
+        with _about(f"client {client!r}"):
+            found[client] = _read(form)
+            if not len(found[client].samples.inputs):
+                raise BadInput("the client has no samples; give it some, or leave it out")
+            check_finite("inputs", found[client].samples.inputs)
+    _check_alike(found)
+    parts = list(found.values())
+    tests = [one.test.samples for one in parts if one.test is not None]
+    sizes = [len(one.samples.inputs) for one in parts]
+    names = parts[0].label_names
+    return _Found(
+        "clients",
+        _joined([one.samples for one in parts]),
+        _Found("clients", _joined(tests), label_names=names) if tests else None,
+        names,
+        np.repeat(np.arange(len(parts)), sizes),
+        clients,
+    )
+
+
+def _check_alike(found: Mapping[ClientId, _Found]) -> None:
+    """Refuse clients whose samples cannot be those of one task."""
+    (first, one), *others = found.items()
+    for client, other in others:
+        shapes = one.samples.inputs.shape[1:], other.samples.inputs.shape[1:]
+        types = one.samples.inputs.dtype, other.samples.inputs.dtype
+        if len(set(shapes)) > 1 or len(set(types)) > 1:
+            raise BadInput(
+                f"samples of client {client!r} have shape {shapes[1]} and type {types[1]}, and "
+                f"those of client {first!r} have shape {shapes[0]} and type {types[0]}; give all "
+                "clients the same shape and type"
+            )
+        if one.label_names != other.label_names:
+            raise BadInput(
+                _other_names(
+                    f"client {client!r}", other.label_names, f"client {first!r}", one.label_names
+                )
+            )
+        for what in ("labels", "targets"):
+            has, lacks = first, client
+            own, theirs = getattr(one.samples, what), getattr(other.samples, what)
+            if own is None and theirs is not None:
+                has, lacks = client, first
+            if (own is None) != (theirs is None):
+                raise BadInput(
+                    f"client {has!r} has {what} and client {lacks!r} has none; give all clients "
+                    "the same (labels of a float type are targets of a regression)"
+                )
+            if own is None or theirs is None:
+                continue
+            if (own.dtype.kind == "U") != (theirs.dtype.kind == "U"):
+                raise BadInput(
+                    f"labels of client {client!r} are {theirs.dtype} and those of client "
+                    f"{first!r} are {own.dtype}; give all clients names, or all numbers"
+                )
+            if own.shape[1:] != theirs.shape[1:]:
+                raise BadInput(
+                    f"{what} of client {client!r} have shape {theirs.shape[1:]} and those of "
+                    f"client {first!r} {own.shape[1:]}; give all clients the same shape"
+                )
+
+
+def _joined(parts: Sequence[Samples]) -> Samples:
+    labels = [part.labels for part in parts if part.labels is not None]
+    targets = [part.targets for part in parts if part.targets is not None]
+    return Samples(
+        Inputs(np.concatenate([part.inputs[:] for part in parts])),
+        np.concatenate(labels) if labels else None,
+        np.concatenate(targets) if targets else None,
+    )
+
+
+def _read_items(data: Any) -> _Found:
+    """Read every item of a map-style torch Dataset once; random transforms are applied once."""
+    name = type(data).__name__.lower()
+    tensors = getattr(data, "tensors", None)
+    if isinstance(tensors, tuple) and len(tensors) in (2, 3):
+        return _Found(name, read_samples(*tensors))
+    try:
+        size = len(data)
+    except (TypeError, NotImplementedError):
+        raise BadInput(
+            f"a {type(data).__name__} has no length, so its samples cannot be given to clients; "
+            "use a map-style Dataset, with __len__ and __getitem__"
+        ) from None
+    items = [_item(data, position) for position in range(size)]
+    if not items:
+        raise BadInput("the dataset has no items; give at least one")
+    columns = [[item[i] for item in items] for i in range(len(items[0]))]
+    inputs = [as_array(f"sample {i}", value) for i, value in enumerate(columns[0])]
+    shapes = [value.shape for value in inputs]
+    odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if odd is not None:
+        raise BadInput(
+            f"sample {odd} has shape {shapes[odd]} and sample 0 has shape {shapes[0]}; make all "
+            "samples the same shape, for example by padding"
+        )
+    others: list[Any] = [
+        np.stack([as_array("labels", value) for value in column]) for column in columns[1:]
+    ]
+    return _Found(name, read_samples(np.stack(inputs), *others))
+
+
+def _item(data: Any, position: int) -> Sequence[Any]:
+    item = data[position]  # an error of the user's own class is the user's to see
+    if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+        raise BadInput(
+            f"item {position} of {type(data).__name__} is {_described(item)}; items are (x, y), or "
+            "(x, y, group)"
+        )
+    return item
+
+
+def _read_splits(columns: Columns) -> _Found:
+    """Read the splits `train` and `test` (or `validation`) of a Hugging Face DatasetDict."""
+    splits = columns.data
+    if "train" not in splits:
+        raise BadInput(
+            f"the DatasetDict has the splits {several(map(str, splits))} and no 'train'; give the "
+            "split to train on, such as data['all']"
+        )
+    found = _read_columns(replace(columns, data=splits["train"]))
+    for split in _TEST_SPLITS:
+        if split in splits:
+            with _about(f"split {split!r}"):
+                test = _read_columns(replace(columns, data=splits[split]))
+            return replace(found, test=test)
+    return found
+
+
+def _read_columns(wanted: Columns) -> _Found:
+    """Read the wanted columns of a Hugging Face Dataset."""
+    data, features = wanted.data, dict(wanted.data.features)
+    labels = wanted.labels or _label_column(features)
+    inputs = wanted.inputs or _input_column(features, labels, wanted.groups)
+    several_inputs = [] if isinstance(inputs, str) else list(inputs)
+    used = [*(several_inputs or [str(inputs)]), labels]
+    used += [] if wanted.groups is None else [wanted.groups]
+    for column in used:
+        if column not in features:
+            raise BadInput(
+                f"the dataset has no column {column!r} (its columns: {several(features, 10)}); "
+                "name its columns with fedraw.Columns(data, inputs=..., labels=...)"
+            )
+    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
+    values = {column: _column(column, table[column]) for column in used}
+    x = values[str(inputs)] if not several_inputs else _side_by_side(several_inputs, values)
+    groups = None if wanted.groups is None else values[wanted.groups]
+    names = getattr(features[labels if groups is None else wanted.groups], "names", None)
+    return _Found(
+        "huggingface",
+        read_samples(x, values[labels], groups),
+        label_names=None if names is None else tuple(names),
+    )
+
+
+def _label_column(features: Mapping[str, Any]) -> str:
+    of_classes = [column for column, kind in features.items() if hasattr(kind, "names")]
+    if len(of_classes) == 1:
+        return of_classes[0]
+    named = [column for column in _LABEL_COLUMNS if column in features]
+    if len(named) == 1:
+        return named[0]
+    raise BadInput(
+        f"the labels could be any of the columns {several(features, 10)}; name their column with "
+        "fedraw.Columns(data, labels=...)"
+    )
+
+
+def _input_column(features: Mapping[str, Any], labels: str, groups: str | None) -> str:
+    others = [column for column in features if column not in (labels, groups)]
+    if len(others) == 1:
+        return others[0]
+    raise BadInput(
+        f"the inputs could be any of the columns {several(others, 10)}; name their column with "
+        f"fedraw.Columns(data, inputs=..., labels={labels!r})"
+    )
+
+
+def _column(name: str, values: Any) -> Array:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and not all(isinstance(value, str) for value in array.flat):
+            array = np.stack([np.asarray(value) for value in values])
+    except ValueError:
+        raise BadInput(
+            f"the rows of column {name!r} do not all have the same shape; pad or resize them"
+        ) from None
+    return array
+
+
+def _side_by_side(columns: Sequence[str], values: Mapping[str, Array]) -> Array:
+    for column in columns:
+        if values[column].ndim != 1 or values[column].dtype.kind not in "iufb":
+            raise BadInput(
+                f"column {column!r} has shape {values[column].shape} and type "
+                f"{values[column].dtype}; columns side by side have one number in each row"
+            )
+    return np.stack([values[column].astype(np.float32) for column in columns], axis=1)
+
+
+def _refuse_two_divisions(clients: Sequence[ClientId]) -> None:
+    if clients:
+        raise BadInput(
+            f"the data already say which samples each of {len(clients)} clients has, and a "
+            "partition would divide them again; leave the partition out"
+        )
+
+
+def _other_names(
+    what: str, names: Sequence[str] | None, other: str, others: Sequence[str] | None
+) -> str:
+    def listed(names: Sequence[str] | None) -> str:
+        return "no label names" if names is None else f"the label names {several(names, 10)}"
+
+    return (
+        f"{what} has {listed(names)} and {other} has {listed(others)}; give both the same names in "
+        "the same order"
+    )
+
+
+def _described(value: Any) -> str:
+    if hasattr(value, "__array__") and hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Say in an error which part of the data is wrong."""
+    try:
+        yield
+    except BadInput as problem:
+        raise BadInput(f"{what}: {problem}") from None

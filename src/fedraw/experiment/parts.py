@@ -1,0 +1,243 @@
+"""What a user brings in Python instead of naming it in a spec, and how a run records it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedraw.core.settings import shown
+from fedraw.errors import BadInput
+from fedraw.experiment.sections import is_plugin
+from fedraw.strategies.protocol import Strategy
+
+if TYPE_CHECKING:
+    from fedraw.experiment.clients import Partition
+    from fedraw.experiment.spec import Spec
+    from fedraw.learning.models import ModelFactory
+
+
+# What a digest takes by its value.
+_VALUES = (str, bytes, int, float, np.ndarray)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a user brings in Python instead of naming it in the spec."""
+
+    data: Any = None
+    partition: Partition | None = None
+    model: ModelFactory | None = None
+    strategy: Strategy[Any] | None = None
+    train: Callable[..., Any] | None = None
+    test: Any = None
+    speeds: Any = None
+    metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The parts that were brought, by the names of their functions and classes."""
+        given = ("partition", "speeds")  # unless they are functions
+        return {
+            key: "given" if key in given and not callable(value) else _name(value)
+            for key, value in self.brought()
+        }
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of the source of each part that is code.
+
+        Data, the test set included, have a fingerprint of their own in the log. The digests are
+        computed once, where the parts were made: a worker process may not have their source.
+        """
+        return {key: digest(value) for key, value in self.brought() if key not in ("data", "test")}
+
+    def brought(self) -> list[tuple[str, Any]]:
+        """The parts that are there, by the names of their fields."""
+        values = [(own.name, getattr(self, own.name)) for own in fields(self)]
+        empty = [key for key, value in values if isinstance(value, Mapping) and not value]
+        return [(key, value) for key, value in values if value is not None and key not in empty]
+
+
+NO_PARTS = Parts()
+
+
+def with_plugins(spec: Spec, parts: Parts) -> Parts:
+    """The parts together with those that the spec names in its plugins."""
+    named: dict[str, Any] = {}
+    for part, (key, name) in spec.plugin_parts.items():
+        if getattr(parts, part) is None:
+            found = spec.plugin_modules.find(name, key)
+            if part == "data":
+                found = _called(found, key, name)
+            named[part] = model_factory(found) if part == "model" else _callable(found, key, name)
+    if is_plugin(spec.strategy.name) and parts.strategy is None:
+        named["strategy"] = spec.make_strategy()
+    return replace(parts, **named) if named else parts
+
+
+def _called(found: Any, key: str, name: str) -> Any:
+    try:
+        return found() if callable(found) else found
+    except TypeError as problem:
+        raise BadInput(
+            f"{key} = {name!r} must be data, or a function without arguments that returns data: "
+            f"{problem}"
+        ) from None
+
+
+def _callable(found: Any, key: str, name: str) -> Any:
+    if key != "data.name" and not callable(found):
+        raise BadInput(f"{key} = {name!r} is {shown(found)}; name a function")
+    return found
+
+
+def model_factory(model: Any) -> ModelFactory:
+    """A function of input shape and classes that makes the model that a user gave.
+
+    Args:
+        model: A torch module, whose weights every seed starts from; a function or class without
+            required arguments; or a function of the input shape and the number of classes.
+
+    """
+    if _is_module(model):
+        return _ModelOf(model)
+    if not callable(model):
+        raise BadInput(
+            f"model = {shown(model)} is no model; give the name of one, a torch module, or a "
+            "function that returns one"
+        )
+    required = _required_arguments(model)
+    if required == 2:
+        factory: ModelFactory = model
+        return factory
+    if required == 0:
+        return _ModelOf(model)
+    raise BadInput(
+        f"model = {_name(model)} needs {required} arguments; give a function without arguments, or "
+        "one of two: the shape of a sample and the number of classes"
+    )
+
+
+class _ModelOf:
+    """Makes models from a module, by copying it, or from a function without arguments."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        named = type(source) if _is_module(source) else source
+        self.__name__ = getattr(named, "__name__", type(named).__name__)
+        self.__qualname__ = getattr(named, "__qualname__", self.__name__)
+        self.__module__ = getattr(named, "__module__", __name__)
+
+    def __call__(self, input_shape: tuple[int, ...], classes: int) -> Any:
+        return copy.deepcopy(self.source) if _is_module(self.source) else self.source()
+
+
+def _is_module(thing: Any) -> bool:
+    """Whether this is a torch module; torch itself is not needed to tell."""
+    return hasattr(thing, "named_parameters") and not isinstance(thing, type)
+
+
+def _required_arguments(function: Callable[..., Any]) -> int:
+    """How many arguments a call has to give; a function of any number takes two."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return 2 if any_number and not required else len(required)
+
+
+def _name(thing: Any) -> str:
+    """What tables call a part: the name of a function or class, in lower case."""
+    if isinstance(thing, Mapping):
+        return ", ".join(map(str, thing))
+    if isinstance(thing, functools.partial):
+        return _name(thing.func)
+    return str(getattr(thing, "__name__", type(thing).__name__)).lower()
+
+
+def digest(thing: Any) -> str:
+    """The SHA-256 of the source of a part.
+
+    The source of a function or class is its own text, without that of what it calls. Of a torch
+    module the weights count too. Of numbers and texts the values count.
+    """
+    content = hashlib.sha256()
+    _add(content, thing)
+    return content.hexdigest()
+
+
+def _add(content: Any, thing: Any) -> None:
+    match thing:
+        case _ModelOf():
+            _add(content, thing.source)
+        case functools.partial():
+            _add(content, [thing.func, thing.args, thing.keywords])
+        case Mapping():
+            _add(content, [item for pair in thing.items() for item in pair])
+        case np.ndarray():
+            content.update(f"{thing.dtype} {thing.shape}".encode())
+            content.update(np.ascontiguousarray(thing).tobytes())
+        case list() | tuple():
+            for value in thing:
+                _add(content, value)
+        case None | str() | bytes() | int() | float():
+            content.update(repr(thing).encode())
+        case _:
+            _add_code(content, thing)
+
+
+def _add_code(content: Any, thing: Any) -> None:
+    """Add a function, a class, or an object of the user's class."""
+    if _is_module(thing):
+        content.update(repr(thing).encode() + _source(type(thing)).encode())
+        for name, value in thing.state_dict().items():
+            _add(content, [name, value.detach().cpu().numpy()])
+    elif inspect.isroutine(thing) or isinstance(thing, type):
+        content.update(_source(thing).encode())
+        _add(content, _values(_closure(thing)))
+    else:
+        content.update(_source(type(thing)).encode())
+        _add(content, _values(getattr(thing, "__dict__", {})))
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The variables of an enclosing function that a function uses."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = dict(zip(names, getattr(function, "__closure__", None) or (), strict=False))
+    # A variable that has no value yet makes an empty cell, whose content cannot be read.
+    return {name: getattr(cell, "cell_contents", None) for name, cell in cells.items()}
+
+
+def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables whose values say by themselves what they are."""
+    return {k: v for k, v in sorted(variables.items()) if isinstance(v, _VALUES)}
+
+
+def _source(thing: Any) -> str:
+    """The text of a function or class; where there is none, what it was compiled to."""
+    try:
+        return textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        if isinstance(thing, type):
+            own = sorted(vars(thing).items())
+            return repr([(name, _source(v)) for name, v in own if inspect.isroutine(v)])
+        code = getattr(inspect.unwrap(thing), "__code__", None)
+        return repr(_compiled(code)) if code is not None else _name(thing)
+
+
+def _compiled(code: CodeType) -> Sequence[Any]:
+    constants = [_compiled(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_name, code.co_code.hex(), constants, code.co_names, code.co_varnames]

@@ -1,0 +1,361 @@
+"""Results: all seeds of one run, in memory or in their folders, as tables, models and plots."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedraw.core.layout import Layout
+from fedraw.core.table import Table
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.eventlog.compare import identity
+from fedraw.eventlog.log_file import LOG, Chain, find_logs, read_log
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    EvaluationRecord,
+    Record,
+    RejectedRecord,
+    to_fields,
+)
+from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class SeedResult:
+    """The result of one seed.
+
+    Attributes:
+        name: What tables call the method.
+        seed: The seed; None for a real federation, where nothing is drawn.
+        summary: The content of summary.json.
+        model: The last model as one vector. It is empty if the run trained nothing, and if the
+            result was read from a folder; `state_dict` has the tensors.
+        folder: Where the run was written, if it was.
+
+    """
+
+    name: str
+    seed: int | None
+    summary: Mapping[str, Any]
+    model: Vector = field(default_factory=lambda: np.zeros(0, np.float32))
+    folder: Path | None = None
+    layout: Layout | None = None
+    log: bytes | None = None  # the event log of a run without a folder
+
+    def __repr__(self) -> str:
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        place = "" if self.folder is None else f", {self.folder}"
+        return f"SeedResult({self.name}{seed}, {self.summary['events']:,} events{place})"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return bool(self.summary["finished"])
+
+    def records(self) -> Iterator[Record]:
+        """The records of the event log, from the folder or from memory."""
+        if self.folder is not None:
+            log = self.folder / LOG
+            yield from read_log(log, until=end_of_log(log), allow_cut_off=True)
+        elif self.log is not None:
+            chain = Chain()
+            for line in io.BytesIO(self.log):
+                yield chain.decode(line, Path(LOG))
+        else:
+            raise BadInput(f"the log of {self.name}, seed {self.seed}, was not kept")
+
+    @cached_property
+    def evaluations(self) -> list[EvaluationRecord]:
+        """What the models of the run could do, in the order of the events."""
+        return [record for record in self.records() if isinstance(record, EvaluationRecord)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last model by the names of its tensors: torch tensors, or arrays without torch."""
+        try:
+            from fedraw.learning.vectors import tensors
+        except ModuleNotFoundError:
+            return self._arrays()
+        return tensors(self._arrays())
+
+    def _arrays(self) -> dict[str, Any]:
+        if self.layout is not None:
+            return {s.name: self.model[s.slice].reshape(s.shape) for s in self.layout.segments}
+        path = None if self.folder is None else self.folder / MODEL
+        if path is None or not path.exists():
+            why = (
+                "trained no model" if self.finished else "is not finished, so it has no last model"
+            )
+            raise BadInput(f"{self.name}, seed {self.seed}, {why}")
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as problem:
+            raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+
+
+class Result:
+    """All seeds of one run.
+
+    Iterating over a result gives its seeds, each a `SeedResult`.
+    """
+
+    def __init__(self, runs: Sequence[SeedResult]) -> None:
+        if not runs:
+            raise BadInput("a result has at least one seed")
+        self.runs = tuple(runs)
+
+    @property
+    def name(self) -> str:
+        """What tables call the method."""
+        return self.runs[0].name
+
+    @property
+    def seeds(self) -> tuple[int | None, ...]:
+        """The seeds, in the order of the runs."""
+        return tuple(run.seed for run in self.runs)
+
+    @property
+    def summaries(self) -> list[Mapping[str, Any]]:
+        """The content of each seed's summary.json."""
+        return [run.summary for run in self.runs]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The settings as in a SPEC.toml, with all seeds; of a server, its settings."""
+        spec = json.loads(json.dumps(self.runs[0].summary["spec"]))
+        if "run" in spec:
+            spec["run"]["seeds"] = list(self.seeds)
+        return dict(spec)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all seeds have come to their end."""
+        return all(run.finished for run in self.runs)
+
+    def __iter__(self) -> Iterator[SeedResult]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, seed: int) -> SeedResult:
+        """The run of this seed."""
+        return self._run(seed)
+
+    @cached_property
+    def summary(self) -> Table:
+        """One row for each seed: the metrics of the last model, and how many events there were."""
+        rows = [
+            {"seed": run.seed, **_measured(run.summary), "events": run.summary["events"]}
+            for run in self.runs
+        ]
+        # A metric that no run can have, such as that of a missing test set, is left out.
+        undefined = {key for key in rows[0] if all(row.get(key) is None for row in rows)} - {"seed"}
+        return Table.of_rows([{k: v for k, v in row.items() if k not in undefined} for row in rows])
+
+    @cached_property
+    def curves(self) -> Table:
+        """One row for each evaluation of each seed: the event, the virtual time, the metrics.
+
+        Metrics of the user's own have their names, and "rare " before them on test samples of rare
+        labels. The metrics of an average that is served have "serving " before them.
+        """
+        return Table.of_rows(
+            [
+                {"seed": run.seed, "event": e.event, "time": e.time, "version": e.version}
+                | _measured(to_fields(e))
+                for run in self.runs
+                for e in run.evaluations
+            ],
+            ("seed", "event", "time", "version"),
+        )
+
+    @cached_property
+    def recalls(self) -> Table:
+        """One row for each evaluation of each seed, one column for each label: recall in percent.
+
+        A label that is called like one of the first columns has "label " before its name.
+        """
+        first = ("seed", "event", "time")
+        return Table.of_rows(
+            [
+                {"seed": run.seed, "event": e.event, "time": e.time}
+                | {f"label {k}" if k in first else k: value for k, value in e.recall.items()}
+                for run in self.runs
+                for e in run.evaluations
+            ],
+            first,
+        )
+
+    def arrivals(self) -> Table:
+        """One row for each update that reached the server, the refused ones included.
+
+        What a training function of the user's returned has columns of its own, after "train ".
+        """
+        columns = (
+            "seed", "event", "time", "client", "start_time", "start_version", "version",
+            "staleness_events", "staleness_versions", "aggregated", "buffer", "weights", "refused",
+        )  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        for run in self.runs:
+            for record in run.records():
+                if isinstance(record, ArrivalRecord | RejectedRecord):
+                    row = {name: getattr(record, name, None) for name in columns[1:-1]}
+                    refused = record.reason if isinstance(record, RejectedRecord) else None
+                    trained = {f"train {k}": v for k, v in (_metrics(record) or {}).items()}
+                    rows.append({"seed": run.seed, **row, "refused": refused, **trained})
+        return Table.of_rows(rows, columns)
+
+    def state_dict(self, seed: int | None = None) -> dict[str, Any]:
+        """The last model of a seed, by default of the first, by the names of its tensors.
+
+        The values are torch tensors, or NumPy arrays where torch is not installed.
+        `net.load_state_dict(result.state_dict())` loads them into a module of the same kind.
+        """
+        return self._run(seed).state_dict()
+
+    def plot(self, metric: str = "AvgRare", ax: Any = None) -> Any:
+        """Draw a metric over the events, a line for each seed, and return matplotlib's axes.
+
+        Args:
+            metric: A column of `curves`, or a label: then the line is the label's recall.
+            ax: The axes to draw into; by default new ones.
+
+        """
+        try:
+            from matplotlib import pyplot
+        except ModuleNotFoundError:
+            raise MissingExtra("matplotlib", "report") from None
+        table = self.curves if metric in self.curves else self.recalls
+        if metric not in table:
+            known = {*self.curves.columns[4:], *self.recalls.columns[3:]}
+            raise BadInput(f"there is no metric {metric!r} to plot; {nearest(metric, known)}")
+        ax = pyplot.subplots()[1] if ax is None else ax
+        rows = table.rows()
+        for run in self.runs:
+            points = [(r["event"], r[metric]) for r in rows if r["seed"] == run.seed]
+            known_points = [point for point in points if point[1] is not None]
+            seed = "" if run.seed is None else f", seed {run.seed}"
+            ax.plot(*zip(*known_points, strict=True), label=f"{self.name}{seed}")
+        ax.set_xlabel("event")
+        ax.set_ylabel(metric if table is self.curves else f"recall of {metric} (%)")
+        ax.legend()
+        return ax
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{self._short()!r}"
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it."""
+        return f"<p>{html.escape(self._title())}</p>{self._short()._repr_html_()}"
+
+    def _title(self) -> str:
+        runs = "1 seed" if len(self.runs) == 1 else f"{len(self.runs)} seeds"
+        if self.seeds == (None,):
+            runs = "a federation"
+        events = max(run.summary["events"] for run in self.runs)
+        state = "" if self.finished else ", not finished"
+        place = self.runs[0].folder
+        where = "" if place is None else f", {place.parent if len(self.runs) > 1 else place}"
+        return f"{self.name}: {runs} of {events:,} events{state}{where}"
+
+    def _short(self) -> Table:
+        """The metrics that a reader looks at first, those that the run has."""
+        columns = [key for key in ("seed", *METRICS) if key in self.summary]
+        own = self.runs[0].summary.get("own", {})
+        shown = [*columns[:6], *(key for key in own if key in self.summary)][:9]
+        return Table({key: self.summary[key] for key in shown})
+
+    def _run(self, seed: int | None) -> SeedResult:
+        if seed is None:
+            return self.runs[0]
+        for run in self.runs:
+            if run.seed == seed:
+                return run
+        known = ", ".join(map(str, self.seeds))
+        raise BadInput(f"there is no seed {seed!r} in this result; it has {known}")
+
+
+def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
+    """All metrics of an evaluation or of a summary, by the names of their columns."""
+    rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
+    served = (found.get("serving") or {}).get("metrics", {})
+    serving = {f"serving {key}": value for key, value in served.items()}
+    return {**found["metrics"], **(found.get("own") or {}), **rare, **serving}
+
+
+def _metrics(record: ArrivalRecord | RejectedRecord) -> Mapping[str, float | None] | None:
+    return record.metrics if isinstance(record, ArrivalRecord) else None
+
+
+def load(folder: str | Path) -> Result:
+    """Read a result from its folder.
+
+    Args:
+        folder: The folder of a run with the folders of its seeds, the folder of one seed, or that
+            of a server. The run may still be going on: the result then has what its log has so far.
+
+    """
+    runs: dict[str, list[SeedResult]] = {}
+    for log in find_logs(Path(folder)):
+        result = _read(log)
+        runs.setdefault(identity(result.name, result.summary["spec"]), []).append(result)
+    if len(runs) > 1:
+        places = [f"{own[0].folder}" for own in runs.values()]
+        raise BadInput(
+            f"{folder} holds {len(runs)} different runs, for example {places[0]} and {places[1]}; "
+            "load one of them, or give all to fedraw.compare"
+        )
+    (own,) = runs.values()
+    return Result(own)
+
+
+def _read(log: Path) -> SeedResult:
+    summary = RunSummary.of(read_log(log, until=end_of_log(log), allow_cut_off=True))
+    if summary.start is None:
+        raise BadInput(f"{log} has no record yet; wait until the run has begun")
+    content = summary.as_dict()
+    return SeedResult(content["name"], content["seed"], content, folder=log.parent)
+
+
+def problems_of(runs: Sequence[SeedResult]) -> list[str]:
+    """What a user should know about the runs: refused updates, and models that never changed."""
+    found = []
+    for run in runs:
+        summary = run.summary
+        refused = sum(summary["rejected"].values())
+        if refused:
+            worst = max(summary["rejected"], key=summary["rejected"].__getitem__)
+            found.append(
+                f"seed {run.seed}: {refused} of {summary['events']} updates were refused, most of "
+                f"them from client {worst}; the first: {first_refusal([run])}"
+            )
+        if not summary["metrics"]["Aggregations"]:
+            found.append(
+                f"seed {run.seed}: the model never changed, because nothing was aggregated in "
+                f"{summary['events']} events"
+            )
+    return found
+
+
+def first_refusal(runs: Sequence[SeedResult]) -> str:
+    """The reason of the first refused update."""
+    refused = (r for run in runs for r in run.records() if isinstance(r, RejectedRecord))
+    return next(refused).reason
+
+
+def accepted_nothing(run: SeedResult) -> bool:
+    """Whether every update of a run was refused."""
+    return bool(sum(run.summary["rejected"].values()) == run.summary["events"])

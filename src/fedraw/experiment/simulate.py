@@ -1,0 +1,468 @@
+"""`fedraw.simulate`: an experiment from keyword arguments, all of its seeds at once."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedraw.core.settings import shown
+from fedraw.data.own_data import one_for_each_client
+from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
+from fedraw.eventlog.records import Record
+from fedraw.eventlog.summary import BUILT_IN
+from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.loading import prepare
+from fedraw.experiment.options import ExecutorKind, Options
+from fedraw.experiment.parts import Parts, model_factory
+from fedraw.experiment.progress import ProgressLine
+from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
+from fedraw.experiment.sections import (
+    IID,
+    Correlated,
+    Coverage,
+    DataSpec,
+    Dirichlet,
+    Drift,
+    Equal,
+    Features,
+    LabelNoise,
+    Misreport,
+    Ratio,
+    Summaries,
+    Uniform,
+    is_plugin,
+    plain,
+    refuse_non_strategy,
+)
+from fedraw.experiment.spec import Spec, spec_settings_of
+from fedraw.learning.sgd import SGD
+from fedraw.strategies.catalog import CATALOG, method_of
+from fedraw.strategies.protocol import Strategy
+
+# Called in this process with each record of the log of a seed.
+Callback = Callable[[Record, int], object]
+
+_PARTITIONS = (Coverage, Dirichlet, IID)
+_SPEEDS = (Correlated, Uniform, Equal, Ratio)
+
+
+def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
+    spec: Spec | None = None,
+    *,
+    strategy: str | Strategy[Any] | None = None,
+    data: Any = None,
+    partition: Coverage | Dirichlet | IID | Callable[..., Any] | Sequence[Any] | None = None,
+    speeds: Correlated | Uniform | Equal | Ratio | Sequence[float] | Any = None,
+    arrivals: Literal["poisson", "fixed", "jitter"] | None = None,
+    local_test: float | None = None,
+    model: Any = None,
+    train: SGD | Callable[..., Any] | Literal["none"] | None = None,
+    batch: int | None = None,
+    weights: str | Path | None = None,
+    test: Any = None,
+    rare_labels: Sequence[int | str] | None = None,
+    metrics: Mapping[str, Callable[..., float]] | None = None,
+    evaluate_every: int | None = None,
+    events: int | None = None,
+    concurrency: int | None = None,
+    receivers: Literal["uniform", "rare-first"] | None = None,
+    serve: Literal["last", "ema"] | None = None,
+    ema_decay: float | None = None,
+    features: Features | None = None,
+    drift: Drift | None = None,
+    label_noise: LabelNoise | None = None,
+    misreport: Misreport | None = None,
+    summaries: Summaries | None = None,
+    seeds: int | Sequence[int] | None = None,
+    device: str | None = None,
+    jobs: int = 1,
+    executor: ExecutorKind = "inline",
+    address: str | None = None,
+    data_root: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    callbacks: Iterable[Callback] = (),
+) -> Result:
+    """Simulate a federation and return the result of all seeds.
+
+    Args that are left out have the values of `spec`, or else the defaults of `Spec()`. A SPEC.toml
+    and keyword arguments of the same content give the same event log, byte for byte.
+
+    Args:
+        spec: Where settings come from that are not given here, for example
+            `fedraw.Spec.from_file("my.toml")`.
+        strategy: The name of a method, a strategy such as `fedraw.FedRAW(buffer=10)`, or your own.
+        data: The name of a data set; `fedraw.DataSpec(...)` to take a part of it; or your own data:
+            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set for each
+            client.
+        partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)` or `fedraw.IID(...)`; a function
+            of the labels, the number of classes and a generator that returns the samples of each
+            client; or the list of these samples.
+        speeds: `fedraw.Correlated()`, `fedraw.Uniform()`, `fedraw.Equal()` or `fedraw.Ratio(10)`;
+            the seconds of each client; or the path of a trace of recorded durations.
+        arrivals: With the seconds of each client: "poisson" (default) draws durations with this
+            mean, "fixed" takes exactly these, "jitter" draws from 0.8 to 1.2 times these.
+        local_test: The share of each client's samples that are set aside for its local test,
+            0.2 by default; with 0, clients train on all of them.
+        model: The name of a model, a torch module, a function without arguments that returns one,
+            or a function of the input shape and the number of classes. All seeds start from the
+            weights of a module; a function draws new weights for each seed.
+        train: `fedraw.SGD(...)`; a function of your own; or "none" to simulate arrivals and buffers
+            without a model.
+        batch: The size of the mini-batches that a training function of your own gets.
+        weights: The file of the initial weights, or "imagenet".
+        test: Your own test data, in the form of `data`.
+        rare_labels: The labels that the metrics call rare; by default those of the partition.
+        metrics: Your own metric functions by name, for every evaluation.
+        evaluate_every: The number of events between two evaluations.
+        events: How many updates reach the server.
+        concurrency: How many clients train at the same time; by default all.
+        receivers: Who trains next below full concurrency: any client, or rare ones first.
+        serve: "ema" also evaluates and writes an exponential average of the model over arrivals.
+        ema_decay: The factor by which a model loses its weight in the average with each arrival.
+        features: Train on the features of a frozen network instead of pixels.
+        drift: A label moves to other clients, or appears, during the run.
+        label_noise: Training labels are wrong.
+        misreport: Clients report false label counts.
+        summaries: Clients report their labels privately.
+        seeds: One seed, or several; each is a run of its own.
+        device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
+        jobs: How many processes run seeds side by side; with the executors "processes" and "ray",
+            how many workers train the clients of one seed.
+        executor: Who trains the clients: "inline", "batched", "processes" or "ray". The result does
+            not depend on it.
+        address: The address of a Ray cluster; by default one is started.
+        data_root: The folder of the public data sets; by default that of FEDRAW_DATA.
+        out: The folder for the runs, with a folder `seed-N` for each seed. Without it, nothing is
+            written, and the log is kept in memory.
+        resume: Continue the unfinished runs in `out` and keep the finished ones. The settings and
+            your own parts have to be the same.
+        force: Replace the runs in `out`.
+        progress: Show a line with the progress if standard error is a terminal or a notebook.
+        callbacks: Functions that are called in this process with each record of the log and its
+            seed. An error in one of them stops the run.
+
+    >>> result = simulate(
+    ...     strategy="fedfa", partition=Coverage(clients=12, clients_per_common_label=6),
+    ...     speeds=Equal(), train="none", events=50, seeds=[1, 2])
+    >>> result.seeds, len(result.arrivals())
+    ((1, 2), 100)
+
+    """
+    chosen = _Chosen(spec)
+    chosen.strategy(strategy)
+    chosen.data(data, test)
+    chosen.partition(partition, local_test)
+    chosen.speeds(speeds, arrivals)
+    chosen.model(model, weights, device)
+    chosen.train(train, batch)
+    chosen.metrics(metrics, rare_labels)
+    chosen.run(events=events, evaluate_every=evaluate_every, concurrency=concurrency,
+               receivers=receivers, serve=serve, ema_decay=ema_decay, seeds=seeds)  # fmt: skip
+    for name, section, kind in (
+        ("features", features, Features),
+        ("drift", drift, Drift),
+        ("label_noise", label_noise, LabelNoise),
+        ("misreport", misreport, Misreport),
+        ("summaries", summaries, Summaries),
+    ):
+        chosen.optional(name, section, kind)
+    folder = None if out is None else _path("out", out)
+    workers = _jobs(jobs)
+    options = Options(
+        executor,
+        workers if address is None or jobs != 1 else 0,
+        address,
+        None if data_root is None else _path("data_root", data_root),
+        resume=_flag("resume", resume),
+        force=_flag("force", force),
+        keep_log=True,
+    )
+    return _run(chosen.spec(), chosen.parts(), folder, options, workers, progress, callbacks)
+
+
+def _run(
+    spec: Spec,
+    parts: Parts,
+    folder: Path | None,
+    options: Options,
+    jobs: int,
+    progress: bool,
+    callbacks: Iterable[Callback],
+) -> Result:
+    if options.resume and options.force:
+        raise BadInput("resume=True and force=True exclude each other; give one")
+    seeds, called = spec.run.seeds, _callbacks(callbacks)
+    cells = [Cell(spec, s, None if folder is None else folder / f"seed-{s}") for s in seeds]
+
+    def observe(number: int, record: Record) -> None:
+        for callback in called:
+            callback(record, seeds[number])
+
+    if parts.data is None and len(cells) > 1:
+        prepare(spec, options.data_root)
+    line = ProgressLine([spec.run.events] * len(cells), 1 if options.has_workers else jobs)
+    try:
+        with closing(line), options.connected():
+            runs = run_cells(
+                cells,
+                options,
+                jobs,
+                line if _flag("progress", progress) else None,
+                parts=parts,
+                observe=observe if called else None,
+            )
+    except Interrupted as stopped:
+        remedy = "" if folder is None else "; continue with resume=True"
+        raise Interrupted(f"{stopped}{remedy}") from None
+    for problem in problems_of(runs):
+        warnings.warn(problem, stacklevel=3)
+    if any(map(accepted_nothing, runs)):
+        raise FedrawError(
+            f"a run accepted no update at all: {first_refusal(runs)}; is the learning rate too "
+            "high?"
+        )
+    return Result(runs)
+
+
+class _Chosen:
+    """Collects the settings that a spec can hold, and the parts that it cannot."""
+
+    def __init__(self, spec: Spec | None) -> None:
+        if spec is not None and not isinstance(spec, Spec):
+            hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
+            raise BadInput(f"simulate({shown(spec)}): write {hint}; all else goes by keyword")
+        self._spec = Spec() if spec is None else spec
+        self._tables: dict[str, Any] = self._spec.to_dict()
+        self._parts: dict[str, Any] = {}
+
+    def spec(self) -> Spec:
+        """The spec of everything that can be named."""
+        return Spec.from_dict(self._tables)
+
+    def parts(self) -> Parts:
+        """Everything else."""
+        return Parts(**self._parts)
+
+    def strategy(self, wanted: Any) -> None:
+        if wanted is None:
+            return
+        if isinstance(wanted, str):
+            if wanted not in CATALOG and not is_plugin(wanted):
+                raise BadInput(f"strategy = {wanted!r} is unknown; {nearest(wanted, CATALOG)}")
+            self._tables["strategy"] = {"name": wanted}
+            return
+        if isinstance(wanted, type):
+            raise BadInput(f"strategy = {wanted.__name__} is a class; give {wanted.__name__}()")
+        refuse_non_strategy(wanted, f"strategy = {shown(wanted)}")
+        method = method_of(wanted)
+        if method is not None:
+            named = {"name": method.base.name, **spec_settings_of(wanted)}
+            if Spec.from_dict({"strategy": named}).make_strategy() == wanted:
+                self._tables["strategy"] = named
+                return
+        self._parts["strategy"] = wanted
+
+    def data(self, wanted: Any, test: Any) -> None:
+        if isinstance(wanted, str | os.PathLike):
+            is_file = not isinstance(wanted, str) or wanted.endswith(".npz")
+            path = {"name": "npz", "path": str(Path(wanted).absolute())}
+            self._tables["data"] = path if is_file else {"name": wanted}
+        elif isinstance(wanted, DataSpec):
+            self._tables["data"] = _table(wanted)
+        elif wanted is not None:
+            self._parts["data"] = wanted
+        if test is not None:
+            self._parts["test"] = test
+
+    def partition(self, wanted: Any, local_test: float | None) -> None:
+        self._partition(wanted)
+        if local_test is not None:
+            self._tables["partition"]["local_test"] = local_test
+
+    def _partition(self, wanted: Any) -> None:
+        if wanted is None:
+            return
+        if one_for_each_client(self._parts.get("data")):
+            raise BadInput(
+                "the data are one dataset for each client, and a partition is given too; leave the "
+                "partition out, or put the data into one dataset"
+            )
+        if isinstance(wanted, _PARTITIONS):
+            self._tables["partition"] = wanted.to_dict()
+        elif callable(wanted) and not isinstance(wanted, type):
+            _refuse_signature("partition", wanted, "labels", "classes", "rng")
+            self._parts["partition"] = wanted
+        elif isinstance(wanted, list | tuple | np.ndarray | Mapping):
+            self._parts["partition"] = wanted if isinstance(wanted, Mapping) else list(wanted)
+        else:
+            raise BadInput(
+                f"partition = {shown(wanted)} is not a partition; give fedraw.Coverage(...), "
+                "fedraw.Dirichlet(...) or fedraw.IID(...), a function, or the samples of each "
+                "client"
+            )
+
+    def speeds(self, wanted: Any, arrivals: str | None) -> None:
+        self._speeds(wanted)
+        if arrivals is not None:
+            if "speeds" not in self._parts:
+                raise BadInput(
+                    f"arrivals = {arrivals!r} goes with the seconds of each client; write for "
+                    f"example fedraw.Uniform(arrivals={arrivals!r})"
+                )
+            self._tables["speeds"]["arrivals"] = arrivals
+
+    def _speeds(self, wanted: Any) -> None:
+        if wanted is None:
+            return
+        if isinstance(wanted, _SPEEDS):
+            self._tables["speeds"] = wanted.to_dict()
+        elif isinstance(wanted, str) and wanted in {kind.kind for kind in _SPEEDS}:
+            raise BadInput(f"speeds = {wanted!r}: write fedraw.{wanted.capitalize()}(...)")
+        elif isinstance(wanted, str | os.PathLike):
+            if not Path(wanted).exists():
+                raise BadInput(
+                    f"speeds = {str(wanted)!r} is not the path of a trace; give such a path, "
+                    "fedraw.Correlated(), fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), or "
+                    "the seconds of each client"
+                )
+            trace = str(Path(wanted).absolute())
+            kind = self._tables["speeds"]["kind"]
+            self._tables["speeds"] = {"kind": kind, "arrivals": "recorded", "trace": trace}
+        elif hasattr(wanted, "__len__"):
+            self._parts["speeds"] = wanted
+        else:
+            raise BadInput(
+                f"speeds = {shown(wanted)} are no speeds; give fedraw.Correlated(), "
+                "fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), the seconds of each client, "
+                "or the path of a trace"
+            )
+
+    def model(self, wanted: Any, weights: Any, device: Any) -> None:
+        training = self._tables["training"]
+        if isinstance(wanted, str):
+            training["model"] = wanted
+            training.pop("stem", None)
+        elif wanted is not None:
+            self._parts["model"] = model_factory(wanted)
+        if weights is not None:
+            file = str(weights) if weights == "imagenet" else str(_path("weights", weights))
+            training["weights"] = file
+        if device is not None:
+            training["device"] = device
+
+    def train(self, wanted: Any, batch: int | None) -> None:
+        training = self._tables["training"]
+        if wanted == "none":
+            training["kind"] = "none"
+        elif isinstance(wanted, SGD):
+            settings = asdict(wanted)
+            training |= {k: v for k, v in settings.items() if v is not None} | {"kind": "sgd"}
+        elif callable(wanted) and not isinstance(wanted, type):
+            _refuse_signature("train", wanted, "model", "data", "context")
+            self._parts["train"] = wanted
+        elif wanted is not None:
+            raise BadInput(
+                f"train = {shown(wanted)} cannot train; give fedraw.SGD(...), a function "
+                'train(model, data, context), or "none"'
+            )
+        if batch is not None:
+            if "train" not in self._parts:
+                raise BadInput(
+                    f"batch = {batch} is for a function; write fedraw.SGD(batch={batch})"
+                )
+            training["batch"] = plain(batch)
+
+    def metrics(self, wanted: Any, rare_labels: Any) -> None:
+        if rare_labels is not None:
+            if isinstance(rare_labels, str):
+                raise BadInput(f"rare_labels = {rare_labels!r} must be a list of labels")
+            self._tables.setdefault("metrics", {})["rare_labels"] = plain(rare_labels)
+        if wanted is None:
+            return
+        if not isinstance(wanted, Mapping) or not all(map(callable, wanted.values())):
+            raise BadInput(f"metrics = {shown(wanted)} must be functions by name, as a dict")
+        taken = [name for name in wanted if name in BUILT_IN]
+        if taken:
+            raise BadInput(
+                f"metrics has {taken[0]!r}, which is the name of a metric of fedraw; choose another"
+            )
+        for name, function in wanted.items():
+            _refuse_signature(f"metrics[{name!r}]", function, "outputs", "targets")
+        self._parts["metrics"] = dict(wanted)
+
+    def run(self, **wanted: Any) -> None:
+        given = {key: plain(value) for key, value in wanted.items() if value is not None}
+        if isinstance(given.get("seeds"), int):
+            given["seeds"] = [given["seeds"]]
+        events = given.get("events")
+        if isinstance(events, float) and math.isfinite(events) and events == int(events):
+            given["events"] = int(events)  # 1e4 is what people write
+        self._tables["run"] |= given
+
+    def optional(self, name: str, section: Any, kind: type[Any]) -> None:
+        if section is None:
+            return
+        if not isinstance(section, kind):
+            raise BadInput(f"{name} = {shown(section)}: give fedraw.{kind.__name__}(...)")
+        self._tables[name] = _table(section)
+
+
+def _table(section: Any) -> dict[str, Any]:
+    return {key: plain(v) for key, v in asdict(section).items() if v is not None}
+
+
+def _callbacks(wanted: Any) -> list[Callback]:
+    if not callable(wanted) and not isinstance(wanted, Iterable):
+        raise BadInput(f"callbacks = {shown(wanted)} must be a list of functions")
+    called = [wanted] if callable(wanted) else list(wanted)
+    wrong = next((each for each in called if not callable(each)), None)
+    if wrong is not None:
+        raise BadInput(f"callbacks has {shown(wrong)}; give functions of a record and its seed")
+    for callback in called:
+        _refuse_signature("callbacks", callback, "record", "seed")
+    return called
+
+
+def _refuse_signature(name: str, function: Any, *arguments: str) -> None:
+    """Refuse a function that cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as problem:
+        raise BadInput(
+            f"{name}: {getattr(function, '__name__', function)}{signature} is called with "
+            f"({', '.join(arguments)}), and cannot be ({problem})"
+        ) from None
+
+
+def _path(name: str, value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise BadInput(f"{name} = {shown(value)} must be a path")
+    return Path(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(f"{name} = {shown(value)} must be True or False")
+    return value
+
+
+def _jobs(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadInput(f"jobs = {shown(value)} must be a whole number, at least 1")
+    return value

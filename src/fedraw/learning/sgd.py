@@ -1,0 +1,104 @@
+"""Settings of the built-in local training. This module needs no torch, so specs can check them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Literal, get_args
+
+from fedraw.errors import BadInput
+
+Schedule = Literal["constant", "cosine", "step"]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Local training with mini-batch SGD.
+
+    A step with the gradient g of the loss at the parameters x is
+
+        v ← momentum · v + g + weight_decay · x,    x ← x − lr · v,
+
+    and v = 0 at the start of each local training. The samples are shuffled in each epoch, and the
+    last, smaller mini-batch is kept.
+
+    Args:
+        epochs: Passes over the client's samples in one training.
+        batch: Samples in a mini-batch.
+        lr: The learning rate, from 0 (excluded).
+        momentum: The factor of the velocity v, from 0 to below 1.
+        weight_decay: The factor of x in the step.
+        nesterov: Whether a step goes along g + weight_decay · x + momentum · v instead of v.
+            It needs momentum.
+        schedule: How the rate falls while the run goes on; see `rate`.
+        lr_decay: The factor of the schedule "step".
+        clip_norm: The largest norm of g; a longer gradient is scaled down to it, before weight
+            decay and a proximal term are added. None: no limit.
+        label_smoothing: The share ε of the target that is spread over all labels. The loss is the
+            cross-entropy with (1 − ε) for the true label and ε / labels for every label.
+
+    >>> SGD(lr=0.2, schedule="cosine").rate(0.5)
+    0.1
+
+    """
+
+    epochs: int = 2
+    batch: int = 16
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    schedule: Schedule = "constant"
+    lr_decay: float = 0.1
+    clip_norm: float | None = None
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key in ("lr", "momentum", "weight_decay", "lr_decay", "clip_norm", "label_smoothing"):
+            value = getattr(self, key)
+            is_number = isinstance(value, Real) or (key == "clip_norm" and value is None)
+            _require(is_number, key, value, "a number")
+        for key in ("epochs", "batch"):
+            value = getattr(self, key)
+            _require(isinstance(value, int) and value >= 1, key, value, "a whole number from 1")
+        _require(0 < self.lr < math.inf, "lr", self.lr, "a number above 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
+        decay, clip = self.weight_decay, self.clip_norm
+        _require(0 <= decay < math.inf, "weight_decay", decay, "0 or a number above")
+        known = get_args(Schedule)
+        _require(self.schedule in known, "schedule", self.schedule, f"one of {', '.join(known)}")
+        _require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
+        positive = clip is None or 0 < clip < math.inf
+        _require(positive, "clip_norm", clip, "a number above 0")
+        smoothing = self.label_smoothing
+        _require(0 <= smoothing < 1, "label_smoothing", smoothing, "in [0, 1)")
+        if self.nesterov and not self.momentum:
+            raise BadInput("nesterov = true needs momentum; set momentum, for example to 0.9")
+
+    def rate(self, progress: float) -> float:
+        """Return the learning rate of a training that starts at this point of the run.
+
+        `progress` is the share of the run's events that had happened when the client was handed its
+        model. All clients that start at the same time therefore have the same rate, however many
+        trainings each of them has behind it: slow clients do not keep the large rate of the
+        beginning.
+
+        constant  lr
+        cosine    lr · (1 + cos(π · progress)) / 2
+        step      lr, then lr · lr_decay from half of the run on, and lr · lr_decay² from three
+                  quarters on
+
+        >>> [SGD(lr=1.0, schedule="step").rate(now) for now in (0, 0.5, 0.6)]
+        [1.0, 0.1, 0.1]
+        """
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+        if self.schedule == "step":
+            return self.lr * self.lr_decay ** ((progress >= 0.5) + (progress >= 0.75))
+        return self.lr
+
+
+def _require(holds: bool, key: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise BadInput(f"{key} = {value!r} is not possible; it must be {wanted}")

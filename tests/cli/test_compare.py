@@ -1,0 +1,51 @@
+"""`fedraw compare` on hand-made logs, called in this process to be quick."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.report.hand_made import write_run
+
+from fedraw.cli.compare import compare
+from fedraw.errors import BadInput
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for seed, gain in ((1, 10.0), (2, 12.0)):
+        write_run(tmp_path, "fedfa", seed, [(80.0, 40.0)])
+        write_run(tmp_path, "fedraw", seed, [(81.0, 40.0 + gain)])
+    return tmp_path
+
+
+def test_metrics_can_be_chosen_and_rows_sorted(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare([runs], metrics="AvgRare, BufPres", sort="AvgRare")
+    head, _, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["AvgRare", "BufPres"]
+    assert (first.split()[0], second.split()[0]) == ("fedraw", "fedfa")
+
+
+def test_two_rows_are_compared_seed_by_seed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Differences 10 and 12: 11 ± 12.706, with one degree of freedom."""
+    compare([runs / "fedraw", runs / "fedfa"], paired_=True, metrics="AvgRare")
+    shown = capsys.readouterr().out
+    assert "fedraw − fedfa" in shown
+    assert "+11.0 " in shown
+    assert "−1.7 to +23.7" in shown
+    compare([runs / "fedraw", runs / "fedfa"], paired_=True, json_=True)
+    document = json.loads(capsys.readouterr().out)
+    assert [own["metric"] for own in document["paired"]] == ["GlobalAcc", "AvgRare"]
+    assert document["paired"][1]["differences"] == [10.0, 12.0]
+
+
+def test_what_cannot_be_shown_is_refused(runs: Path) -> None:
+    with pytest.raises(BadInput, match="no run has the metric 'AvgRar'; did you mean 'AvgRare'"):
+        compare([runs], metrics="AvgRar")
+    with pytest.raises(BadInput, match="no run has the metric 'age'"):
+        compare([runs], sort="age")
+    with pytest.raises(BadInput, match="--paired needs two rows, and there is only fedraw"):
+        compare([runs / "fedraw"], paired_=True)

@@ -1,0 +1,387 @@
+"""`fedraw.simulate`: the same logs as a SPEC.toml, in this process or in others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedraw
+from fedraw.errors import BadInput
+from fedraw.eventlog.records import JoinedRecord, Record, StartRecord
+
+SMALL = fedraw.Coverage(clients=10, rare_labels=[8, 9], clients_per_common_label=6)
+FREE: dict[str, Any] = {
+    "strategy": fedraw.FedRAW(buffer=3),
+    "partition": SMALL,
+    "train": "none",
+    "events": 60,
+    "seeds": [1, 2],
+}
+
+
+def logs(folder: Path) -> list[bytes]:
+    return [log.read_bytes() for log in sorted(folder.glob("seed-*/events.jsonl"))]
+
+
+TOML = """
+[partition]
+clients = 10
+rare_labels = [8, 9]
+clients_per_common_label = 6
+[speeds]
+kind = "ratio"
+ratio = 4
+arrivals = "jitter"
+jitter = 0.1
+[strategy]
+name = "fedbuff"
+buffer = 3
+[drift]
+kind = "move"
+label = 9
+[training]
+epochs = 1
+lr = 0.05
+model = "linear"
+[metrics]
+rare_labels = ["9"]
+[run]
+events = 40
+evaluate_every = 20
+concurrency = 5
+seeds = [3]
+"""
+
+
+def test_keywords_and_a_file_of_the_same_content_give_the_same_log(tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(TOML)
+    fedraw.simulate(fedraw.Spec.from_file(tmp_path / "spec.toml"), out=tmp_path / "file")
+    result = fedraw.simulate(
+        strategy=fedraw.FedBuff(buffer=3),
+        partition=SMALL,
+        speeds=fedraw.Ratio(4, arrivals="jitter", jitter=0.1),
+        model="linear",
+        train=fedraw.SGD(epochs=1, batch=16, lr=0.05),
+        drift=fedraw.Drift("move", 9),
+        rare_labels=["9"],
+        events=40,
+        evaluate_every=20,
+        concurrency=5,
+        seeds=3,
+        out=tmp_path / "keywords",
+    )
+    assert logs(tmp_path / "keywords") == logs(tmp_path / "file")
+    assert result.spec == fedraw.Spec.from_file(tmp_path / "spec.toml").to_dict()
+
+
+def test_keywords_take_the_place_of_settings_of_a_spec() -> None:
+    spec = fedraw.Spec.from_dict({"strategy": {"name": "fedraw", "buffer": 4}})
+    result = fedraw.simulate(spec, **FREE | {"strategy": None})
+    assert (result.name, result.spec["strategy"]["buffer"], result.seeds) == ("fedraw", 4, (1, 2))
+    assert fedraw.simulate(spec, **FREE | {"strategy": "fedfa"}).spec["strategy"]["buffer"] == 10
+
+
+def test_a_log_in_memory_is_the_log_of_the_folder(tmp_path: Path) -> None:
+    inside = fedraw.simulate(**FREE)
+    fedraw.simulate(**FREE, out=tmp_path)
+    assert [run.log for run in inside] == logs(tmp_path)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+class Net(nn.Sequential):
+    """Its two settings have defaults, so it is made without arguments."""
+
+    def __init__(self, inputs: int = 64, classes: int = 10) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def for_any(shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes, bias=bias))
+
+
+TRAINED: dict[str, Any] = FREE | {"train": None, "events": 20, "evaluate_every": 20, "seeds": [1]}
+
+
+@pytest.mark.parametrize("model", [net, Net, for_any])
+def test_a_model_is_a_function_of_nothing_or_of_shape_and_classes(model: Any) -> None:
+    result = fedraw.simulate(model=model, **TRAINED)
+    assert result.spec["training"]["model"] == model.__name__.lower()
+    assert result.state_dict()["1.weight"].shape == (10, 64)
+
+
+def adam(model: nn.Module, data: Any, context: Any) -> dict[str, float]:
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for inputs, labels in data:
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        torch.autograd.backward(loss)
+        optimiser.step()
+    return {"batch": len(inputs), "loss": loss.item()}
+
+
+def test_training_of_ones_own_gets_batches_of_the_size_asked_for() -> None:
+    result = fedraw.simulate(model=net, **TRAINED | {"train": adam, "batch": 1000, "events": 60})
+    assert result.spec["training"]["kind"] == "adam"
+    assert result.spec["parts"] == {"model": "net", "train": "adam"}
+    assert result.summary["GlobalAcc"][0] > 25
+    assert min(result.arrivals()["train batch"]) > 16  # all samples of a client are one batch
+
+
+def test_own_metrics_and_the_served_average_have_columns(tmp_path: Path) -> None:
+    def hits(predicted: Any, truth: Any) -> float:
+        return float((np.asarray(predicted).argmax(1) == np.asarray(truth)).mean())
+
+    result = fedraw.simulate(model=net, metrics={"hits": hits}, serve="ema", **TRAINED)
+    accuracy, own = result.summary["GlobalAcc"], result.summary["hits"]
+    assert own[0] * 100 == pytest.approx(accuracy[0])
+    assert {"hits", "rare hits", "serving AvgRare"} <= set(result.curves.columns)
+    assert repr(result).splitlines()[1].split()[-1] == "hits"
+
+
+def test_a_module_is_where_all_seeds_start_from() -> None:
+    module = net()
+    with pytest.warns(UserWarning, match="the model never changed"):
+        result = fedraw.simulate(model=module, **TRAINED | {"events": 1, "seeds": [1, 2]})
+    for seed in (1, 2):
+        assert (result.state_dict(seed)["1.weight"] == module[1].weight).all()  # type: ignore[index]
+    module.load_state_dict(result.state_dict())
+
+
+def test_indices_divide_the_data_as_a_function_does() -> None:
+    shares = np.array_split(np.arange(1000), 5)
+    own: dict[str, Any] = FREE | {"speeds": fedraw.Equal(), "seeds": [1]}
+    given = fedraw.simulate(**own | {"partition": shares})
+    called = fedraw.simulate(**own | {"partition": lambda labels, classes, rng: shares})
+    assert given.arrivals() == called.arrivals()
+    assert given.spec["partition"]["clients"] == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"strategy": "fedrow"}, "strategy = 'fedrow' is unknown; did you mean 'fedraw'"),
+        ({"strategy": fedraw.FedRAW}, r"strategy = FedRAW is a class; give FedRAW\(\)"),
+        ({"strategy": 3}, "strategy = 3 is no strategy: it has no needs and no start and no step"),
+        ({"strategy": "mine:Own"}, r'not listed; write plugins = \["mine"\]'),
+        (
+            {"model": 3},
+            "model = 3 is no model; give the name of one, a torch module",
+        ),
+        ({"model": lambda shape: net()}, "needs 1 arguments; give a function without arguments"),
+        ({"partition": 5}, "partition = 5 is not a partition; give fedraw.Coverage"),
+        ({"partition": fedraw.IID}, "is not a partition; give fedraw.Coverage"),
+        (
+            {"partition": lambda labels: [[0]]},
+            r"partition: <lambda>\(labels\) is called with \(labels, classes, rng\)",
+        ),
+        ({"speeds": "correlated"}, r"speeds = 'correlated': write fedraw.Correlated\(...\)"),
+        ({"speeds": 3.0}, "speeds = 3.0 are no speeds"),
+        ({"speeds": "fast"}, "speeds = 'fast' is not the path of a trace; give such a path"),
+        ({"train": lambda model: None}, r"is called with \(model, data, context\)"),
+        ({"metrics": {"AvgRare": max}}, "metrics has 'AvgRare', which is the name of a metric"),
+        ({"callbacks": 3}, "callbacks = 3 must be a list of functions"),
+        ({"callbacks": [lambda record: None]}, r"is called with \(record, seed\)"),
+        ({"train": "adam"}, "train = 'adam' cannot train; give fedraw.SGD"),
+        ({"batch": 8}, r"batch = 8 is for a function; write fedraw.SGD\(batch=8\)"),
+        ({"metrics": [max]}, "must be functions by name"),
+        ({"metrics": {"a": 1}}, "must be functions by name"),
+        ({"rare_labels": "89"}, "rare_labels = '89' must be a list of labels"),
+        ({"events": 10.5}, "run.events = 10.5 must be a whole number"),
+        ({"events": 9 * 10**18}, "must be at most 1,000,000,000"),
+        ({"seeds": [1, 1]}, "run.seeds has 1 twice"),
+        ({"seeds": "42"}, "run.seeds = '42' must be a list"),
+        ({"drift": {"kind": "move"}}, r"drift = .*: give fedraw.Drift\(...\)"),
+        ({"jobs": 0}, "jobs = 0 must be a whole number, at least 1"),
+        ({"out": 3}, "out = 3 must be a path"),
+        ({"resume": "yes"}, "resume = 'yes' must be True or False"),
+        ({"resume": True}, "only a run with a folder can be resumed"),
+        ({"callbacks": [3]}, "callbacks has 3; give functions"),
+        ({"executor": "threads"}, "executor = 'threads' is unknown"),
+        ({"device": 3}, "training.device = 3 must be a text"),
+        ({"data": "digts"}, "digts"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        fedraw.simulate(**FREE | {"seeds": [1]} | wrong)
+
+
+def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:
+    x, y = np.zeros((20, 3), np.float32), np.arange(20) % 2
+    with pytest.raises(BadInput, match="one dataset for each client, and a partition is given"):
+        fedraw.simulate(data=[(x, y), (x, y)], partition=fedraw.IID(clients=2), events=5)
+
+
+def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:
+    x, y = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 2
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(1352, 2))
+    given: dict[str, Any] = {"partition": fedraw.IID(clients=2), "strategy": "fedavg", "seeds": [1]}
+    with pytest.raises(BadInput, match=r"shape \(28, 28\) and type .*want a channel axis"):
+        fedraw.simulate(data=(x, y), model=model, **given)
+    with pytest.raises(BadInput, match=r"labels of dataset 'arrays' have a float type"):
+        fedraw.simulate(data=(x, y.astype(float)), model="linear", **given)
+
+
+def test_everything_may_be_left_out() -> None:
+    result = fedraw.simulate(events=20, seeds=[1])
+    assert repr(result[1]) == "SeedResult(fedraw, seed 1, 20 events)"
+    assert fedraw.compare({"mine": result})[0].name == "mine"
+
+
+def test_only_a_spec_goes_without_a_keyword() -> None:
+    with pytest.raises(BadInput, match="write strategy='fedraw'"):
+        fedraw.simulate("fedraw")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fedraw.Coverage(clients=0), "partition.clients = 0"),
+        (
+            lambda: fedraw.Coverage(clients=cast(int, "10")),
+            "clients = '10' must be a whole",
+        ),
+        (lambda: fedraw.Dirichlet(alpha=0), "partition.alpha = 0.0 must be a positive number"),
+        (lambda: fedraw.Ratio(-1), "speeds.ratio = -1.0"),
+        (lambda: fedraw.Equal(jitter=0.1), "speeds.jitter goes with arrivals = 'jitter'"),
+    ],
+)
+def test_a_section_refuses_the_impossible_at_once(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+def test_callbacks_get_every_record_with_its_seed(tmp_path: Path) -> None:
+    seen: list[tuple[int, Record]] = []
+    fedraw.simulate(
+        **FREE, out=tmp_path, callbacks=[lambda record, seed: seen.append((seed, record))]
+    )
+    starts = [(seed, r.seed) for seed, r in seen if isinstance(r, StartRecord)]
+    assert starts == [(1, 1), (2, 2)]
+    assert len(seen) == sum(log.count(b"\n") for log in logs(tmp_path))
+
+
+class FedBuff(fedraw.FedFa):
+    """A user's strategy that is called like a published method, which it is not."""
+
+
+def test_an_own_strategy_is_never_logged_as_a_published_method() -> None:
+    result = fedraw.simulate(**FREE | {"strategy": FedBuff()})
+    assert result.name == "own-fedbuff"
+    assert result.spec["parts"] == {"strategy": "own-fedbuff"}
+
+
+@pytest.mark.filterwarnings("ignore:.*the model never changed")
+def test_updates_that_are_not_finite_are_told_as_the_command_does() -> None:
+    with (
+        pytest.warns(UserWarning, match=r"20 of 20 updates were refused.*NaN or infinite"),
+        pytest.raises(fedraw.FedrawError, match=r"accepted no update at all: .*NaN or infinite"),
+    ):
+        fedraw.simulate(**TRAINED | {"train": fedraw.SGD(lr=1e39)})
+
+
+# No guard: a worker that imported this script would start the runs once more.
+SCRIPT = """
+import fedraw
+from torch import nn
+print("script")
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+def in_turn(labels, classes, rng):
+    return [range(i, 800, 8) for i in range(8)]
+
+seen = set()
+result = fedraw.simulate(
+    strategy="fedfa", partition=in_turn, speeds=fedraw.Equal(), model=Net, rare_labels=[9],
+    events=20, evaluate_every=10, seeds=[1, 2], jobs=2, out="runs",
+    callbacks=[lambda record, seed: seen.add((seed, record.kind))],
+)
+print(result.seeds, sorted(seed for seed, kind in seen if kind == "end"))
+print(*result.state_dict(2))
+"""
+
+
+def test_jobs_run_from_a_script_without_a_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-W", "error", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "script\n(1, 2) [1, 2]\nhead.weight head.bias\n", done.stderr
+    again = SCRIPT.replace("jobs=2", "jobs=1").replace('"runs"', '"again"')
+    (tmp_path / "again.py").write_text(again)
+    subprocess.run([sys.executable, "again.py"], cwd=tmp_path, check=True, capture_output=True)
+    assert logs(tmp_path / "runs") == logs(tmp_path / "again")
+
+
+def test_what_cannot_be_sent_to_another_process_is_named() -> None:
+    lock = __import__("threading").Lock()
+
+    def locked() -> nn.Module:
+        with lock:
+            return net()
+
+    with pytest.raises(BadInput, match="model = locked cannot be sent to a worker process"):
+        fedraw.simulate(model=locked, jobs=2, **TRAINED | {"seeds": [1, 2]})
+
+
+def source_of(scale: float) -> Callable[[], nn.Module]:
+    def scaled() -> nn.Module:
+        model = net()
+        nn.init.constant_(model[1].bias, scale)  # type: ignore[index]
+        return model
+
+    return scaled
+
+
+def test_a_run_of_own_parts_goes_on_with_the_same_parts_only(tmp_path: Path) -> None:
+    own: dict[str, Any] = TRAINED | {"out": tmp_path}
+    whole = fedraw.simulate(model=source_of(0.5), **own)
+    again = fedraw.simulate(model=source_of(0.5), resume=True, **own)
+    assert again.summary == whole.summary
+    with pytest.raises(BadInput, match=r"the source of one of its own parts \(model\) changed"):
+        fedraw.simulate(model=source_of(0.25), resume=True, **own)
+    with pytest.raises(BadInput, match=r"given in Python: model \('scaled'\).*plugins"):
+        fedraw.simulate(resume=True, **own)
+
+
+def test_the_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedraw.simulate(**FREE, progress=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_given_seconds_may_be_exact_and_clients_may_train_on_all_their_samples() -> None:
+    given: dict[str, Any] = {
+        "data": (np.zeros((40, 3), np.float32), np.arange(40) % 2),
+        "test": (np.zeros((4, 3), np.float32), np.arange(4) % 2),
+        "partition": [range(20), range(20, 40)],
+        "strategy": fedraw.FedAsync(),
+        "speeds": [1.0, 2.5],
+        "train": "none",
+        "events": 4,
+        "seeds": [1],
+    }
+    exact = fedraw.simulate(arrivals="fixed", local_test=0.0, **given)
+    assert exact.arrivals()["time"] == [1.0, 2.0, 2.5, 3.0]
+    counts = [r.counts for r in exact[1].records() if isinstance(r, JoinedRecord)]
+    assert counts == [{"0": 10, "1": 10}] * 2
+    with pytest.raises(BadInput, match="arrivals = 'fixed' goes with the seconds of each client"):
+        fedraw.simulate(arrivals="fixed", events=5)

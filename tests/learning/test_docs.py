@@ -1,0 +1,20 @@
+"""The code in docs/training.md runs as it stands, one block after the other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+def test_the_examples_of_the_page_run() -> None:
+    pytest.importorskip("fedraw.experiment.simulate")
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+    assert len(blocks) == 5
+    names: dict[str, Any] = {"__name__": "docs_training"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)

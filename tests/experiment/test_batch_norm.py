@@ -18,6 +18,7 @@ from torch import nn
 
 import fedraw
 from fedraw.core.types import Ints
+from fedraw.errors import BadInput
 from fedraw.experiment.result import SeedResult
 from fedraw.learning.models import build
 from fedraw.learning.vectors import layout_of
@@ -133,3 +134,34 @@ def test_a_residual_network_goes_through_a_federation(name: str) -> None:
     assert all((result.model[s.slice] > 0).all() for s in variances)
     assert np.isfinite(result.model).all()
     assert not result.summary["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "message"),
+    [
+        (SAMPLES, 19, "batch = 19 leaves a mini-batch of 1 of a client's 20 samples"),
+        (1, 16, "a client has only 1 sample"),
+    ],
+)
+def test_a_client_with_a_lone_sample_is_refused_before_anything_is_trained(
+    samples: int, batch: int, message: str
+) -> None:
+    """Only the last client has one, and it would train last."""
+    images = two_kinds((4,)).inputs[:]
+    sizes = [2, 2, samples]
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    labels = np.arange(sum(sizes)) % 2
+    images = images[: len(labels)]
+    data = fedraw.from_arrays(images, labels, test_inputs=images, test_labels=labels)
+    with pytest.raises(BadInput, match=message):
+        fedraw.simulate(
+            strategy=fedraw.FedRAW(buffer=2),
+            data=data,
+            partition=lambda labels, classes, rng: rows,
+            speeds=[1.0, 1.0, 1000.0],
+            train=fedraw.SGD(epochs=1, batch=batch),
+            local_test=0.0,
+            model=normed,
+            events=4,
+            seeds=[1],
+        )

@@ -112,6 +112,7 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"version": 2}, "version = 2: this fedraw reads version 1"),
         ({"stratgy": {}}, r"unknown section \[stratgy\]; did you mean 'strategy'\?"),
         ({"strategy": {"bufer": 3}}, r"\[strategy\] .* 'bufer'; did you mean 'buffer'\?"),
+        ({"strategy": {"nam": "fedfa"}}, r"\[strategy\] .* 'nam'; did you mean 'name'\?"),
         ({"strategy": {"name": "fedrew"}}, "'fedrew' is unknown; did you mean 'fedraw'"),
         ({"strategy": {"name": "fedfa", "q": 1}}, "unknown key 'q'; known: buffer"),
         ({"strategy": {"layout": 1}}, "unknown key 'layout'"),

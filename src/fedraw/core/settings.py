@@ -50,11 +50,16 @@ def read_settings(kind: type[T], table: object, section: str) -> T:
 
 
 def checked_settings(
-    kind: Any, table: object, section: str, hidden: tuple[str, ...] = ()
+    kind: Any,
+    table: object,
+    section: str,
+    hidden: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the table's values in the types of the dataclass's fields.
 
-    A key of a field named in `hidden` counts as unknown.
+    A key of a field named in `hidden` counts as unknown. `beside` are keys of the section that the
+    caller has read; a message about a misspelt key may suggest them.
     """
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
@@ -62,7 +67,8 @@ def checked_settings(
     known = {field.name: field for field in fields(kind) if field.name not in hidden}
     for key in table:
         if key not in known:
-            raise BadInput(f"[{section}] has the unknown key {key!r}; {nearest(key, known)}")
+            choices = [*beside, *known]
+            raise BadInput(f"[{section}] has the unknown key {key!r}; {nearest(key, choices)}")
     for name, field in known.items():
         optional = field.default is not MISSING or field.default_factory is not MISSING
         if name not in table and not optional:

@@ -315,10 +315,12 @@ class StrategySpec:
         if is_plugin(name):
             factory = plugins.find(name, "strategy.name")
             if is_dataclass(factory):
-                settings = checked_settings(factory, settings, "strategy")
+                settings = checked_settings(factory, settings, "strategy", beside=("name",))
             return cls(name, settings)
         method = find_method(name)
-        checked = checked_settings(method.factory, settings, "strategy", NOT_IN_SPECS)
+        checked = checked_settings(
+            method.factory, settings, "strategy", NOT_IN_SPECS, beside=("name",)
+        )
         return cls(method.base.name, method.with_preset(checked))
 
     def make(self, plugins: Plugins = NO_PLUGINS) -> Strategy[Any]:

@@ -307,6 +307,8 @@ def _executor(scenario: Scenario, options: Options) -> Iterator[Executor]:
     dataset = scenario.clients.dataset
     form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
     recipe = Recipe(scenario.spec, own.model, data, streams, needs, form, own.train)
+    if own.train is None:
+        trainer.refuse_lone_samples(np.diff(data.start), data.inputs[:1])
     if options.executor == "inline":
         yield Inline(local_training(trainer, recipe))
     elif options.executor == "batched":

@@ -102,6 +102,23 @@ class Trainer:
                 raise
         return self._model.vector()
 
+    def refuse_lone_samples(self, sizes: Ints, sample: Pixels) -> None:
+        """Refuse clients that the batch size leaves with a mini-batch of a single sample.
+
+        `sizes` are the clients' numbers of samples. Most models train on a single sample; one with
+        batch norm may not, which the forward pass of `sample`, an array of one, tells.
+        """
+        lone = sizes[(sizes == 1) | ((sizes - 1) % self.settings.batch == 0)]
+        if not lone.size:
+            return
+        module = copy.deepcopy(self._model.module).train()
+        with seeded(self._device, 0), torch.no_grad():
+            try:
+                module(next(iter(self._preprocess.batches(input_tensor(sample), 1))))
+            except ValueError as error:
+                self._explain(error, int(lone[0]))
+                raise
+
     def mean_loss(self, vector: Vector, images: ImageSequence, labels: Ints) -> float:
         """Return the mean cross-entropy over all samples, in evaluation mode."""
         _require_samples(len(images))

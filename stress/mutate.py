@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from stress.forked import RAISED, Ended, Send, run_forked
@@ -33,7 +34,7 @@ from stress.mutations import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
-COPIED = ("src", "tests", "examples", "benchmarks", "pyproject.toml", "README.md")
+COPIED = ("src", "tests", "examples", "benchmarks", "conftest.py", "pyproject.toml", "README.md")
 # Folders of tests that can notice a mutant of a package, besides those that have its name.
 TESTS = {
     "core": ("strategies", "metrics", "simulation"),
@@ -110,6 +111,8 @@ def pytest_in(tree: Path, files: Sequence[str]) -> Callable[[Send], int]:
         import pytest
 
         gc.enable()
+        # Processes that a test spawns import the parent's main module, which is not in the tree.
+        sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(tree)
         sys.path[:] = [str(tree / "src"), str(tree), *(p for p in sys.path if p and p != str(ROOT))]
         os.environ["PYTHONPATH"] = str(tree / "src")

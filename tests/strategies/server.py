@@ -26,7 +26,6 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.mf_ca2fl import MFCA2FL
-from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import (
     Arrived,
     Event,
@@ -79,7 +78,7 @@ COUNTS: dict[ClientId, LabelCounts] = {
 }
 
 # What a row of the catalogue needs here if it has such a setting.
-SMALL = {"buffer": 4, "lr": 0.1}
+SMALL = {"buffer": 4, "lr": 0.1, "beta1": 0.5}
 AT_ONCE = ("fedvarp",)  # with its own buffer of one
 
 
@@ -101,7 +100,6 @@ METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CAT
     "fedbuff statistics": On(NORMED, FedBuff(4)),
     "ca2fl arrival": CA2FL(4, refresh="arrival"),
     "ca2fl statistics": On(NORMED, CA2FL(4)),
-    "mifa waits": MIFA(4, wait=True),
     "ace statistics": On(NORMED, ACE()),
     "aced young": ACED(tau_algo=2, age="start"),
     "mf-ca2fl statistics": On(NORMED, MFCA2FL(4, bits=2)),

@@ -39,7 +39,6 @@ from fedraw.strategies.cached_steps import (
 )
 from fedraw.strategies.protocol import (
     Arrived,
-    Contents,
     Event,
     Left,
     Needs,
@@ -56,12 +55,6 @@ class ACEDState(CachedState):
     """`born` is the version from which the age of each cached difference counts."""
 
     born: dict[ClientId, int] = field(default_factory=dict)
-
-    @property
-    def contents(self) -> Contents:
-        """The clients of A, with equal weights; none of them if A was empty."""
-        clients = list(self.cache)
-        return Contents(clients, [1 / len(clients)] * len(clients) if self.full else [])
 
 
 @dataclass(frozen=True)
@@ -111,6 +104,7 @@ class ACED:
         oldest = len(state.federation) if self.tau_algo == "clients" else self.tau_algo
         for client in [c for c, born in state.born.items() if state.version - born > oldest]:
             self._drop(state, client)
+        state.clients = list(state.cache)  # A, which the log shows
         if state.cache:
             aggregate(state, self._rule)
         else:

@@ -34,8 +34,8 @@ ABC = {client: {"x": 1} for client in "abc"}
     [
         (MIFA(2), [3, 7]),  # (3 + 6)/3, then (9 + 6 - 3)/3 more
         (MIFA(2, wait=True), [4]),  # the first step is when c is heard
-        (FedVARP(2), [4.5, 9]),
-        (FedVARP(), [3, 10, 19, 21]),  # K = 1: 3, then 1 + 6, 3 + 6, 5 - 3
+        (FedVARP(2, server_lr=1), [4.5, 9]),
+        (FedVARP(server_lr=1), [3, 10, 19, 21]),  # K = 1: 3, then 1 + 6, 3 + 6, 5 - 3
         (ACE(server_lr=1), [1, 4, 9, 13]),
         (ACE(server_lr=1, init="wait"), [4]),
         (ACED(server_lr=1, tau_algo=1), [3, 7.5, 15, 18]),
@@ -103,7 +103,7 @@ def test_every_client_once_in_every_step_is_fedavg(stream: Stream) -> None:
     for start in range(0, len(stream), 4):
         model += Fraction(sum(int(value) for _, value in stream[start : start + 4]), 4)
         mean.append(float(model))
-    methods = [MIFA(4), FedVARP(4), CA2FL(4), FedAU(4), FedStale(4), FedStale(4, beta=0)]
+    methods = [MIFA(4), FedVARP(4, 1), CA2FL(4), FedAU(4), FedStale(4), FedStale(4, beta=0)]
     for strategy in methods:
         assert steps(strategy, stream, "abcd") == pytest.approx(mean)
 

@@ -7,7 +7,9 @@ After K arrivals   v = h + (1/K) Σ_{i in S} (Δ_i − h_i),   w ← w + η v,  
 with h = (1/N) Σ_i h_i over all N clients. The h in v is that of the previous step.
 
 With a buffer of K arrivals this is CA2FL, bit for bit, so the default here is K = 1 (which is
-SAGA): the first arrival of a client moves the model by η times its whole difference.
+SAGA): the first arrival of a client moves the model by η times its whole difference. With K = 1 the
+model moves at every arrival, so η = 0.1 moves it as far per arrival as CA2FL does with K = 10 and
+η = 1.
 
 Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S is whoever
 arrives. Clients weigh alike; one public implementation weights them by sample counts. `refresh` is
@@ -30,7 +32,7 @@ class FedVARP:
     """FedVARP; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
 
     buffer: int = 1
-    server_lr: float = 1.0
+    server_lr: float = 0.1
     refresh: Literal["round-start", "arrival"] = "round-start"
 
     def __post_init__(self) -> None:

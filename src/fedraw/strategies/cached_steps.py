@@ -157,7 +157,7 @@ class CachedState:
     def contents(self) -> Contents:
         """The clients of this buffer; after the step, with equal or estimated weights."""
         if not self.full:
-            return Contents(list(self.clients))
+            return Contents(list(self.clients), [])
         weights = self.weights or [1.0] * len(self.clients)
         total = sum(weights)
         return Contents(list(self.clients), [weight / total for weight in weights])
@@ -204,7 +204,7 @@ def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
     """Add a difference to the buffer, which is emptied first if it has led to a step."""
     if state.full:
         state.residuals.clear()
-        state.newest, state.clients, state.weights, state.full = {}, [], [], False
+        state.clients, state.weights, state.full = [], [], False
     client, delta = update.client, update.parameters
     if rule.replaces_at_once:
         _replace(state, client, delta, rule)
@@ -222,9 +222,10 @@ def aggregate(state: CachedState, rule: CacheRule) -> None:
             state.intervals[client].finish(state.version, rule.cutoff)
     state.version += 1
     state.full = True
+    newest, state.newest = state.newest, {}
     if not rule.beta:
         return
-    for client, delta in state.newest.items():
+    for client, delta in newest.items():
         _replace(state, client, delta, rule)
     if state.version % len(state.cache) == 0:  # recomputed, so that rounding errors do not stay
         state.cache_sum.clear()

@@ -92,9 +92,10 @@ class FADAS:
     def start(self, setup: Setup) -> tuple[FADASState, Receivers]:
         """Start with an empty buffer and moments of zero."""
         size = setup.model.size
-        moments = [np.zeros(size, np.float32) for _ in range(3)]
+        first, second, largest = (np.zeros(size, np.float32) for _ in range(3))
         federation, empty = Federation.of(setup.clients), RunningSum.zeros(size)
-        return FADASState(setup.model, 0, federation, empty, *moments), setup.clients.clients
+        state = FADASState(setup.model, 0, federation, empty, first, second, largest)
+        return state, setup.clients.clients
 
     def step(self, state: FADASState, event: Event) -> tuple[FADASState, Receivers]:
         """Buffer a difference; after K of them, make a step of AMSGrad."""

@@ -131,7 +131,7 @@ def test_a_simulation_has_the_same_models_whoever_keeps_the_memory(refuse: bool)
             taken.append(simulation.state.model)
             assert refused is None or refuse
         models.append(taken)
-    np.testing.assert_allclose(*models, rtol=1e-5)
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-5)
     assert not np.array_equal(models[0][-1], MODEL)
 
 
@@ -157,7 +157,7 @@ def test_what_a_client_has_sent_belongs_to_the_checkpoint(tmp_path: Path) -> Non
 
 
 def test_a_server_refuses_sites_that_would_have_to_remember(tmp_path: Path) -> None:
-    told = "AREA needs sites that remember .* use memory = 'server', with which the server keeps"
+    told = "AREA needs sites that remember .* such as AREA with memory = 'server'"
     with pytest.raises(BadInput, match=told):
         Engine(tmp_path / "federation", AREA(2))
     assert not (tmp_path / "federation").exists()

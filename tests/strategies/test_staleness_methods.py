@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_the_stream_of_three_clients(strategy: Any, models: list[float]) -> None
     assert steps(strategy, STREAM) == pytest.approx(models, abs=5e-5)
 
 
-def late(strategy: Any, staleness: dict[str, int], values: dict[str, float]) -> float:
+def late(strategy: Any, staleness: dict[str, int], values: Mapping[str, float]) -> float:
     """One step at version 20 with these arrivals, each so many versions late."""
     state = begun(strategy, ABC, 0)
     state.version = 20

@@ -45,7 +45,6 @@ from fedraw.server.tasks import (
     TrainReply,
 )
 from fedraw.storage.snapshot import can_be_saved, write_model
-from fedraw.strategies.area import AREA
 from fedraw.strategies.protocol import Needs, Setup, State, Strategy, check, check_form, is_finite
 from fedraw.strategies.statistics import with_statistics
 
@@ -484,13 +483,10 @@ def _refuse_residuals(strategy: Strategy[Any]) -> None:
     trace, and the error would stay in the model for ever.
     """
     if strategy.needs.sends == "residual":
-        remedy = "use a strategy that sends models or differences"
-        if isinstance(strategy, AREA):
-            remedy = "use memory = 'server', with which the server keeps each site's last model"
         raise BadInput(
             f"{type(strategy).__name__} needs sites that remember their last accepted model "
-            "(Needs.sends = 'residual'), and a server cannot see whether a site has lost it; "
-            f"{remedy}"
+            "(Needs.sends = 'residual'), and a server cannot see whether a site has lost it; use a "
+            "strategy that sends models or differences, such as AREA with memory = 'server'"
         )
 
 

@@ -31,6 +31,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.settings import between, one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
+from fedraw.errors import BadInput
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -88,8 +89,8 @@ class CacheRule:
         one_of("refresh", self.repeated, ("round-start", "arrival", "newest"))
         one_of("average", self.average, ("members", "heard"))
         whole("cutoff", self.cutoff)
-        if self.bits is not None:
-            one_of("bits", str(self.bits), [str(width) for width in WIDTHS])
+        if self.bits is not None and self.bits not in WIDTHS:
+            raise BadInput(f"bits = {self.bits!r} is not possible; use 1, 2, 4 or 8")
 
     @property
     def replaces_at_once(self) -> bool:

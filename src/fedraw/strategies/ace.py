@@ -16,27 +16,23 @@ over all clients, so η = 0.1 moves it as far per arrival as MIFA does with K = 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from fedraw.core.settings import one_of
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class ACE:
+class ACE(CachedMethod):
     """ACE; `server_lr` is η, and `init` says how it begins."""
 
     server_lr: float = 0.1
     init: Literal["zero", "wait"] = "zero"
 
-    def __post_init__(self) -> None:
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
         one_of("init", self.init, ("zero", "wait"))
-        self._rule  # noqa: B018 - refuses impossible settings
-
-    @cached_property
-    def _rule(self) -> CacheRule:
         return CacheRule(
             1,
             self.server_lr,
@@ -44,16 +40,3 @@ class ACE:
             repeated="newest",
             wait=self.init == "wait",
         )
-
-    @property
-    def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache."""
-        return self._rule.needs
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with h_i = 0."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Replace the client's h_i, and add η times the mean of all h_i to the model."""
-        return step_cached(state, event, self._rule)

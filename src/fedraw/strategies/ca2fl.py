@@ -15,39 +15,24 @@ client that leaves is dropped. N is the number of members.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from fedraw.core.settings import one_of
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class CA2FL:
+class CA2FL(CachedMethod):
     """CA2FL; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
 
     buffer: int = 10
     server_lr: float = 1.0
     refresh: Literal["round-start", "arrival"] = "round-start"
 
-    def __post_init__(self) -> None:
-        one_of("refresh", self.refresh, ("round-start", "arrival"))
-        self._rule  # noqa: B018 - refuses impossible settings
-
-    @cached_property
-    def _rule(self) -> CacheRule:
-        return CacheRule(self.buffer, self.server_lr, repeated=self.refresh)
-
     @property
-    def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache."""
-        return Needs(sends="delta", influence="cache")
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with an empty buffer and an empty cache."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Buffer a difference; after K of them, make a calibrated server step."""
-        return step_cached(state, event, self._rule)
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+        one_of("refresh", self.refresh, ("round-start", "arrival"))
+        return CacheRule(
+            self.buffer, self.server_lr, repeated=self.refresh, single_statistics="mean"
+        )

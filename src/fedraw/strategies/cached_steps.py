@@ -14,13 +14,15 @@ p_i stands for the probability that client i is in S. A method is a choice of β
                                          participation to the next
     FedBuff (its own file) β = 0         p_i = K/N
 
-A named method builds a `CacheRule` and calls `start_cached` and `step_cached`. When a client
-leaves, the engine drops its h_i, and N is the number of members.
+A named method is a `CachedMethod` that chooses a `CacheRule`. When a client leaves, the engine
+drops its h_i, and N is the number of members.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -68,6 +70,9 @@ class CacheRule:
         wait: Whether the first step waits until every member has been heard.
         cutoff: The longest interval between two participations that an estimate counts.
         bits: How many bits of each number the cache keeps; None: the difference as it is.
+        single_statistics: Which batch-norm statistics are averaged if K = 1. The plain mean over a
+            step's arrivals ("mean") would be one client's, so by default it is the mean of the
+            newest ones of all clients.
 
     """
 
@@ -80,6 +85,7 @@ class CacheRule:
     wait: bool = False
     cutoff: int = 50
     bits: int | None = None
+    single_statistics: Literal["newest", "mean"] = "newest"
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
@@ -99,14 +105,10 @@ class CacheRule:
 
     @property
     def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache if there is one.
-
-        With K = 1 the statistics of a step's arrivals would be those of one client, so the newest
-        ones of all clients are averaged.
-        """
+        """Differences; the weights in the log come from the cache if there is one."""
         return Needs(
             sends="delta",
-            statistics="newest" if self.buffer == 1 else "mean",
+            statistics=self.single_statistics if self.buffer == 1 else "mean",
             latest_only=self.repeated == "newest",
             influence="cache" if self.beta else "slots",
         )
@@ -167,12 +169,48 @@ class CachedState:
 S = TypeVar("S", bound=CachedState)
 
 
-def start_cached(setup: Setup, rule: CacheRule) -> tuple[CachedState, Receivers]:
-    """Start with an empty buffer and an empty cache."""
-    state = empty_state(CachedState, setup, rule)
-    if rule.participation == "estimated":
-        state.intervals = {client: Intervals(0) for client in state.federation}
-    return state, setup.clients.clients
+class CachedMethod(ABC):
+    """A method of the family: its fields are its settings, and `rule` says what they choose."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+
+    def __post_init__(self) -> None:
+        self._rule  # noqa: B018 - refuses impossible settings
+
+    @cached_property
+    def _rule(self) -> CacheRule:
+        return self.rule
+
+    @property
+    def needs(self) -> Needs:
+        """Differences; the weights in the log come from the cache if there is one."""
+        return self._rule.needs
+
+    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
+        """Start with an empty buffer and an empty cache."""
+        state = empty_state(CachedState, setup, self._rule)
+        if self._rule.participation == "estimated":
+            state.intervals = {client: Intervals(0) for client in state.federation}
+        return state, setup.clients.clients
+
+    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
+        """Buffer a difference; after K of them, make a server step."""
+        rule = self._rule
+        if not isinstance(event, Arrived):
+            receivers = change_members(state.federation, event)
+            if isinstance(event, Left):
+                forget(state, event.client)
+            elif isinstance(event, Joined) and rule.participation == "estimated":
+                state.intervals[event.client] = Intervals(state.version)
+            return state, receivers
+        check(state, event.update)
+        take_in(state, event.update, rule)
+        if len(state.clients) >= rule.buffer and not _is_waiting(state, rule):
+            aggregate(state, rule)
+        return state, [event.update.client]
 
 
 def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
@@ -183,22 +221,6 @@ def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
     state = kind(setup.model, 0, Federation.of(setup.clients), residuals, cache_sum)
     state.layers = _layers(setup.layout, size) if rule.bits else ()
     return state
-
-
-def step_cached(state: CachedState, event: Event, rule: CacheRule) -> tuple[CachedState, Receivers]:
-    """Buffer a difference; after K of them, make a server step."""
-    if not isinstance(event, Arrived):
-        receivers = change_members(state.federation, event)
-        if isinstance(event, Left):
-            forget(state, event.client)
-        elif isinstance(event, Joined) and rule.participation == "estimated":
-            state.intervals[event.client] = Intervals(state.version)
-        return state, receivers
-    check(state, event.update)
-    take_in(state, event.update, rule)
-    if len(state.clients) >= rule.buffer and not _is_waiting(state, rule):
-        aggregate(state, rule)
-    return state, [event.update.client]
 
 
 def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:

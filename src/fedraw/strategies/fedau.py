@@ -18,25 +18,21 @@ arrivals.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class FedAU:
+class FedAU(CachedMethod):
     """FedAU; `server_lr` is η, and `cutoff` the longest interval in steps."""
 
     buffer: int = 10
     server_lr: float = 1.0
     cutoff: int = 50
 
-    def __post_init__(self) -> None:
-        self._rule  # noqa: B018 - refuses impossible settings
-
-    @cached_property
-    def _rule(self) -> CacheRule:
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
         return CacheRule(
             self.buffer,
             self.server_lr,
@@ -45,16 +41,3 @@ class FedAU:
             repeated="newest",
             cutoff=self.cutoff,
         )
-
-    @property
-    def needs(self) -> Needs:
-        """Differences, of each client the newest in a step."""
-        return self._rule.needs
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with an empty buffer and no interval."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Buffer a difference; after K arrivals, make a weighted step."""
-        return step_cached(state, event, self._rule)

@@ -22,17 +22,15 @@ counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from fedraw.core.settings import one_of
 from fedraw.errors import BadInput
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class FedStale:
+class FedStale(CachedMethod):
     """FedStale; `beta` is β, `server_lr` is η, and `cutoff` is FedAU's."""
 
     buffer: int = 10
@@ -43,17 +41,15 @@ class FedStale:
     refresh: Literal["round-start", "arrival"] = "round-start"
     cutoff: int = 50
 
-    def __post_init__(self) -> None:
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
         one_of("refresh", self.refresh, ("round-start", "arrival"))
-        self._rule  # noqa: B018 - refuses impossible settings
         if self.average == "heard" and not self.beta:
             raise BadInput(
                 "average = 'heard' needs beta above 0, because without a cache the server does not "
                 "know who was heard; use average = 'members'"
             )
-
-    @cached_property
-    def _rule(self) -> CacheRule:
         return CacheRule(
             self.buffer,
             self.server_lr,
@@ -63,16 +59,3 @@ class FedStale:
             average=self.average,
             cutoff=self.cutoff,
         )
-
-    @property
-    def needs(self) -> Needs:
-        """Differences; with β above 0, the weights in the log come from the cache."""
-        return self._rule.needs
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with h_i = 0."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Buffer a difference; after K of them, make a corrected step."""
-        return step_cached(state, event, self._rule)

@@ -19,39 +19,22 @@ CA2FL's. No code of the authors was found; two public implementations agree on t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from fedraw.core.settings import one_of
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class FedVARP:
+class FedVARP(CachedMethod):
     """FedVARP; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
 
     buffer: int = 1
     server_lr: float = 0.1
     refresh: Literal["round-start", "arrival"] = "round-start"
 
-    def __post_init__(self) -> None:
-        one_of("refresh", self.refresh, ("round-start", "arrival"))
-        self._rule  # noqa: B018 - refuses impossible settings
-
-    @cached_property
-    def _rule(self) -> CacheRule:
-        return CacheRule(self.buffer, self.server_lr, repeated=self.refresh)
-
     @property
-    def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache."""
-        return self._rule.needs
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with h_i = 0."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Buffer a difference; after K of them, make a step with reduced variance."""
-        return step_cached(state, event, self._rule)
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+        one_of("refresh", self.refresh, ("round-start", "arrival"))
+        return CacheRule(self.buffer, self.server_lr, repeated=self.refresh)

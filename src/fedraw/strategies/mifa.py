@@ -17,25 +17,21 @@ start from the current model. Here a round is K arrivals, from models of any age
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
-from fedraw.strategies.cached_steps import CachedState, CacheRule, start_cached, step_cached
-from fedraw.strategies.protocol import Event, Needs, Receivers, Setup
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
 @dataclass(frozen=True)
-class MIFA:
+class MIFA(CachedMethod):
     """MIFA; `server_lr` is η, and `wait` delays the first step until all clients were heard."""
 
     buffer: int = 10
     server_lr: float = 1.0
     wait: bool = False
 
-    def __post_init__(self) -> None:
-        self._rule  # noqa: B018 - refuses impossible settings
-
-    @cached_property
-    def _rule(self) -> CacheRule:
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
         return CacheRule(
             self.buffer,
             self.server_lr,
@@ -43,16 +39,3 @@ class MIFA:
             repeated="newest",
             wait=self.wait,
         )
-
-    @property
-    def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache."""
-        return self._rule.needs
-
-    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
-        """Start with an empty buffer, and with G_i = 0."""
-        return start_cached(setup, self._rule)
-
-    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
-        """Replace the client's G_i; after K arrivals, add the mean of all G_i to the model."""
-        return step_cached(state, event, self._rule)

@@ -53,12 +53,22 @@ if TYPE_CHECKING:
     from fedraw.learning.own_training import ClientData, TrainingContext
     from fedraw.learning.sgd import SGD
     from fedraw.simulation.loop import Simulation, Step
+    from fedraw.strategies.ace import ACE
+    from fedraw.strategies.aced import ACED
+    from fedraw.strategies.area import AREA
     from fedraw.strategies.ca2fl import CA2FL
+    from fedraw.strategies.fadas import FADAS
     from fedraw.strategies.fedasync import FedAsync
+    from fedraw.strategies.fedau import FedAU
     from fedraw.strategies.fedavg import FedAvg
     from fedraw.strategies.fedbuff import FedBuff
     from fedraw.strategies.fedfa import FedFa
     from fedraw.strategies.fedraw import FedRAW
+    from fedraw.strategies.fedstale import FedStale
+    from fedraw.strategies.fedstaleweight import FedStaleWeight
+    from fedraw.strategies.fedvarp import FedVARP
+    from fedraw.strategies.mf_ca2fl import MFCA2FL
+    from fedraw.strategies.mifa import MIFA
     from fedraw.strategies.protocol import (
         Arrived,
         Declared,
@@ -75,8 +85,14 @@ __version__ = "0.1.0"
 
 # Where each public name is defined.
 _DEFINED_IN = {
+    "ACE": "fedraw.strategies.ace",
+    "ACED": "fedraw.strategies.aced",
+    "AREA": "fedraw.strategies.area",
     "CA2FL": "fedraw.strategies.ca2fl",
+    "FADAS": "fedraw.strategies.fadas",
     "IID": "fedraw.experiment.sections",
+    "MFCA2FL": "fedraw.strategies.mf_ca2fl",
+    "MIFA": "fedraw.strategies.mifa",
     "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
@@ -94,11 +110,15 @@ _DEFINED_IN = {
     "Drift": "fedraw.experiment.sections",
     "Equal": "fedraw.experiment.sections",
     "Features": "fedraw.experiment.sections",
+    "FedAU": "fedraw.strategies.fedau",
     "FedAsync": "fedraw.strategies.fedasync",
     "FedAvg": "fedraw.strategies.fedavg",
     "FedBuff": "fedraw.strategies.fedbuff",
     "FedFa": "fedraw.strategies.fedfa",
     "FedRAW": "fedraw.strategies.fedraw",
+    "FedStale": "fedraw.strategies.fedstale",
+    "FedStaleWeight": "fedraw.strategies.fedstaleweight",
+    "FedVARP": "fedraw.strategies.fedvarp",
     "FedrawError": "fedraw.errors",
     "Interrupted": "fedraw.errors",
     "Joined": "fedraw.strategies.protocol",
@@ -139,8 +159,14 @@ _DEFINED_IN = {
 }
 
 __all__ = [
+    "ACE",
+    "ACED",
+    "AREA",
     "CA2FL",
+    "FADAS",
     "IID",
+    "MFCA2FL",
+    "MIFA",
     "SGD",
     "Arrived",
     "Audit",
@@ -158,11 +184,15 @@ __all__ = [
     "Drift",
     "Equal",
     "Features",
+    "FedAU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "FedFa",
     "FedRAW",
+    "FedStale",
+    "FedStaleWeight",
+    "FedVARP",
     "FedrawError",
     "Interrupted",
     "Joined",

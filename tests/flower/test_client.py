@@ -78,6 +78,13 @@ def test_a_difference_is_sent_with_its_statistics_as_they_are() -> None:
     assert reply.vector.tolist() == [1, 2, 20]
 
 
+def test_a_kind_of_update_that_a_site_does_not_know_is_refused() -> None:
+    """A residual would need what the site sent last; a model in its place would be wrong."""
+    app = client_app(train=doubled, label_counts=counting({"cat": 2}))
+    with pytest.raises(BadInput, match="sends = 'residual' is unknown; known: model, delta"):
+        ask(app, needs=Needs(sends="residual"))
+
+
 def test_training_is_told_what_the_strategy_wants() -> None:
     told = []
 

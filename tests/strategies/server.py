@@ -15,13 +15,27 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts, Vector
 from fedraw.core.update import Update, difference
 from fedraw.storage.snapshot import Arrays, pack
+from fedraw.strategies.ace import ACE
+from fedraw.strategies.aced import ACED
+from fedraw.strategies.area import AREA
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.protocol import Arrived, Event, Needs, Receivers, Setup, State, Strategy
+from fedraw.strategies.fedstale import FedStale
+from fedraw.strategies.mf_ca2fl import MFCA2FL
+from fedraw.strategies.protocol import (
+    Arrived,
+    Event,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    State,
+    Strategy,
+)
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 from fedraw.strategies.statistics import with_statistics
@@ -64,11 +78,14 @@ COUNTS: dict[ClientId, LabelCounts] = {
 }
 
 # What a row of the catalogue needs here if it has such a setting.
-SMALL = {"buffer": 4, "lr": 0.1}
+SMALL = {"buffer": 4, "lr": 0.1, "beta1": 0.5}
+AT_ONCE = ("fedvarp",)  # with its own buffer of one
 
 
 def small(method: Method) -> Strategy[Any]:
     known = {own.name for own in fields(method.factory)}
+    if method.name in AT_ONCE:
+        known.remove("buffer")
     return method.make({key: value for key, value in SMALL.items() if key in known})
 
 
@@ -83,6 +100,11 @@ METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CAT
     "fedbuff statistics": On(NORMED, FedBuff(4)),
     "ca2fl arrival": CA2FL(4, refresh="arrival"),
     "ca2fl statistics": On(NORMED, CA2FL(4)),
+    "ace statistics": On(NORMED, ACE()),
+    "aced young": ACED(tau_algo=2, age="start"),
+    "mf-ca2fl statistics": On(NORMED, MFCA2FL(4, bits=2)),
+    "area on the server": AREA(4, memory="server"),
+    "fedstale heard": FedStale(4, beta=1, participation="certain", average="heard"),
     "replay for few": Replay(2, threshold=1),
     "replay with a floor": Replay(4, floor=0.5),
     "replay statistics": On(NORMED, Replay(4)),
@@ -144,6 +166,7 @@ class Server:
         self.rng = np.random.default_rng(seed)
         self.passed: list[tuple[Vector, Vector]] = []
         self.in_flight: dict[ClientId, tuple[int, Vector]] = {}
+        self.remembered: dict[ClientId, Vector] = {}  # what clients sent last, for residuals
         self.state: State
         self._keep(model)
         self.state, receivers = strategy.start(Setup(model, LabelTable.from_counts(counts)))
@@ -151,6 +174,8 @@ class Server:
 
     def happen(self, event: Event) -> Receivers:
         self.state, receivers = self.strategy.step(self.state, event)
+        if isinstance(event, Left):
+            self.remembered.pop(event.client, None)
         self._hand_out(receivers)
         return receivers
 
@@ -161,6 +186,9 @@ class Server:
         if self.strategy.needs.sends == "delta":
             layout = self.strategy.layout if isinstance(self.strategy, On) else None
             trained = difference(trained, start, layout)
+        elif self.strategy.needs.sends == "residual":
+            before, self.remembered[client] = self.remembered[client], trained
+            trained = difference(trained, before)
         examples, loss = int(self.rng.integers(1, 50)), float(self.rng.exponential())
         update = Update(client, version, trained, examples, loss)
         self._keep(trained)
@@ -182,6 +210,7 @@ class Server:
     def _hand_out(self, receivers: Receivers) -> None:
         for client in receivers:
             self.in_flight[client] = (self.state.version, self.state.model)
+            self.remembered.setdefault(client, self.state.model)
         self._keep(self.state.model)
 
     def _keep(self, passing: Vector) -> None:

@@ -86,7 +86,8 @@ def test_weights_sum_to_one_at_every_aggregation_and_are_empty_otherwise(
         if server.state.version == before:
             assert list(weights) == []
             continue
-        weighted.append(bool(weights))
+        if clients:  # nobody may be young enough to count
+            weighted.append(bool(weights))
         if weights:
             assert len(weights) == len(clients)
             assert min(weights) >= 0
@@ -111,7 +112,7 @@ def test_a_run_goes_on_bit_for_bit_from_disk_at_any_point(
     strategy: Strategy[Any], tmp_path: Path
 ) -> None:
     through_disk, kept = Server(strategy), Server(strategy)
-    for event in range(50):
+    for event in range(32):
         folder = tmp_path / str(event)
         snapshot.save(through_disk.state, folder)
         through_disk.state = snapshot.load(type(through_disk.state), folder)
@@ -157,7 +158,7 @@ def test_clients_that_differ_in_nothing_give_the_plain_mean(strategy: Strategy[A
 @every_method
 def test_a_long_run_never_leaves_the_finite_numbers(strategy: Strategy[Any]) -> None:
     server = Server(strategy, seed=1)
-    for model in server.run(1500):
+    for model in server.run(600):
         assert np.isfinite(model).all()
     assert server.state.model.dtype == np.float32
 

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
+from fedraw.core.settings import one_of
 from fedraw.core.types import Vector
 from fedraw.core.update import difference
 from fedraw.errors import BadInput, RefusedUpdate
@@ -165,6 +166,7 @@ def _train_inside_mods(
     """Train inside the mods, then form the difference if the strategy needs it."""
     fields, start = Fields(message.content), read_arrays(message.content)
     sends = fields.text("sends")
+    one_of("sends", sends, ("model", "delta"))  # a newer server may ask for more than this
     template = Template.of(start, fields.texts("statistics") if "statistics" in fields else ())
 
     def innermost(message: Message, context: Context) -> Message:

@@ -87,6 +87,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
             "the server a test set (evaluate), or set federated_evaluation"
         )
+    _refuse_residuals(strategy)
     now = time.monotonic() if now is None else now
     identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine)
     strategy = with_statistics(strategy, layout)
@@ -472,6 +473,21 @@ class Coordinator:
     def abandon(self) -> None:
         """Close the folder as it is, which is all that a restart needs."""
         self._store.log.close()
+
+
+def _refuse_residuals(strategy: Strategy[Any]) -> None:
+    """Refuse a strategy whose sites would have to remember what they have sent.
+
+    A residual is right only if the site and the server agree on the site's last accepted model. A
+    reply that is lost or refused, or a site that restarts without its memory, breaks this without a
+    trace, and the error would stay in the model for ever.
+    """
+    if strategy.needs.sends == "residual":
+        raise BadInput(
+            f"{type(strategy).__name__} needs sites that remember their last accepted model "
+            "(Needs.sends = 'residual'), and a server cannot see whether a site has lost it; use a "
+            "strategy that sends models or differences, such as AREA with memory = 'server'"
+        )
 
 
 def _state_type(strategy: Strategy[Any], settings: ServerSettings, layout: Layout) -> type[State]:

@@ -103,6 +103,8 @@ class Timeline:
     mid_round: bool = False
     # What clients keep from one training to the next, if they keep anything.
     client_states: dict[ClientId, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    # The model of each client's last accepted update, if clients send residuals.
+    sent: dict[ClientId, Vector] = field(default_factory=dict)
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Simulation:
         hand_out = hand_out or HandOut()
         clients = setup.clients
         self._needs = strategy.needs
-        self._sends_delta = self._needs.sends == "delta"
+        self._sends = self._needs.sends
         self._has_findings = self._needs.label_evidence in ("checked", "inferred")
         self._strategy = with_statistics(strategy, setup.layout)
         self._law = law
@@ -160,6 +162,8 @@ class Simulation:
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
         self.state, self._founders = self._strategy.start(setup)
+        if self._sends == "residual":
+            self.timeline.sent = dict.fromkeys(clients.clients, self.state.model)
 
     def save(self) -> Saved:
         """What `restore` needs to continue bit for bit; it shares arrays with this simulation."""
@@ -206,6 +210,8 @@ class Simulation:
             arrived = Arrived(self._update(client, flight, trained))
             self.state, receivers = self._strategy.step(self.state, arrived)
             timeline.mid_round = not receivers
+            if self._sends == "residual":
+                timeline.sent[client] = trained.vector
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [client]
         self._hand_out(receivers)
@@ -229,8 +235,11 @@ class Simulation:
 
     def _update(self, client: ClientId, flight: InTraining, trained: TrainingResult) -> Update:
         vector = trained.vector
-        if self._sends_delta and vector.shape == flight.model.shape:
-            vector = difference(vector, flight.model, self._layout)
+        if vector.shape == flight.model.shape:  # otherwise the strategy refuses it
+            if self._sends == "delta":
+                vector = difference(vector, flight.model, self._layout)
+            elif self._sends == "residual":
+                vector = difference(vector, self.timeline.sent[client])
         return Update(
             client, flight.version, vector, trained.examples, trained.loss, self._statistics_size
         )

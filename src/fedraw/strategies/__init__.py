@@ -6,6 +6,9 @@ A strategy of your own needs `Needs`, `Setup`, the events, `Contents`, and usual
 
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
+from fedraw.strategies.ace import ACE
+from fedraw.strategies.aced import ACED
+from fedraw.strategies.area import AREA
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.catalog import (
     CATALOG,
@@ -16,11 +19,18 @@ from fedraw.strategies.catalog import (
     settings_of,
     spec_name,
 )
+from fedraw.strategies.fadas import FADAS
 from fedraw.strategies.fedasync import FedAsync
+from fedraw.strategies.fedau import FedAU
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.fedstale import FedStale
+from fedraw.strategies.fedstaleweight import FedStaleWeight
+from fedraw.strategies.fedvarp import FedVARP
+from fedraw.strategies.mf_ca2fl import MFCA2FL
+from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -43,17 +53,27 @@ from fedraw.strategies.scoring import LabelEvidence, Scorer, make_scorer
 from fedraw.strategies.statistics import with_statistics
 
 __all__ = [
+    "ACE",
+    "ACED",
+    "AREA",
     "CA2FL",
     "CATALOG",
+    "FADAS",
+    "MFCA2FL",
+    "MIFA",
     "Arrived",
     "Contents",
     "Declared",
     "Event",
+    "FedAU",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "FedFa",
     "FedRAW",
+    "FedStale",
+    "FedStaleWeight",
+    "FedVARP",
     "Federation",
     "Joined",
     "LabelEvidence",

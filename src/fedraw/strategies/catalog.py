@@ -12,12 +12,22 @@ from typing import Any, Literal
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
+from fedraw.strategies.ace import ACE
+from fedraw.strategies.aced import ACED
+from fedraw.strategies.area import AREA
 from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fadas import FADAS
 from fedraw.strategies.fedasync import FedAsync
+from fedraw.strategies.fedau import FedAU
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.fedstale import FedStale
+from fedraw.strategies.fedstaleweight import FedStaleWeight
+from fedraw.strategies.fedvarp import FedVARP
+from fedraw.strategies.mf_ca2fl import MFCA2FL
+from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
@@ -101,6 +111,11 @@ _FEDRAW = (
     'Federated Learning"'
 )
 
+_ACE = (
+    'Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury: "Mitigating '
+    'Participation Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025'
+)
+
 _ROWS = (
     Method(
         "fedavg",
@@ -160,6 +175,99 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
+    ),
+    Method(
+        "mifa",
+        "MIFA",
+        MIFA,
+        'Gu, Huang, Zhang, Huang: "Fast Federated Learning in the Presence of Arbitrary Device '
+        'Unavailability", NeurIPS 2021',
+        "adds the mean of every client's last update to the model after every K arrivals; it "
+        "stores one model per client",
+    ),
+    Method(
+        "fedvarp",
+        "FedVARP",
+        FedVARP,
+        'Jhunjhunwala, Sharma, Nagarkatti, Joshi: "FedVARP: Tackling the Variance Due to Partial '
+        'Client Participation in Federated Learning", UAI 2022',
+        "corrects every update by the client's last one and the mean of everyone's; with a buffer "
+        "of K it is CA2FL, and it stores one model per client",
+    ),
+    Method(
+        "ace",
+        "ACE",
+        ACE,
+        _ACE,
+        "adds the mean of every client's last update to the model on each arrival, which is MIFA "
+        "with K = 1; it stores one model per client",
+    ),
+    Method(
+        "aced",
+        "ACED",
+        ACED,
+        _ACE,
+        "adds the mean of the last updates of all clients that were heard lately to the model on "
+        "each arrival; it stores one model for each of these",
+    ),
+    Method(
+        "aced-start",
+        "ACED, age from the start",
+        ACED,
+        _ACE,
+        "is ACED with the age of an update counted from the version it was trained from, so that "
+        "slow clients do not count",
+        preset={"age": "start"},
+    ),
+    Method(
+        "mf-ca2fl",
+        "MF-CA2FL",
+        MFCA2FL,
+        'Wang et al. (CA2FL), ICLR 2024: our reading of the "memory-friendly" variant',
+        "is CA2FL with a cache of a few bits per number",
+    ),
+    Method(
+        "area",
+        "AREA",
+        AREA,
+        'Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous '
+        'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
+        "averages the last model of every client, whoever has sent new ones; clients remember what "
+        "they sent, so the server stores one model",
+    ),
+    Method(
+        "fedau",
+        "FedAU",
+        FedAU,
+        'Wang, Ji: "A Lightweight Method for Tackling Unknown Participation Statistics in '
+        'Federated Averaging", ICLR 2024',
+        "weights updates by how rarely their clients take part",
+    ),
+    Method(
+        "fedstale",
+        "FedStale",
+        FedStale,
+        'Rodio, Neglia: "FedStale: Leveraging Stale Client Updates in Federated Learning", arXiv '
+        "2405.04171, 2024",
+        "corrects updates by everyone's last ones to an extent β, and weights them by how rarely "
+        "their clients take part; it stores one model per client",
+    ),
+    Method(
+        "fedstaleweight",
+        "FedStaleWeight",
+        FedStaleWeight,
+        'Ma, Tu, Chen, Reddi: "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair '
+        'Aggregation via Staleness Reweighting", arXiv 2406.02877, 2024',
+        "weights the K updates of a buffer by how stale their clients usually are",
+    ),
+    Method(
+        "fadas",
+        "FADAS",
+        FADAS,
+        'Wang, Wang, Lu, Chen: "FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML '
+        "2024",
+        "makes a step of AMSGrad with the mean of K updates, and a shorter one if one of them is "
+        "very stale",
     ),
     Method(
         "fedraw-dedup-only",

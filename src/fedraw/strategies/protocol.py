@@ -56,8 +56,12 @@ class Needs:
     """Everything that a driver has to know about a strategy before the first event.
 
     Attributes:
-        sends: Whether clients send the model after local training or its difference ("delta") to
-            the model that they started from.
+        sends: What clients send: the model after local training ("model"), its difference to the
+            model that they started from ("delta"), or its difference to the model of their last
+            accepted update ("residual"). With "residual", each client keeps that model; before its
+            first update it is the global model at the moment when the client became a member.
+            Batch-norm statistics are then differences like everything else. A server refuses
+            "residual", because it cannot see whether a site has lost what it kept.
         loss: Whether clients also send their mean training loss at the start model.
         proximal: The factor ρ of the proximal term (ρ/2) ||x − x_start||² in the local loss.
         min_clients: The fewest clients with which the strategy can start.
@@ -67,34 +71,42 @@ class Needs:
         statistics: Who averages batch-norm statistics. "model": the strategy, as a part of the
             model; it sees them at the end of every vector. Otherwise the library: each new version
             gets the mean of the statistics that arrived since the last one, plain ("mean") or
-            weighted by sample counts ("samples"), and the strategy sees models and updates
-            without statistics. Default: "model" for models, "mean" for differences. Differences
-            with "model" are refused, because statistics are never sent as differences.
+            weighted by sample counts ("samples"), or the plain mean of the newest statistics of all
+            members that have sent some ("newest"), and the strategy sees models and updates
+            without statistics. Default: "model" for models and residuals, "mean" for differences.
+            Differences with "model" are refused, because they have statistics as they are; so are
+            residuals with anything else.
         latest_only: Whether a client's newer update replaces its earlier one within a version.
         influence: How a client's weight in the model is read off the log: from the slots of the
             buffer, or from a cache of everyone's last update.
 
     """
 
-    sends: Literal["model", "delta"] = "model"
+    sends: Literal["model", "delta", "residual"] = "model"
     loss: bool = False
     proximal: float = 0.0
     min_clients: int = 1
     label_evidence: LabelEvidence | None = None
-    statistics: Literal["model", "mean", "samples"] | None = None
+    statistics: Literal["model", "mean", "samples", "newest"] | None = None
     latest_only: bool = False
     influence: Literal["slots", "cache"] = "slots"
 
     def __post_init__(self) -> None:
-        one_of("Needs.sends", self.sends, ("model", "delta"))
+        one_of("Needs.sends", self.sends, ("model", "delta", "residual"))
         if self.statistics is None:
-            usual = "model" if self.sends == "model" else "mean"
+            usual = "mean" if self.sends == "delta" else "model"
             object.__setattr__(self, "statistics", usual)
-        one_of("Needs.statistics", self.statistics or "", ("model", "mean", "samples"))
+        known = ("model", "mean", "samples", "newest")
+        one_of("Needs.statistics", self.statistics or "", known)
         if self.sends == "delta" and self.statistics == "model":
             raise BadInput(
                 "Needs(sends='delta', statistics='model'): clients send batch-norm statistics as "
                 "they are, never as differences; use statistics = 'mean' or 'samples'"
+            )
+        if self.sends == "residual" and self.statistics != "model":
+            raise BadInput(
+                f"Needs(sends='residual', statistics={self.statistics!r}): a residual is a "
+                "difference in every number, batch-norm statistics included; use 'model'"
             )
 
 

@@ -2,8 +2,8 @@
 
 Clients send running means and variances as they are, never as differences. A strategy with
 `Needs.statistics` other than "model" sees models and updates without them. Whenever such a strategy
-changes its model, the statistics become the mean of those that arrived since the version before,
-without server rate, staleness weight or cache.
+changes its model, the statistics become the mean of those that arrived since the version before, or
+with "newest" the mean of every member's newest ones, without server rate or staleness weight.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Left,
     Needs,
     Receivers,
     Setup,
@@ -53,14 +54,14 @@ class AverageStatisticsState:
     """A strategy's own state, and beside it the statistics of the model and the next ones.
 
     `sum` = Σ_i n_i s_i and `weight` = Σ_i n_i, over the statistics s_i that arrived since the last
-    version.
+    version, or over the newest ones of all members.
     """
 
     inner: Any  # `_state_type` narrows the type, so that a snapshot can be restored
     statistics: Vector
     sum: RunningSum
     weight: float = 0.0
-    latest: dict[ClientId, Term] = field(default_factory=dict)  # only with `Needs.latest_only`
+    latest: dict[ClientId, Term] = field(default_factory=dict)  # if newer ones replace earlier ones
     model: Vector = field(init=False)  # the parameters and the statistics together
 
     def __post_init__(self) -> None:
@@ -126,6 +127,8 @@ class AverageStatistics:
             self._collect(state, update)
         else:
             state.inner, receivers = self.strategy.step(state.inner, event)
+            if isinstance(event, Left) and self.needs.statistics == "newest":
+                self._forget(state, event.client)
         if state.version > before:
             self._replace_statistics(state)
         return state, receivers
@@ -140,7 +143,7 @@ class AverageStatistics:
         client, statistics = update.client, update.vector[self.layout.statistics]
         weight = float(update.examples) if self.needs.statistics == "samples" else 1.0
         changes: list[Term] = [(weight, statistics)]
-        if self.needs.latest_only:
+        if self.needs.latest_only or self.needs.statistics == "newest":
             if (earlier := state.latest.get(client)) is not None:
                 changes.append((-earlier[0], earlier[1]))
             state.latest[client] = (weight, statistics.copy())  # the vector need not be kept
@@ -154,8 +157,15 @@ class AverageStatistics:
         if state.weight:
             state.statistics = state.sum.add([], divisor=state.weight)
         state.model = frozen(np.concatenate([state.inner.model, state.statistics]))
-        state.sum.clear()
-        state.weight, state.latest = 0.0, {}
+        if self.needs.statistics != "newest":
+            state.sum.clear()
+            state.weight, state.latest = 0.0, {}
+
+    def _forget(self, state: AverageStatisticsState, client: ClientId) -> None:
+        weight, statistics = state.latest.pop(client, (0.0, None))
+        if statistics is not None:
+            state.sum.correct([(-weight, statistics)], state.latest.values())
+            state.weight -= weight
 
 
 @cache

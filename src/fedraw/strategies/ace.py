@@ -1,0 +1,42 @@
+"""ACE: on every arrival, the model moves by the mean of every client's last difference.
+
+Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury: "Mitigating
+Participation Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
+
+On an arrival of client i   u ← u + (Δ_i − h_i)/N,   h_i ← Δ_i,   w ← w + η u.
+
+This is MIFA with K = 1. `init="zero"` counts clients that were not heard yet as h_i = 0.
+`init="wait"` makes the first step when the last of the N clients has been heard.
+
+Deviations: The paper's clients send gradients. Differences of several local steps are outside its
+theory, and its server rate does not carry over to them. Every arrival moves the model by a mean
+over all clients, so η = 0.1 moves it as far per arrival as MIFA does with K = 10 and η = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedraw.core.settings import one_of
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
+
+
+@dataclass(frozen=True)
+class ACE(CachedMethod):
+    """ACE; `server_lr` is η, and `init` says how it begins."""
+
+    server_lr: float = 0.1
+    init: Literal["zero", "wait"] = "zero"
+
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+        one_of("init", self.init, ("zero", "wait"))
+        return CacheRule(
+            1,
+            self.server_lr,
+            participation="certain",
+            repeated="newest",
+            wait=self.init == "wait",
+        )

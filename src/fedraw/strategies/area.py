@@ -1,0 +1,132 @@
+"""AREA: the model is the mean of the models that the clients have sent last.
+
+Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
+Arbitrary Delays", arXiv 2405.10123, 2025.
+
+Client i sends the residual r_i = w_i − y_i of its trained model w_i against its memory y_i, and
+then sets y_i ← w_i; at first y_i = w⁰. After K arrivals the server sets w ← w + (1/N) Σ r over the
+residuals of this buffer. So after each step w = (1/N) Σ_i y_i. There is no server rate.
+
+`memory` says who keeps y_i. With "clients" the server needs one model whatever N is. With "server"
+clients send models, and the server keeps y_i for each of them; both give the same model. A server
+of real sites needs "server", because nobody sees it if a site loses its memory, and w would then
+stay wrong for ever.
+
+A newcomer has y_i = w, so it leaves the mean as it is. If a client leaves, "server" drops y_i from
+the mean at the next step. With "clients" nobody knows y_i then, so the client counts as one that is
+never heard again: y_i and its place in N stay.
+
+Deviations: The authors scale the local rate by n_i/n, and hand a client the model before the step
+that its own arrival causes. Here all clients weigh alike, and the client gets the model after the
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedraw.core.aggregation import RunningSum, Term
+from fedraw.core.federation import Federation
+from fedraw.core.settings import one_of, whole
+from fedraw.core.types import ClientId, Vector
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Event,
+    Joined,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    change_members,
+    check,
+    frozen,
+)
+
+
+@dataclass(eq=False)
+class AREAState:
+    """`sum` = Σ y_i, over so many `places`; `memory` has each y_i if the server keeps them."""
+
+    model: Vector
+    version: int
+    federation: Federation
+    sum: RunningSum
+    places: int
+    memory: dict[ClientId, Vector] = field(default_factory=dict)
+    clients: list[ClientId] = field(default_factory=list)
+    full: bool = False
+
+    @property
+    def contents(self) -> Contents:
+        """The clients of this buffer; after the step, with equal weights."""
+        count = len(self.clients)
+        return Contents(list(self.clients), [1 / count] * count if self.full else [])
+
+
+@dataclass(frozen=True)
+class AREA:
+    """AREA; `memory` says who keeps the model that each client has sent last."""
+
+    buffer: int = 10
+    memory: Literal["clients", "server"] = "clients"
+
+    def __post_init__(self) -> None:
+        whole("buffer", self.buffer)
+        one_of("memory", self.memory, ("clients", "server"))
+
+    @property
+    def needs(self) -> Needs:
+        """Residuals, or models if the server has the memory."""
+        sends: Literal["residual", "model"] = "residual" if self.memory == "clients" else "model"
+        return Needs(sends=sends, influence="cache")
+
+    def start(self, setup: Setup) -> tuple[AREAState, Receivers]:
+        """Start with y_i = w⁰ for every client."""
+        total = RunningSum.zeros(setup.model.size)
+        clients = setup.clients.clients
+        total.add([(float(len(clients)), setup.model)])
+        state = AREAState(setup.model, 0, Federation.of(setup.clients), total, len(clients))
+        if self.memory == "server":
+            state.memory = dict.fromkeys(clients, setup.model)
+        return state, clients
+
+    def step(self, state: AREAState, event: Event) -> tuple[AREAState, Receivers]:
+        """Add a residual to Σ y_i; after K of them, the model becomes the mean of all y_i."""
+        if not isinstance(event, Arrived):
+            receivers = change_members(state.federation, event)
+            self._change_places(state, event)
+            return state, receivers
+        check(state, event.update)
+        if state.full:
+            state.clients, state.full = [], False
+        client, vector = event.update.client, event.update.vector
+        terms: list[Term] = [(1.0, vector)]
+        if self.memory == "server":
+            terms.append((-1.0, state.memory[client]))
+            state.memory[client] = vector
+        state.sum.add(terms)
+        state.clients.append(client)
+        if len(state.clients) == self.buffer:
+            self._aggregate(state)
+        return state, [client]
+
+    def _aggregate(self, state: AREAState) -> None:
+        state.version += 1
+        # With all y_i at hand, the sum is recomputed now and then: rounding errors do not stay.
+        if state.memory and state.version % len(state.memory) == 0:
+            state.sum.clear()
+            state.sum.add([(1.0, model) for model in state.memory.values()])
+        state.model = frozen(state.sum.add([], divisor=state.places))
+        state.full = True
+
+    def _change_places(self, state: AREAState, event: Event) -> None:
+        if isinstance(event, Joined):
+            state.sum.add([(1.0, state.model)])
+            state.places += 1
+            if self.memory == "server":
+                state.memory[event.client] = state.model
+        elif isinstance(event, Left) and self.memory == "server":
+            state.sum.add([(-1.0, state.memory.pop(event.client))])
+            state.places -= 1

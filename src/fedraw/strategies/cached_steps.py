@@ -1,0 +1,336 @@
+"""Server steps from a cache of the clients' last differences: one engine for many methods.
+
+After K arrivals, with S the clients that sent them, h_i the cached difference of client i (0 for a
+client without updates) and h = (1/N) Σ_i h_i over all N members,
+
+    v = β h + (1/N) Σ_{i in S} (Δ_i − β h_i) / p_i,   w ← w + η v,   then h_i ← Δ_i for i in S.
+
+p_i stands for the probability that client i is in S. A method is a choice of β and p:
+
+    MIFA, ACE              β = 1         p_i = 1
+    CA2FL, FedVARP         β = 1         p_i = K/N
+    FedStale               β in [0, 1]   p_i = K/N, 1, or estimated
+    FedAU                  β = 0         p_i estimated: one over the mean number of steps from one
+                                         participation to the next
+    FedBuff (its own file) β = 0         p_i = K/N
+
+A named method is a `CachedMethod` that chooses a `CacheRule`. When a client leaves, the engine
+drops its h_i, and N is the number of members.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from fedraw.core.aggregation import BLOCK, RunningSum, Term
+from fedraw.core.federation import Federation
+from fedraw.core.layout import Layout
+from fedraw.core.settings import between, one_of, positive, whole
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Event,
+    Joined,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    change_members,
+    check,
+    frozen,
+)
+from fedraw.strategies.quantise import WIDTHS, QuantisedVector, layer_ends, quantise
+
+Participation = Literal["buffer", "certain", "estimated"]
+Repeated = Literal["round-start", "arrival", "newest"]
+
+
+@dataclass(frozen=True)
+class CacheRule:
+    """One method of the family.
+
+    Attributes:
+        buffer: K, the number of arrivals in a step.
+        server_lr: η.
+        beta: β, the weight of the cached differences.
+        participation: p_i: K/N ("buffer"), 1 ("certain"), or "estimated" from how many steps passed
+            between the client's participations.
+        repeated: What happens if a client arrives twice in one buffer. Both differences are
+            compared with its h_i from the start of the round ("round-start"), or the second one
+            with the first ("arrival"), or the second one replaces the first ("newest").
+        average: What stands for N: the members, or only those that were heard.
+        wait: Whether the first step waits until every member has been heard.
+        cutoff: The longest interval between two participations that an estimate counts.
+        bits: How many bits of each number the cache keeps; None: the difference as it is.
+        single_statistics: Which batch-norm statistics are averaged if K = 1. The plain mean over a
+            step's arrivals ("mean") would be one client's, so by default it is the mean of the
+            newest ones of all clients.
+
+    """
+
+    buffer: int
+    server_lr: float
+    beta: float = 1.0
+    participation: Participation = "buffer"
+    repeated: Repeated = "round-start"
+    average: Literal["members", "heard"] = "members"
+    wait: bool = False
+    cutoff: int = 50
+    bits: int | None = None
+    single_statistics: Literal["newest", "mean"] = "newest"
+
+    def __post_init__(self) -> None:
+        whole("buffer", self.buffer)
+        positive("server_lr", self.server_lr)
+        between("beta", self.beta, 0, 1)
+        one_of("participation", self.participation, ("buffer", "certain", "estimated"))
+        one_of("refresh", self.repeated, ("round-start", "arrival", "newest"))
+        one_of("average", self.average, ("members", "heard"))
+        whole("cutoff", self.cutoff)
+        if self.bits is not None and self.bits not in WIDTHS:
+            raise BadInput(f"bits = {self.bits!r} is not possible; use 1, 2, 4 or 8")
+
+    @property
+    def replaces_at_once(self) -> bool:
+        """Whether v is the mean of the newest differences, so that the cache alone gives it."""
+        return self.beta == 1 and self.participation == "certain" and self.repeated == "newest"
+
+    @property
+    def needs(self) -> Needs:
+        """Differences; the weights in the log come from the cache if there is one."""
+        return Needs(
+            sends="delta",
+            statistics=self.single_statistics if self.buffer == 1 else "mean",
+            latest_only=self.repeated == "newest",
+            influence="cache" if self.beta else "slots",
+        )
+
+
+@dataclass(eq=False)
+class Intervals:
+    """The finished intervals between a client's participations, and when the last one ended."""
+
+    since: int  # the number of steps before the interval that is not finished
+    count: int = 0
+    total: int = 0
+
+    def mean(self, steps: int, cutoff: int) -> float:
+        """The mean of the intervals that are finished after so many steps; 1 if there are none."""
+        extra = (steps - self.since) // cutoff
+        count = self.count + extra
+        return (self.total + extra * cutoff) / count if count else 1.0
+
+    def finish(self, steps: int, cutoff: int) -> None:
+        """The client takes part in the step after these; intervals end at the cutoff."""
+        missed = steps - self.since
+        self.count += missed // cutoff + 1
+        self.total += missed + 1
+        self.since = steps + 1
+
+
+@dataclass(eq=False)
+class CachedState:
+    """`residuals` = Σ (Δ_i − β h_i) ω_i of this buffer, `cache_sum` = Σ_i h_i, `newest` next h_i.
+
+    ω_i = 1/p_i if p is estimated, otherwise 1; `weights` has the estimated ones of the buffer.
+    """
+
+    model: Vector
+    version: int
+    federation: Federation
+    residuals: RunningSum
+    cache_sum: RunningSum
+    cache: dict[ClientId, Vector | QuantisedVector] = field(default_factory=dict)
+    newest: dict[ClientId, Vector] = field(default_factory=dict)
+    clients: list[ClientId] = field(default_factory=list)
+    full: bool = False
+    weights: list[float] = field(default_factory=list)
+    intervals: dict[ClientId, Intervals] = field(default_factory=dict)
+    layers: tuple[int, ...] = ()  # where each layer of a quantised difference ends
+
+    @property
+    def contents(self) -> Contents:
+        """The clients of this buffer; after the step, with equal or estimated weights."""
+        if not self.full:
+            return Contents(list(self.clients), [])
+        weights = self.weights or [1.0] * len(self.clients)
+        total = sum(weights)
+        return Contents(list(self.clients), [weight / total for weight in weights])
+
+
+S = TypeVar("S", bound=CachedState)
+
+
+class CachedMethod(ABC):
+    """A method of the family: its fields are its settings, and `rule` says what they choose."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+
+    def __post_init__(self) -> None:
+        self._rule  # noqa: B018 - refuses impossible settings
+
+    @cached_property
+    def _rule(self) -> CacheRule:
+        return self.rule
+
+    @property
+    def needs(self) -> Needs:
+        """Differences; the weights in the log come from the cache if there is one."""
+        return self._rule.needs
+
+    def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
+        """Start with an empty buffer and an empty cache."""
+        state = empty_state(CachedState, setup, self._rule)
+        if self._rule.participation == "estimated":
+            state.intervals = {client: Intervals(0) for client in state.federation}
+        return state, setup.clients.clients
+
+    def step(self, state: CachedState, event: Event) -> tuple[CachedState, Receivers]:
+        """Buffer a difference; after K of them, make a server step."""
+        rule = self._rule
+        if not isinstance(event, Arrived):
+            receivers = change_members(state.federation, event)
+            if isinstance(event, Left):
+                forget(state, event.client)
+            elif isinstance(event, Joined) and rule.participation == "estimated":
+                state.intervals[event.client] = Intervals(state.version)
+            return state, receivers
+        check(state, event.update)
+        take_in(state, event.update, rule)
+        if len(state.clients) >= rule.buffer and not _is_waiting(state, rule):
+            aggregate(state, rule)
+        return state, [event.update.client]
+
+
+def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
+    """The state before the first event; sums that the rule does not need have no size."""
+    size = setup.model.size
+    residuals = RunningSum.zeros(0 if rule.replaces_at_once else size)
+    cache_sum = RunningSum.zeros(size if rule.beta else 0)
+    state = kind(setup.model, 0, Federation.of(setup.clients), residuals, cache_sum)
+    state.layers = _layers(setup.layout, size) if rule.bits else ()
+    return state
+
+
+def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
+    """Add a difference to the buffer, which is emptied first if it has led to a step."""
+    if state.full:
+        state.residuals.clear()
+        state.clients, state.weights, state.full = [], [], False
+    client, delta = update.client, update.parameters
+    if rule.replaces_at_once:
+        _replace(state, client, delta, rule)
+    else:
+        _add_residual(state, client, delta, rule)
+        state.newest[client] = delta
+    state.clients.append(client)
+
+
+def aggregate(state: CachedState, rule: CacheRule) -> None:
+    """Make the server step, then take the newest differences into the cache."""
+    state.model = frozen(_moved(state, rule))
+    for client in dict.fromkeys(state.clients) if rule.participation == "estimated" else ():
+        if client in state.intervals:
+            state.intervals[client].finish(state.version, rule.cutoff)
+    state.version += 1
+    state.full = True
+    newest, state.newest = state.newest, {}
+    if not rule.beta:
+        return
+    for client, delta in newest.items():
+        _replace(state, client, delta, rule)
+    if state.version % len(state.cache) == 0:  # recomputed, so that rounding errors do not stay
+        state.cache_sum.clear()
+        for kept in state.cache.values():
+            state.cache_sum.add([(1.0, _recall(kept))])
+
+
+def forget(state: CachedState, client: ClientId) -> None:
+    """Drop what is cached of a client."""
+    state.newest.pop(client, None)
+    state.intervals.pop(client, None)
+    kept = state.cache.pop(client, None)
+    if kept is not None:
+        state.cache_sum.add([(-1.0, _recall(kept))])
+
+
+def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
+    weight = 1.0
+    if rule.participation == "estimated":
+        weight = state.intervals[client].mean(state.version, rule.cutoff)
+    terms: list[Term] = [(weight, delta)]
+    earlier = state.newest.get(client)
+    if rule.repeated == "newest" and earlier is not None:
+        terms.append((-weight, earlier))  # what it was compared with stays subtracted
+        if state.weights:
+            state.weights[_last_place(state.clients, client)] = 0.0
+    elif rule.repeated == "arrival" and earlier is not None:
+        terms.append((-weight * rule.beta, earlier))
+    elif (kept := state.cache.get(client)) is not None:
+        terms.append((-weight * rule.beta, _recall(kept)))
+    state.residuals.add(terms)
+    if rule.participation == "estimated":
+        state.weights.append(weight)
+
+
+def _last_place(clients: list[ClientId], client: ClientId) -> int:
+    return len(clients) - 1 - clients[::-1].index(client)
+
+
+def _moved(state: CachedState, rule: CacheRule) -> Vector:
+    """The model after the step w + η v, in one pass over memory."""
+    members = max(len(state.federation), 1)
+    count = members if rule.average == "members" else len(state.cache.keys() | state.newest.keys())
+    # (1/N) / p_i with p_i = K/N is 1/K, whatever stands for N in the mean of the cache.
+    divisor = float(count)
+    if rule.participation == "buffer":
+        divisor = rule.buffer * (count / members)
+    rate = np.float32(rule.server_lr)
+    moved = np.empty_like(state.model)
+    for start in range(0, moved.size, BLOCK):
+        block = slice(start, start + BLOCK)
+        if rule.beta:
+            step = state.cache_sum.total[block] / count
+            if rule.beta != 1:
+                step *= rule.beta
+            if not rule.replaces_at_once:
+                step += state.residuals.total[block] / divisor
+        else:
+            step = state.residuals.total[block] / divisor
+        np.multiply(step.astype(np.float32), rate, out=moved[block])
+        moved[block] += state.model[block]
+    return moved
+
+
+def _replace(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
+    """Let the cached difference of the client be this one, as the cache keeps it."""
+    before = state.cache.get(client)
+    kept = delta if rule.bits is None else quantise(delta, rule.bits, state.layers)
+    terms: list[Term] = [(1.0, _recall(kept))]
+    if before is not None:
+        terms.append((-1.0, _recall(before)))
+    state.cache_sum.add(terms)
+    state.cache[client] = kept
+
+
+def _recall(kept: Vector | QuantisedVector) -> Vector:
+    return kept.restore() if isinstance(kept, QuantisedVector) else kept
+
+
+def _is_waiting(state: CachedState, rule: CacheRule) -> bool:
+    return rule.wait and not state.version and len(state.cache) < len(state.federation)
+
+
+def _layers(layout: Layout | None, size: int) -> tuple[int, ...]:
+    return layer_ends(None if layout is None else layout.without_statistics(), size)

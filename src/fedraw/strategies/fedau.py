@@ -1,0 +1,43 @@
+"""FedAU: differences weighted by how rarely their clients take part.
+
+Wang, Ji: "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
+Averaging", ICLR 2024.
+
+After K arrivals   w ← w + η (1/N) Σ_{i in S} ω_i Δ_i,
+where ω_i is the mean of the client's finished intervals, and 1 if there are none. An interval is
+the number of steps from one participation to the next. One that reaches `cutoff` steps ends there.
+ω_i rests on the intervals before this step.
+
+This is the engine of `cached_steps.py` with β = 0 and p_i = 1/ω_i. A client that arrives twice in
+one buffer counts once, with its newest difference.
+
+Deviations: A round of the paper is a set of clients that take part at the same time. Here it is K
+arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
+
+
+@dataclass(frozen=True)
+class FedAU(CachedMethod):
+    """FedAU; `server_lr` is η, and `cutoff` the longest interval in steps."""
+
+    buffer: int = 10
+    server_lr: float = 1.0
+    cutoff: int = 50
+
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+        return CacheRule(
+            self.buffer,
+            self.server_lr,
+            beta=0.0,
+            participation="estimated",
+            repeated="newest",
+            cutoff=self.cutoff,
+        )

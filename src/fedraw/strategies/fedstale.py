@@ -1,0 +1,61 @@
+"""FedStale: differences corrected by everyone's last ones, to an extent β.
+
+Rodio, Neglia: "FedStale: Leveraging Stale Client Updates in Federated Learning", 2024, arXiv
+2405.04171.
+
+After K arrivals   v = β h + (1/N) Σ_{i in S} (Δ_i − β h_i) / p_i,   w ← w + η v,   then h_i ← Δ_i,
+with h = (1/N) Σ_i h_i over all N clients. p_i is the probability that client i takes part:
+
+    participation = "estimated"   1/ω_i, with FedAU's ω_i: mean steps between its participations
+                    "buffer"      K/N; with β = 1 this is CA2FL, with β = 0 FedBuff
+                    "certain"     1; with β = 1 and no client twice in a buffer this is MIFA
+
+`average="heard"` divides by the number of clients that have sent an update, instead of N. This is
+the public asynchronous variant FedStaleAsync with constant weights, whose staleness functions are
+not offered. `refresh` is CA2FL's.
+
+Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S is whoever
+arrives, from models of any age. Clients weigh alike; the authors' code weights them by sample
+counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedraw.core.settings import one_of
+from fedraw.errors import BadInput
+from fedraw.strategies.cached_steps import CachedMethod, CacheRule
+
+
+@dataclass(frozen=True)
+class FedStale(CachedMethod):
+    """FedStale; `beta` is β, `server_lr` is η, and `cutoff` is FedAU's."""
+
+    buffer: int = 10
+    server_lr: float = 1.0
+    beta: float = 0.5
+    participation: Literal["estimated", "buffer", "certain"] = "estimated"
+    average: Literal["members", "heard"] = "members"
+    refresh: Literal["round-start", "arrival"] = "round-start"
+    cutoff: int = 50
+
+    @property
+    def rule(self) -> CacheRule:
+        """β, p and the other parameters of the engine."""
+        one_of("refresh", self.refresh, ("round-start", "arrival"))
+        if self.average == "heard" and not self.beta:
+            raise BadInput(
+                "average = 'heard' needs beta above 0, because without a cache the server does not "
+                "know who was heard; use average = 'members'"
+            )
+        return CacheRule(
+            self.buffer,
+            self.server_lr,
+            beta=self.beta,
+            participation=self.participation,
+            repeated=self.refresh,
+            average=self.average,
+            cutoff=self.cutoff,
+        )

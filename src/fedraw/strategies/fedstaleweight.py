@@ -1,0 +1,121 @@
+"""FedStaleWeight: buffered differences, weighted by how stale their clients usually are.
+
+Ma, Tu, Chen, Reddi: "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair
+Aggregation via Staleness Reweighting", arXiv 2406.02877, 2024.
+
+On an arrival, its staleness τ_i in versions joins the last five of its client, and m_i is their
+mean. After K arrivals   w ← w + η Σ_{i in S} m_i Δ_i / Σ_{i in S} m_i.
+
+If all m_i are 0, as in the first step, the clients weigh alike. Otherwise a client with m_i = 0
+weighs nothing. `offset` is added to every m_i: with memoryless arrivals E τ_i = (1/P(i) − 1)/K, so
+1/K makes frequency times mean weight the same for all clients.
+
+Deviations: The authors' code leaves the model as it is if all m_i are 0, drops the newest instead
+of the oldest value when it has five, and freezes the parameters of batch norm. Their clients wait
+for a new version before they train again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedraw.core.aggregation import RunningSum
+from fedraw.core.federation import Federation
+from fedraw.core.settings import at_least, positive, whole
+from fedraw.core.types import ClientId, Vector
+from fedraw.core.update import Update
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Event,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    change_members,
+    check,
+    frozen,
+)
+
+# How many values of a client's staleness count.
+WINDOW = 5
+
+
+@dataclass(eq=False)
+class FedStaleWeightState:
+    """The differences of this buffer, and the last staleness values of each client."""
+
+    model: Vector
+    version: int
+    federation: Federation
+    updates: list[Update] = field(default_factory=list)
+    staleness: dict[ClientId, list[int]] = field(default_factory=dict)
+    weights: list[float] = field(default_factory=list)  # after a step
+
+    @property
+    def contents(self) -> Contents:
+        """The clients of this buffer; after the step, with their weights."""
+        return Contents([update.client for update in self.updates], list(self.weights))
+
+
+@dataclass(frozen=True)
+class FedStaleWeight:
+    """FedStaleWeight; `server_lr` is η."""
+
+    buffer: int = 10
+    server_lr: float = 1.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("buffer", self.buffer)
+        positive("server_lr", self.server_lr)
+        at_least("offset", self.offset, 0)
+
+    @property
+    def needs(self) -> Needs:
+        """Differences."""
+        return Needs(sends="delta")
+
+    def start(self, setup: Setup) -> tuple[FedStaleWeightState, Receivers]:
+        """Start with an empty buffer and without staleness."""
+        state = FedStaleWeightState(setup.model, 0, Federation.of(setup.clients))
+        return state, setup.clients.clients
+
+    def step(
+        self, state: FedStaleWeightState, event: Event
+    ) -> tuple[FedStaleWeightState, Receivers]:
+        """Buffer a difference; after K of them, add their weighted mean to the model."""
+        if not isinstance(event, Arrived):
+            receivers = change_members(state.federation, event)
+            if isinstance(event, Left):
+                state.staleness.pop(event.client, None)
+            return state, receivers
+        update = event.update
+        check(state, update)
+        if state.weights:
+            state.updates, state.weights = [], []
+        state.updates.append(update)
+        stale = [*state.staleness.get(update.client, ()), state.version - update.start_version]
+        state.staleness[update.client] = stale[-WINDOW:]
+        if len(state.updates) == self.buffer:
+            self._aggregate(state)
+        return state, [update.client]
+
+    def _aggregate(self, state: FedStaleWeightState) -> None:
+        state.weights = self._weights(state)
+        total = RunningSum.zeros(state.model.size)
+        terms = zip(state.weights, (u.parameters for u in state.updates), strict=True)
+        step = total.add(list(terms), divisor=1.0)
+        state.model = frozen(state.model + np.float32(self.server_lr) * step)
+        state.version += 1
+
+    def _weights(self, state: FedStaleWeightState) -> list[float]:
+        """m_i / Σ m_i; a client that has left counts with the staleness of this update."""
+        means = []
+        for update in state.updates:
+            values = state.staleness.get(update.client, [state.version - update.start_version])
+            means.append(sum(values) / len(values) + self.offset)
+        total = sum(means)
+        return [mean / total if total else 1 / len(means) for mean in means]

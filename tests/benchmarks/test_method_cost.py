@@ -1,0 +1,21 @@
+"""What `benchmarks.method_cost` counts as memory, for methods whose state is known."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.method_cost import models_kept
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("fedbuff", 1 + 2),  # the model, and a sum in float64
+        ("area", 1 + 2),
+        ("mifa", 1 + 2 + 30),
+        ("ca2fl", 1 + 2 + 2 + 30),
+        ("mf-ca2fl", 1 + 2 + 2 + 30 / 4),  # 8 of 32 bits
+        ("fadas", 1 + 2 + 3),
+    ],
+)
+def test_memory_grows_with_the_model_by_what_the_method_keeps(name: str, models: float) -> None:
+    assert models_kept(name, 30) == pytest.approx(models, rel=1e-3)

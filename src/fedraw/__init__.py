@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from fedraw.experiment.simulate import simulate
     from fedraw.experiment.spec import Spec
+    from fedraw.experiment.tuning import Tuning, TuningPoint, tune
     from fedraw.learning.own_training import ClientData, TrainingContext
     from fedraw.learning.sgd import SGD
     from fedraw.simulation.loop import Simulation, Step
@@ -126,6 +127,8 @@ _DEFINED_IN = {
     "Table": "fedraw.core.table",
     "TrainingContext": "fedraw.learning.own_training",
     "TrainingFailed": "fedraw.errors",
+    "Tuning": "fedraw.experiment.tuning",
+    "TuningPoint": "fedraw.experiment.tuning",
     "Uniform": "fedraw.experiment.sections",
     "Update": "fedraw.core.update",
     "WorkerDied": "fedraw.errors",
@@ -135,6 +138,7 @@ _DEFINED_IN = {
     "load": "fedraw.experiment.result",
     "rarity_scores": "fedraw.core.rarity",
     "simulate": "fedraw.experiment.simulate",
+    "tune": "fedraw.experiment.tuning",
     "weights": "fedraw.core.weighting",
 }
 
@@ -190,6 +194,8 @@ __all__ = [
     "Table",
     "TrainingContext",
     "TrainingFailed",
+    "Tuning",
+    "TuningPoint",
     "Uniform",
     "Update",
     "WorkerDied",
@@ -199,6 +205,7 @@ __all__ = [
     "load",
     "rarity_scores",
     "simulate",
+    "tune",
     "weights",
 ]
 

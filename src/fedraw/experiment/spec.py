@@ -122,6 +122,16 @@ class Spec:
             _find_plugins(tables, path.parent.absolute())
             return cls.from_dict(tables)._with_paths_from(path.parent.absolute())
 
+    def with_changes(self, changes: Mapping[str, Any]) -> Spec:
+        """The spec with other values of some keys, as `fedraw run --set` changes them.
+
+        >>> Spec().with_changes({"strategy.buffer": 5}).make_strategy().buffer
+        5
+        """
+        tables = self.to_dict()
+        _change(tables, changes)
+        return Spec.from_dict(tables)
+
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""
         return self.strategy.make(self.plugin_modules)
@@ -216,12 +226,26 @@ def parse_change(text: str) -> tuple[str, Any]:
     (('strategy.buffer', 5), ('strategy.name', 'fedfa'))
     """
     key, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"[a-z_]+\.[a-z_]+", key.strip()):
+    if not separator or not is_key(key.strip()):
         raise BadInput(f"--set {text!r} is not of the form section.key=value")
+    return key.strip(), parse_value(value)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is of the form section.key."""
+    return re.fullmatch(r"[a-z_]+\.[a-z_]+", text) is not None
+
+
+def parse_value(text: str) -> Any:
+    """Parse a value of the command line: TOML, or else text.
+
+    >>> parse_value("0.5"), parse_value("true"), parse_value("none")
+    (0.5, True, 'none')
+    """
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        return key.strip(), value.strip()
+        return text.strip()
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

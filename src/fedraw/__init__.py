@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fedraw.experiment.simulate import simulate
     from fedraw.experiment.spec import Spec
     from fedraw.experiment.tuning import Tuning, TuningPoint, tune
+    from fedraw.learning.losses import logit_shift
     from fedraw.learning.own_training import ClientData, TrainingContext
     from fedraw.learning.sgd import SGD
     from fedraw.simulation.loop import Simulation, Step
@@ -136,6 +137,7 @@ _DEFINED_IN = {
     "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
     "load": "fedraw.experiment.result",
+    "logit_shift": "fedraw.learning.losses",
     "rarity_scores": "fedraw.core.rarity",
     "simulate": "fedraw.experiment.simulate",
     "tune": "fedraw.experiment.tuning",
@@ -203,6 +205,7 @@ __all__ = [
     "compare",
     "from_arrays",
     "load",
+    "logit_shift",
     "rarity_scores",
     "simulate",
     "tune",

@@ -19,6 +19,7 @@ from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
 from fedraw.experiment.training import make_network
+from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
@@ -85,7 +86,14 @@ class Scenario:
     @property
     def notes(self) -> tuple[str, ...]:
         """What every result has to say: how the data differ from the release, what was loaded."""
-        return self.clients.dataset.notes + (() if self.loaded is None else (str(self.loaded),))
+        loss, evidence = self.spec.training.loss, self.strategy.needs.label_evidence
+        own: tuple[str, ...] = () if self.loaded is None else (str(self.loaded),)
+        if loss != CROSS_ENTROPY and evidence in ("checked", "inferred"):
+            own += (
+                f"labels = {evidence!r} was calibrated with cross-entropy; with training.loss = "
+                f"{loss!r} updates show held labels less often",
+            )
+        return self.clients.dataset.notes + own
 
     def tables(self) -> dict[str, Any]:
         """The spec as run: only this seed, and the names of what the user gave in Python."""

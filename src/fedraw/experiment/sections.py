@@ -15,6 +15,7 @@ from fedraw.core.settings import checked_settings, read_settings, shown
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput
 from fedraw.experiment.plugins import NO_PLUGINS, Plugins
+from fedraw.learning.losses import Loss, Prior
 from fedraw.learning.sgd import SGD, Schedule
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
@@ -40,6 +41,9 @@ CAME_LATER = (
     ("training", "schedule"),
     ("training", "lr_decay"),
     ("training", "label_smoothing"),
+    ("training", "loss"),
+    ("training", "tau"),
+    ("training", "prior"),
     ("run", "serve"),
     ("run", "ema_decay"),
 )
@@ -441,6 +445,9 @@ class TrainingSpec:
     lr_decay: float = 0.1
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    loss: Loss = "cross-entropy"
+    tau: float = 1.0
+    prior: Prior = "local"
 
     def __post_init__(self) -> None:
         known_kind("training.kind", self.kind, ("sgd", "none"))

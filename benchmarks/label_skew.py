@@ -23,7 +23,7 @@ import fedraw
 from fedraw.experiment.spec import Spec
 
 METHODS = ("fedbuff", "fedraw", "fedraw-replay", "ca2fl")
-RATES = (0.5, 1, 2, 3)
+RATES = (1, 2, 4, 8)
 TAUS = (0.1, 0.5, 1)
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "cross-entropy": {},

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
+        Calibration,
         Correlated,
         Coverage,
         DataSpec,
@@ -83,6 +84,7 @@ _DEFINED_IN = {
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
     "BadInput": "fedraw.errors",
+    "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
     "Columns": "fedraw.data.own_data",
     "Comparison": "fedraw.eventlog.compare",
@@ -151,6 +153,7 @@ __all__ = [
     "Arrived",
     "Audit",
     "BadInput",
+    "Calibration",
     "ClientData",
     "Columns",
     "Comparison",

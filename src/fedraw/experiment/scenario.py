@@ -13,6 +13,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
+from fedraw.experiment.calibrating import refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
@@ -70,6 +71,8 @@ class Scenario:
             network = make_network(spec, parts, dataset, streams, options.data_root)
             trainer, loaded, model = network.trainer, network.loaded, network.initial
             layout = trainer.layout
+            if spec.calibration is not None:
+                refuse_uncalibrated(trainer, dataset)
         strategy = parts.strategy or spec.make_strategy()
         if not dataset.has_labels and strategy.needs.label_evidence is not None:
             raise BadInput(

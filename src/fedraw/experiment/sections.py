@@ -469,6 +469,38 @@ class TrainingSpec:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """After training, the output layer is trained on virtual features of all clients (CCVR).
+
+    Args:
+        kind: The method; see fedraw.learning.calibration.
+        samples: The number of virtual features of each label.
+        epochs: The passes over them.
+        batch: The virtual features in a mini-batch.
+        lr: The learning rate.
+
+    """
+
+    kind: Literal["ccvr"] = "ccvr"
+    samples: int = 100
+    epochs: int = 20
+    batch: int = 32
+    lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise BadInput(f"calibration.samples = {self.samples} must be at least 1")
+        self.sgd()
+
+    def sgd(self) -> SGD:
+        """The settings of the training of the output layer."""
+        try:
+            return SGD(self.epochs, self.batch, self.lr)
+        except BadInput as problem:
+            raise BadInput(f"calibration.{problem}") from None
+
+
+@dataclass(frozen=True)
 class MetricsSpec:
     """Which labels the metrics call rare."""
 

@@ -27,6 +27,7 @@ from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
 from fedraw.experiment.sections import (
     IID,
+    Calibration,
     Correlated,
     Coverage,
     DataSpec,
@@ -82,6 +83,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     label_noise: LabelNoise | None = None,
     misreport: Misreport | None = None,
     summaries: Summaries | None = None,
+    calibration: Calibration | None = None,
     seeds: int | Sequence[int] | None = None,
     device: str | None = None,
     jobs: int = 1,
@@ -136,6 +138,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         label_noise: Training labels are wrong.
         misreport: Clients report false label counts.
         summaries: Clients report their labels privately.
+        calibration: After training, the output layer is trained on virtual features, and the
+            resulting model is evaluated and written as well.
         seeds: One seed, or several; each is a run of its own.
         device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
         jobs: How many processes run seeds side by side; with the executors "processes" and "ray",
@@ -186,6 +190,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         label_noise=label_noise,
         misreport=misreport,
         summaries=summaries,
+        calibration=calibration,
         seeds=seeds,
         device=device,
     )
@@ -253,6 +258,7 @@ _OPTIONAL = {
     "label_noise": LabelNoise,
     "misreport": Misreport,
     "summaries": Summaries,
+    "calibration": Calibration,
 }
 _RUN = (
     "events",

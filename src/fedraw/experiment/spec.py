@@ -17,6 +17,7 @@ from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
     CAME_LATER,
     IMAGENET,
+    Calibration,
     DataSpec,
     Drift,
     Features,
@@ -58,6 +59,7 @@ class Spec:
     drift: Drift | None = None
     summaries: Summaries | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
+    calibration: Calibration | None = None
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
     plugins: tuple[str, ...] = ()  # modules of the user's that the sections may name
@@ -427,5 +429,7 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
         raise BadInput(f"misreport.support forges the updates of a model, {remedy}")
     if spec.run.serve == "ema":
         raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
+    if spec.calibration is not None:
+        raise BadInput(f"[calibration] trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:
         raise BadInput(f"[label_noise] mixes up what a model is trained with, {remedy}")

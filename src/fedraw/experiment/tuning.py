@@ -325,7 +325,7 @@ class Tuning:
                 if own == end and _goes_on(self.grid.spec, best, key, outward):
                     yield (
                         f"{key} = {own} is the {word} value of the grid, so a better one may lie "
-                        f"beyond it; add for example {_next(end, inner):g}"
+                        f"beyond it; add for example {_next(end, inner):.3g}"
                     )
 
 

@@ -43,6 +43,21 @@ def test_a_resumed_run_comes_to_the_same_calibrated_model(tmp_path: Path) -> Non
     assert same(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_a_label_with_few_samples_is_left_out_and_named() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.array([0] * 30 + [1] * 30 + [2] * 4)
+    data = fedraw.from_arrays(
+        rng.normal(size=(64, 2)).astype(np.float32) + labels[:, None], labels, holdout=0.2,
+        rng=rng,
+    )  # fmt: skip
+    result = fedraw.simulate(
+        data=data, model="linear", partition=fedraw.IID(clients=3), strategy="fedfa", seeds=1,
+        calibration=fedraw.Calibration(samples=10), local_test=0, events=12, progress=False,
+    )  # fmt: skip
+    (run,) = result.runs
+    assert "calibration leaves out 2: fewer than 5 samples in all" in run.summary["notes"]
+
+
 def test_what_cannot_be_calibrated_is_refused() -> None:
     tables = spec().to_dict() | {"calibration": {}}
     with pytest.raises(BadInput, match="trains the output layer of a model"):

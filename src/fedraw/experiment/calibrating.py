@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedraw.core.randomness import Streams
+from fedraw.core.text import several
 from fedraw.core.types import Vector
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
-from fedraw.experiment.clients import LocalData
+from fedraw.experiment.clients import Clients, LocalData
 
 if TYPE_CHECKING:
     from fedraw.experiment.scenario import Scenario
@@ -27,6 +29,19 @@ def refuse_uncalibrated(trainer: Trainer, dataset: Dataset) -> None:
             "[calibration] out"
         )
     Head(trainer, dataset.classes)
+
+
+def labels_left_out(clients: Clients) -> tuple[str, ...]:
+    """What a calibrated run has to say about labels that have too few samples."""
+    from fedraw.learning.calibration import LEAST
+
+    totals: Counter[str | int] = Counter()
+    for held in clients.epochs[-1].table.counts().values():
+        totals.update(held)
+    few = [name for name in clients.dataset.label_names if totals[name] < LEAST]
+    if not few:
+        return ()
+    return (f"calibration leaves out {several(few)}: fewer than {LEAST} samples in all",)
 
 
 def calibrated(scenario: Scenario, model: Vector) -> Vector | None:

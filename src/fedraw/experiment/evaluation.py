@@ -84,11 +84,12 @@ class Evaluator:
             inferred=None if inferred is None else inferred._asdict(),
             own=scores.own,
             own_rare=scores.own_rare,
-            serving=None if serving is None else self._of_other(serving.model),
-            calibrated=None if calibrated is None else self._of_other(calibrated),
+            serving=None if serving is None else self.measure(serving.model),
+            calibrated=None if calibrated is None else self.measure(calibrated),
         )
 
-    def _of_other(self, model: Vector) -> dict[str, Values]:
+    def measure(self, model: Vector) -> dict[str, Values]:
+        """The metrics, the recalls and the user's own metrics of any model of the run."""
         scores = self._scores(model)
         values = {"metrics": scores.metrics, "recall": scores.recall, "own": scores.own}
         return {key: value for key, value in values.items() if value is not None}

@@ -13,7 +13,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
-from fedraw.experiment.calibrating import refuse_uncalibrated
+from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
@@ -96,6 +96,8 @@ class Scenario:
                 f"labels = {evidence!r} was calibrated with cross-entropy; with training.loss = "
                 f"{loss!r} updates show held labels less often",
             )
+        if self.spec.calibration is not None:
+            own += labels_left_out(self.clients)
         return self.clients.dataset.notes + own
 
     def tables(self) -> dict[str, Any]:

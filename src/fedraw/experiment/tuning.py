@@ -31,6 +31,7 @@ from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import NO_PARTS, Parts
 from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import SeedResult, accepted_nothing
+from fedraw.experiment.sections import plain
 from fedraw.experiment.simulate import choose, simulate
 from fedraw.experiment.spec import Spec, is_key, parse_value, refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
@@ -333,7 +334,7 @@ def tune(  # noqa: PLR0913 - one for each thing that a user may choose
     spec: Spec | None = None,
     *,
     over: Mapping[str, Sequence[Any]],
-    seeds: Sequence[int] = (1, 2, 3),
+    seeds: int | Sequence[int] = (1, 2, 3),
     by: str | Sequence[str] | None = None,
     last: bool = False,
     events: int | None = None,
@@ -394,7 +395,9 @@ add for example 100'
             "its class through the plugins of a spec, or tune other keys"
         )
     names = (by,) if isinstance(by, str) else tuple(by or ())
-    grid = Grid(own, over, tuple(seeds), names or None, last, events, tuple(parts.metrics))
+    own_seeds = (seeds,) if isinstance(seeds, int) else tuple(plain(seeds))
+    values = {key: plain(own_values) for key, own_values in over.items()}
+    grid = Grid(own, values, own_seeds, names or None, last, events, tuple(parts.metrics))
     options = Options(
         executor,
         jobs,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
+        Calibration,
         Correlated,
         Coverage,
         DataSpec,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     )
     from fedraw.experiment.simulate import simulate
     from fedraw.experiment.spec import Spec
+    from fedraw.experiment.tuning import Tuning, TuningPoint, tune
+    from fedraw.learning.losses import logit_shift
     from fedraw.learning.own_training import ClientData, TrainingContext
     from fedraw.learning.sgd import SGD
     from fedraw.simulation.loop import Simulation, Step
@@ -97,6 +100,7 @@ _DEFINED_IN = {
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
     "BadInput": "fedraw.errors",
+    "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
     "Columns": "fedraw.data.own_data",
     "Comparison": "fedraw.eventlog.compare",
@@ -146,6 +150,8 @@ _DEFINED_IN = {
     "Table": "fedraw.core.table",
     "TrainingContext": "fedraw.learning.own_training",
     "TrainingFailed": "fedraw.errors",
+    "Tuning": "fedraw.experiment.tuning",
+    "TuningPoint": "fedraw.experiment.tuning",
     "Uniform": "fedraw.experiment.sections",
     "Update": "fedraw.core.update",
     "WorkerDied": "fedraw.errors",
@@ -153,8 +159,10 @@ _DEFINED_IN = {
     "compare": "fedraw.eventlog.compare",
     "from_arrays": "fedraw.data.arrays",
     "load": "fedraw.experiment.result",
+    "logit_shift": "fedraw.learning.losses",
     "rarity_scores": "fedraw.core.rarity",
     "simulate": "fedraw.experiment.simulate",
+    "tune": "fedraw.experiment.tuning",
     "weights": "fedraw.core.weighting",
 }
 
@@ -171,6 +179,7 @@ __all__ = [
     "Arrived",
     "Audit",
     "BadInput",
+    "Calibration",
     "ClientData",
     "Columns",
     "Comparison",
@@ -220,6 +229,8 @@ __all__ = [
     "Table",
     "TrainingContext",
     "TrainingFailed",
+    "Tuning",
+    "TuningPoint",
     "Uniform",
     "Update",
     "WorkerDied",
@@ -227,8 +238,10 @@ __all__ = [
     "compare",
     "from_arrays",
     "load",
+    "logit_shift",
     "rarity_scores",
     "simulate",
+    "tune",
     "weights",
 ]
 

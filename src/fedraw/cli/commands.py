@@ -27,6 +27,7 @@ OWN = {
     "demo": "Show silent rarity failure and its cure on embedded data.",
     "run": "Run an experiment: one folder per seed, then one table.",
     "new": "Write a commented spec to start from.",
+    "tune": "Choose settings on tuning seeds: run a grid, write the best point as a new spec.",
     "compare": "Compare runs in one table, with mean ± sd over seeds.",
     "watch": "Watch runs in the terminal while they write their logs.",
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",

@@ -99,7 +99,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     folder = out or Path("runs") / spec_file.stem
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     for cell in cells:
-        _refuse_folder(cell, options)  # before loading data and starting a cluster
+        refuse_folder(cell, options)  # before loading data and starting a cluster
     if dry_run:
         with naming(spec_file):
             facts = _check(cells, options)
@@ -128,7 +128,7 @@ def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[Seed
         raise Interrupted("interrupted") from None
 
 
-def _refuse_folder(cell: Cell, options: Options) -> None:
+def refuse_folder(cell: Cell, options: Options) -> None:
     """Refuse a folder that holds another run, or that cannot be written to."""
     refuse_existing(cell.folder, options)
     folder = cell.folder
@@ -164,15 +164,20 @@ def _report_problems(results: Sequence[SeedResult]) -> None:
 
 def _with_seeds(spec: Spec, text: str) -> Spec:
     try:
-        seeds = tuple(int(seed) for seed in text.split(","))
+        return replace(spec, run=replace(spec.run, seeds=parse_seeds(text)))
+    except BadInput as problem:
+        told = str(problem)
+        raise BadInput(told if told.startswith("--seeds") else f"--seeds {text}: {told}") from None
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse a list of seeds such as 42,123,456."""
+    try:
+        return tuple(int(seed) for seed in text.split(","))
     except ValueError:
         raise BadInput(
             f"--seeds {text!r} is not a list of whole numbers, such as 42,123,456"
         ) from None
-    try:
-        return replace(spec, run=replace(spec.run, seeds=seeds))
-    except BadInput as problem:
-        raise BadInput(f"--seeds {text}: {problem}") from None
 
 
 def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:

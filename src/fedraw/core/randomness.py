@@ -20,6 +20,7 @@ Purpose = Literal[
     "drift",
     "privacy",
     "own training",
+    "calibration",
 ]  # add new ones at the end: every result depends on the numbers of the others
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

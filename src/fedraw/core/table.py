@@ -80,15 +80,16 @@ class Table:
             raise BadInput("to_frame() needs pandas: pip install pandas") from None
         return pandas.DataFrame(self._columns)
 
+    def to_text(self) -> str:
+        """All rows as aligned text; `repr` leaves out the middle of a long table."""
+        return self._aligned([self._texts(row) for row in range(len(self))])
+
     def __repr__(self) -> str:
         if not self._columns:
             return "an empty table"
-        cells = [list(self._columns), *self._shown()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
-        if len(self) > len(cells) - 1:
-            lines.append(f"({len(self):,} rows)")
-        return "\n".join(lines)
+        shown = self._shown()
+        rest = f"\n({len(self):,} rows)" if len(self) > len(shown) else ""
+        return self._aligned(shown) + rest
 
     def _repr_html_(self) -> str:
         """The table as a notebook shows it."""
@@ -104,10 +105,17 @@ class Table:
         """The cells of the rows that are shown, as texts."""
         rows = range(len(self))
         if len(rows) <= 2 * SHOWN_ROWS:
-            return [[_cell(values[i]) for values in self._columns.values()] for i in rows]
-        ends = [*rows[:SHOWN_ROWS], *rows[-SHOWN_ROWS:]]
-        cells = [[_cell(values[i]) for values in self._columns.values()] for i in ends]
-        return [*cells[:SHOWN_ROWS], ["…"] * len(self._columns), *cells[SHOWN_ROWS:]]
+            return list(map(self._texts, rows))
+        first, last = (list(map(self._texts, r)) for r in (rows[:SHOWN_ROWS], rows[-SHOWN_ROWS:]))
+        return [*first, ["…"] * len(self._columns), *last]
+
+    def _texts(self, row: int) -> list[str]:
+        return [_cell(values[row]) for values in self._columns.values()]
+
+    def _aligned(self, rows: Sequence[Sequence[str]]) -> str:
+        cells = [list(self._columns), *rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, row, widths)) for row in cells)
 
 
 def _cell(value: object) -> str:

@@ -179,7 +179,7 @@ class Comparison(Sequence[ComparisonRow]):
         shown = [key for key in METRICS if key in measured][:6] + own
         rows = [
             {"name": row.title, "seeds": len(row.seeds)}
-            | {key: _mean_and_sd(row.metrics.get(key)) for key in shown}
+            | {key: mean_and_sd(row.metrics.get(key)) for key in shown}
             for row in self.rows
         ]
         return Table.of_rows(rows)
@@ -204,7 +204,12 @@ class Comparison(Sequence[ComparisonRow]):
         return {"rows": rows, "notes": list(self.notes)}
 
 
-def _mean_and_sd(stat: Stat | None) -> str | None:
+def mean_and_sd(stat: Stat | None) -> str | None:
+    """A value as text: mean ± sd, the mean alone for one seed; None if there is no value.
+
+    >>> mean_and_sd(Stat.of([1.0, 3.0])), mean_and_sd(Stat.of([1.0]))
+    ('2.0 ± 1.0', '1.0')
+    """
     if stat is None or stat.mean is None:
         return None
     return f"{stat.mean:.1f} ± {stat.sd:.1f}" if len(stat.values) > 1 else f"{stat.mean:.1f}"

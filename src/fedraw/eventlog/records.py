@@ -212,6 +212,8 @@ class EvaluationRecord:
     own_rare: Mapping[str, float | None] | None = None  # the same, on test samples of rare labels
     # The average that is served: its "metrics", "recall" and "own".
     serving: Mapping[str, Mapping[str, float | None]] | None = None
+    # The model with a calibrated output layer: its "metrics", "recall" and "own".
+    calibrated: Mapping[str, Mapping[str, float | None]] | None = None
 
     def __post_init__(self) -> None:
         if self.inferred is None:

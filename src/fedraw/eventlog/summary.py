@@ -262,7 +262,7 @@ class RunSummary:
         }
 
     def _optional(self, last: EvaluationRecord | None) -> dict[str, Any]:
-        """The user's own metrics and the average that is served, if the run has them."""
+        """The user's own metrics, and models besides the last one, if the run has them."""
         if last is None:
             return {}
         own = {"own": last.own, "own_rare": last.own_rare}
@@ -270,6 +270,8 @@ class RunSummary:
         if last.serving is not None:
             all_of_it = [e.serving["metrics"] for e in self.evaluations if e.serving is not None]
             found["serving"] = {**last.serving, "tail": _tail(all_of_it)}
+        if last.calibrated is not None:
+            found["calibrated"] = dict(last.calibrated)
         return found
 
 

@@ -370,7 +370,21 @@ class LocalData:
         The number also names the random stream that draws the job's batches.
         """
         number = job.position + job.epoch * self.clients
-        return number, slice(self.start.item(number), self.start.item(number + 1))
+        return number, self.rows(number)
+
+    def rows(self, number: int) -> slice:
+        """The rows of a data set."""
+        return slice(self.start.item(number), self.start.item(number + 1))
+
+    def label_counts(self, number: int) -> Ints:
+        """How many samples of each label a data set has, as training sees them."""
+        return np.bincount(self.targets[self.rows(number)], minlength=self.classes)
+
+    def label_totals(self, number: int) -> Ints:
+        """How many samples of each label all clients have, in the epoch of a data set."""
+        first = number - number % self.clients
+        own = slice(self.start.item(first), self.start.item(first + self.clients))
+        return np.bincount(self.targets[own], minlength=self.classes)
 
 
 @contextmanager

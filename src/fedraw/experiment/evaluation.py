@@ -56,11 +56,15 @@ class Evaluator:
         self._clients = len(own)
 
     def __call__(
-        self, simulation: Simulation, serving: ServingAverage | None = None, final: bool = False
+        self,
+        simulation: Simulation,
+        serving: ServingAverage | None = None,
+        final: bool = False,
+        calibrated: Vector | None = None,
     ) -> EvaluationRecord:
         """Evaluate the current model; with `final`, count the confusions of labels too.
 
-        The average that is served is evaluated as well, if there is one.
+        The average that is served and the calibrated model are evaluated as well, if there are any.
         """
         state, scorer, data = simulation.state, simulation.scorer, self._dataset
         scores = self._scores(state.model)
@@ -80,10 +84,12 @@ class Evaluator:
             inferred=None if inferred is None else inferred._asdict(),
             own=scores.own,
             own_rare=scores.own_rare,
-            serving=None if serving is None else self._of_average(serving.model),
+            serving=None if serving is None else self.measure(serving.model),
+            calibrated=None if calibrated is None else self.measure(calibrated),
         )
 
-    def _of_average(self, model: Vector) -> dict[str, Values]:
+    def measure(self, model: Vector) -> dict[str, Values]:
+        """The metrics, the recalls and the user's own metrics of any model of the run."""
         scores = self._scores(model)
         values = {"metrics": scores.metrics, "recall": scores.recall, "own": scores.own}
         return {key: value for key, value in values.items() if value is not None}

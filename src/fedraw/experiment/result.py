@@ -170,7 +170,8 @@ class Result:
         """One row for each evaluation of each seed: the event, the virtual time, the metrics.
 
         Metrics of the user's own have their names, and "rare " before them on test samples of rare
-        labels. The metrics of an average that is served have "serving " before them.
+        labels. The metrics of an average that is served have "serving " before them, those of a
+        calibrated model "calibrated ".
         """
         return Table.of_rows(
             [
@@ -291,9 +292,12 @@ class Result:
 def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
     """All metrics of an evaluation or of a summary, by the names of their columns."""
     rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
-    served = (found.get("serving") or {}).get("metrics", {})
-    serving = {f"serving {key}": value for key, value in served.items()}
-    return {**found["metrics"], **(found.get("own") or {}), **rare, **serving}
+    others = {
+        f"{model} {key}": value
+        for model in ("serving", "calibrated")
+        for key, value in (found.get(model) or {}).get("metrics", {}).items()
+    }
+    return {**found["metrics"], **(found.get("own") or {}), **rare, **others}
 
 
 def _metrics(record: ArrivalRecord | RejectedRecord) -> Mapping[str, float | None] | None:

@@ -5,6 +5,7 @@ events.jsonl       the log
 timing.json        when, on which machine and how fast it was run
 model.safetensors  the last model
 serving.safetensors  the average of the models, if run.serve = "ema"
+calibrated.safetensors  the last model with a calibrated output layer, with [calibration]
 summary.json       written last, with checksums of the log, the model, the spec and itself
 checkpoint/        until the run is finished
 lock               held by the process that is running it
@@ -17,10 +18,11 @@ import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,9 @@ from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
 from fedraw.storage.snapshot import write_model
 
-SPEC, SERVING = "spec.toml", "serving.safetensors"
+SPEC = "spec.toml"
+# Models besides the last one.
+SERVING, CALIBRATED = "serving.safetensors", "calibrated.safetensors"
 
 
 class RunFolder:
@@ -51,7 +55,6 @@ class RunFolder:
         self.log = path / LOG
         self._spec = path / SPEC
         self._model = path / MODEL
-        self._serving = path / SERVING
         self._summary = path / SUMMARY
         self._checkpoint = path / "checkpoint"
 
@@ -145,8 +148,8 @@ class RunFolder:
 
         Whenever the process ends, the run in the folder is finished, or can be resumed.
         """
-        for stale in (self._summary, self._model, self._serving, self.path / "timing.json"):
-            stale.unlink(missing_ok=True)
+        for stale in (SUMMARY, MODEL, SERVING, CALIBRATED, "timing.json"):
+            (self.path / stale).unlink(missing_ok=True)
         atomic_write(self._spec, to_toml(tables).encode())
         with self.log.open("wb") as file:
             yield LogWriter(file)
@@ -167,14 +170,17 @@ class RunFolder:
         layout: Layout | None,
         seconds: float,
         log: Position,
-        serving: Vector | None = None,
+        others: Mapping[str, Vector | None] = MappingProxyType({}),
     ) -> None:
-        """Write all results to the disk; `log` is where the log ends."""
+        """Write all results to the disk; `log` is where the log ends.
+
+        `others` are models besides the last one, by the names of their files.
+        """
         sealed = [self._spec]
-        for vector, path in ((model, self._model), (serving, self._serving)):
+        for name, vector in {MODEL: model, **others}.items():
             if layout is not None and vector is not None:
-                write_model(vector, layout, path)
-                sealed.append(path)
+                write_model(vector, layout, self.path / name)
+                sealed.append(self.path / name)
         timing = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),

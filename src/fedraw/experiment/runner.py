@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedraw.core.aggregation import ServingAverage
+from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
 from fedraw.eventlog.records import EndRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
+from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
@@ -22,7 +24,7 @@ from fedraw.experiment.log_records import arrival_record, drift_records, opening
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.result import SeedResult
-from fedraw.experiment.run_folder import RunFolder
+from fedraw.experiment.run_folder import CALIBRATED, SERVING, RunFolder
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
@@ -66,7 +68,8 @@ def run_seed(
                 end, seconds = recorder.log.to_disk(), time.perf_counter() - started
                 layout = scenario.setup.layout
                 average = None if recorder.serving is None else recorder.serving.model
-                RunFolder(folder).write_results(summary, model, layout, seconds, end, average)
+                others = {SERVING: average, CALIBRATED: recorder.calibrated}
+                RunFolder(folder).write_results(summary, model, layout, seconds, end, others)
                 Checkpoints(folder).remove()
         kept = recorder.kept
     layout = scenario.setup.layout
@@ -112,6 +115,7 @@ class Recorder:
     observe: Callable[[Record], None] | None = None
     memory: io.BytesIO | None = None  # the log of a run without a folder, if it is kept
     serving: ServingAverage | None = None
+    calibrated: Vector | None = None
 
     @property
     def kept(self) -> bytes | None:
@@ -227,7 +231,8 @@ def _simulate(
             if recorder.checkpoints is not None and recorder.checkpoints.is_due:
                 recorder.checkpoint(simulation)
     if evaluate is not None:
-        recorder.note(evaluate(simulation, recorder.serving, final=True))
+        recorder.calibrated = calibrated(scenario, simulation.state.model)
+        recorder.note(evaluate(simulation, recorder.serving, True, recorder.calibrated))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now))
     _tell(wanted, recorder, options.progress)
     return recorder.summary

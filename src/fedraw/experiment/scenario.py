@@ -13,12 +13,14 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
+from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
 from fedraw.experiment.training import make_network
+from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
@@ -69,6 +71,8 @@ class Scenario:
             network = make_network(spec, parts, dataset, streams, options.data_root)
             trainer, loaded, model = network.trainer, network.loaded, network.initial
             layout = trainer.layout
+            if spec.calibration is not None:
+                refuse_uncalibrated(trainer, dataset)
         strategy = parts.strategy or spec.make_strategy()
         if not dataset.has_labels and strategy.needs.label_evidence is not None:
             raise BadInput(
@@ -85,7 +89,16 @@ class Scenario:
     @property
     def notes(self) -> tuple[str, ...]:
         """What every result has to say: how the data differ from the release, what was loaded."""
-        return self.clients.dataset.notes + (() if self.loaded is None else (str(self.loaded),))
+        loss, evidence = self.spec.training.loss, self.strategy.needs.label_evidence
+        own: tuple[str, ...] = () if self.loaded is None else (str(self.loaded),)
+        if loss != CROSS_ENTROPY and evidence in ("checked", "inferred"):
+            own += (
+                f"labels = {evidence!r} was calibrated with cross-entropy; with training.loss = "
+                f"{loss!r} updates show held labels less often",
+            )
+        if self.spec.calibration is not None:
+            own += labels_left_out(self.clients)
+        return self.clients.dataset.notes + own
 
     def tables(self) -> dict[str, Any]:
         """The spec as run: only this seed, and the names of what the user gave in Python."""

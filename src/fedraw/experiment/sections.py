@@ -15,6 +15,7 @@ from fedraw.core.settings import checked_settings, read_settings, shown
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput
 from fedraw.experiment.plugins import NO_PLUGINS, Plugins
+from fedraw.learning.losses import Loss, Prior
 from fedraw.learning.sgd import SGD, Schedule
 from fedraw.privacy.budget import Mechanism, Privacy, Unit
 from fedraw.simulation.perturbations.attacks import Form
@@ -40,6 +41,9 @@ CAME_LATER = (
     ("training", "schedule"),
     ("training", "lr_decay"),
     ("training", "label_smoothing"),
+    ("training", "loss"),
+    ("training", "tau"),
+    ("training", "prior"),
     ("run", "serve"),
     ("run", "ema_decay"),
 )
@@ -441,6 +445,9 @@ class TrainingSpec:
     lr_decay: float = 0.1
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    loss: Loss = "cross-entropy"
+    tau: float = 1.0
+    prior: Prior = "local"
 
     def __post_init__(self) -> None:
         known_kind("training.kind", self.kind, ("sgd", "none"))
@@ -459,6 +466,38 @@ class TrainingSpec:
             return SGD(**{f.name: getattr(self, f.name) for f in fields(SGD)})
         except BadInput as problem:
             raise BadInput(f"training.{problem}") from None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """After training, the output layer is trained on virtual features of all clients (CCVR).
+
+    Args:
+        kind: The method; see fedraw.learning.calibration.
+        samples: The number of virtual features of each label.
+        epochs: The passes over them.
+        batch: The virtual features in a mini-batch.
+        lr: The learning rate.
+
+    """
+
+    kind: Literal["ccvr"] = "ccvr"
+    samples: int = 100
+    epochs: int = 20
+    batch: int = 32
+    lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise BadInput(f"calibration.samples = {self.samples} must be at least 1")
+        self.sgd()
+
+    def sgd(self) -> SGD:
+        """The settings of the training of the output layer."""
+        try:
+            return SGD(self.epochs, self.batch, self.lr)
+        except BadInput as problem:
+            raise BadInput(f"calibration.{problem}") from None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
 from fedraw.experiment.sections import (
     IID,
+    Calibration,
     Correlated,
     Coverage,
     DataSpec,
@@ -82,6 +83,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     label_noise: LabelNoise | None = None,
     misreport: Misreport | None = None,
     summaries: Summaries | None = None,
+    calibration: Calibration | None = None,
     seeds: int | Sequence[int] | None = None,
     device: str | None = None,
     jobs: int = 1,
@@ -136,6 +138,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         label_noise: Training labels are wrong.
         misreport: Clients report false label counts.
         summaries: Clients report their labels privately.
+        calibration: After training, the output layer is trained on virtual features, and the
+            resulting model is evaluated and written as well.
         seeds: One seed, or several; each is a run of its own.
         device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
         jobs: How many processes run seeds side by side; with the executors "processes" and "ray",
@@ -160,24 +164,36 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     ((1, 2), 100)
 
     """
-    chosen = _Chosen(spec)
-    chosen.strategy(strategy)
-    chosen.data(data, test)
-    chosen.partition(partition, local_test)
-    chosen.speeds(speeds, arrivals)
-    chosen.model(model, weights, device)
-    chosen.train(train, batch)
-    chosen.metrics(metrics, rare_labels)
-    chosen.run(events=events, evaluate_every=evaluate_every, concurrency=concurrency,
-               receivers=receivers, serve=serve, ema_decay=ema_decay, seeds=seeds)  # fmt: skip
-    for name, section, kind in (
-        ("features", features, Features),
-        ("drift", drift, Drift),
-        ("label_noise", label_noise, LabelNoise),
-        ("misreport", misreport, Misreport),
-        ("summaries", summaries, Summaries),
-    ):
-        chosen.optional(name, section, kind)
+    own, parts = choose(
+        spec,
+        strategy=strategy,
+        data=data,
+        partition=partition,
+        speeds=speeds,
+        arrivals=arrivals,
+        local_test=local_test,
+        model=model,
+        train=train,
+        batch=batch,
+        weights=weights,
+        test=test,
+        rare_labels=rare_labels,
+        metrics=metrics,
+        evaluate_every=evaluate_every,
+        events=events,
+        concurrency=concurrency,
+        receivers=receivers,
+        serve=serve,
+        ema_decay=ema_decay,
+        features=features,
+        drift=drift,
+        label_noise=label_noise,
+        misreport=misreport,
+        summaries=summaries,
+        calibration=calibration,
+        seeds=seeds,
+        device=device,
+    )
     folder = None if out is None else _path("out", out)
     workers = _jobs(jobs)
     options = Options(
@@ -189,7 +205,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         force=_flag("force", force),
         keep_log=True,
     )
-    return _run(chosen.spec(), chosen.parts(), folder, options, workers, progress, callbacks)
+    return _run(own, parts, folder, options, workers, progress, callbacks)
 
 
 def _run(
@@ -234,6 +250,44 @@ def _run(
             "high?"
         )
     return Result(runs)
+
+
+_OPTIONAL = {
+    "features": Features,
+    "drift": Drift,
+    "label_noise": LabelNoise,
+    "misreport": Misreport,
+    "summaries": Summaries,
+    "calibration": Calibration,
+}
+_RUN = (
+    "events",
+    "evaluate_every",
+    "concurrency",
+    "receivers",
+    "serve",
+    "ema_decay",
+    "seeds",
+)
+
+
+def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
+    """The spec with the settings that keyword arguments of `simulate` change, and the user's parts.
+
+    An argument that is absent or None keeps the setting of the spec.
+    """
+    chosen, given = _Chosen(spec), wanted.get
+    chosen.strategy(given("strategy"))
+    chosen.data(given("data"), given("test"))
+    chosen.partition(given("partition"), given("local_test"))
+    chosen.speeds(given("speeds"), given("arrivals"))
+    chosen.model(given("model"), given("weights"), given("device"))
+    chosen.train(given("train"), given("batch"))
+    chosen.metrics(given("metrics"), given("rare_labels"))
+    chosen.run(**{key: given(key) for key in _RUN})
+    for name, kind in _OPTIONAL.items():
+        chosen.optional(name, given(name), kind)
+    return chosen.spec(), chosen.parts()
 
 
 class _Chosen:

@@ -17,6 +17,7 @@ from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
     CAME_LATER,
     IMAGENET,
+    Calibration,
     DataSpec,
     Drift,
     Features,
@@ -58,6 +59,7 @@ class Spec:
     drift: Drift | None = None
     summaries: Summaries | None = None
     training: TrainingSpec = field(default_factory=TrainingSpec)
+    calibration: Calibration | None = None
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
     plugins: tuple[str, ...] = ()  # modules of the user's that the sections may name
@@ -121,6 +123,16 @@ class Spec:
             _change(tables, changes or {})
             _find_plugins(tables, path.parent.absolute())
             return cls.from_dict(tables)._with_paths_from(path.parent.absolute())
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Spec:
+        """The spec with other values of some keys, as `fedraw run --set` changes them.
+
+        >>> Spec().with_changes({"strategy.buffer": 5}).make_strategy().buffer
+        5
+        """
+        tables = self.to_dict()
+        _change(tables, changes)
+        return Spec.from_dict(tables)
 
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""
@@ -216,12 +228,26 @@ def parse_change(text: str) -> tuple[str, Any]:
     (('strategy.buffer', 5), ('strategy.name', 'fedfa'))
     """
     key, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"[a-z_]+\.[a-z_]+", key.strip()):
+    if not separator or not is_key(key.strip()):
         raise BadInput(f"--set {text!r} is not of the form section.key=value")
+    return key.strip(), parse_value(value)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is of the form section.key."""
+    return re.fullmatch(r"[a-z_]+\.[a-z_]+", text) is not None
+
+
+def parse_value(text: str) -> Any:
+    """Parse a value of the command line: TOML, or else text.
+
+    >>> parse_value("0.5"), parse_value("true"), parse_value("none")
+    (0.5, True, 'none')
+    """
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        return key.strip(), value.strip()
+        return text.strip()
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
@@ -403,5 +429,7 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
         raise BadInput(f"misreport.support forges the updates of a model, {remedy}")
     if spec.run.serve == "ema":
         raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
+    if spec.calibration is not None:
+        raise BadInput(f"[calibration] trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:
         raise BadInput(f"[label_noise] mixes up what a model is trained with, {remedy}")

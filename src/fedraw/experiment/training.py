@@ -20,6 +20,8 @@ from fedraw.experiment.clients import LocalData, shared
 from fedraw.experiment.loading import weights_file
 from fedraw.experiment.options import Options
 from fedraw.experiment.spec import Spec
+from fedraw.learning.losses import CROSS_ENTROPY
+from fedraw.learning.sgd import SGD
 from fedraw.simulation.executors.base import Executor, Job, Train, TrainingResult
 from fedraw.simulation.executors.inline import (
     Batched,
@@ -184,6 +186,7 @@ def local_training(trainer: Trainer, recipe: Recipe) -> Train:
 
 def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
+    shift_of = _shifts(trainer.settings, data)
 
     def train(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
@@ -191,10 +194,38 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
         loss = trainer.mean_loss(job.model, images, labels) if needs.loss else None
         rng = streams.generator("batches", number, job.training)
         lr = trainer.settings.rate(recipe.progress(job))
-        vector = trainer.train(job.model, images, labels, rng, needs.proximal, lr)
+        shift = shift_of(number)
+        vector = trainer.train(job.model, images, labels, rng, needs.proximal, lr, shift)
         return TrainingResult(vector, len(labels), loss)
 
     return train
+
+
+class ClientCounts:
+    """The label counts of clients, as their training sees them; a copy for each caller."""
+
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
+        self._totals: dict[int, Ints] = {}
+
+    def own(self, number: int) -> Ints:
+        """How many samples of each label a data set has."""
+        return self._data.label_counts(number)
+
+    def of_all(self, number: int) -> Ints:
+        """How many samples of each label all clients have, in the epoch of a data set."""
+        epoch = number // self._data.clients
+        if epoch not in self._totals:
+            self._totals[epoch] = self._data.label_totals(number)
+        return self._totals[epoch].copy()
+
+
+def _shifts(settings: SGD, data: LocalData) -> Callable[[int], Vector | None]:
+    """A function that gives the shift of the loss for a data set by its number."""
+    if settings.loss == CROSS_ENTROPY:
+        return lambda number: None
+    counts = ClientCounts(data)
+    return lambda number: settings.shift(counts.own(number), counts.of_all(number))
 
 
 def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> Train:
@@ -209,6 +240,8 @@ def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> 
         normalisation=_normalisation(recipe.spec),
     )
 
+    counts = ClientCounts(data) if recipe.form.predicts_labels else None
+
     def train(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
         request = Request(
@@ -222,6 +255,8 @@ def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> 
             shuffle=streams.generator("batches", number, job.training),
             rng=streams.generator("own training", number, job.training),
             state=job.state,
+            label_counts=None if counts is None else counts.own(number),
+            label_totals=None if counts is None else counts.of_all(number),
         )
         done = own(job.model, data.inputs[rows], data.targets[rows], request)
         examples = rows.stop - rows.start
@@ -242,6 +277,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
         )
     data, streams, needs = recipe.data, recipe.streams, recipe.needs
     stacked = _stacked_trainer(trainer, recipe)
+    shift_of = _shifts(trainer.settings, data)
 
     def train(jobs: Sequence[Job]) -> list[TrainingResult]:
         clients = []
@@ -249,7 +285,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
             number, rows = data.of_job(job)
             rng = streams.generator("batches", number, job.training)
             lr = trainer.settings.rate(recipe.progress(job))
-            clients.append(BatchedClient(job.model, rows, rng, lr))
+            clients.append(BatchedClient(job.model, rows, rng, lr, shift_of(number)))
         trained = []
         for job, own, vector in zip(
             jobs, clients, stacked.train(clients, needs.proximal), strict=True

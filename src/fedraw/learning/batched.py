@@ -36,13 +36,15 @@ Stacked = npt.NDArray[np.float32]
 class BatchedClient(NamedTuple):
     """A client's training: the model to start from, its rows of the data, and its generator.
 
-    `lr` is the rate of this training, if the settings have a schedule.
+    `lr` is the rate of this training, if the settings have a schedule. `shift` is added to the
+    scores of the labels before the cross-entropy; see `SGD.shift`.
     """
 
     start: Vector
     rows: slice
     rng: np.random.Generator
     lr: float | None = None
+    shift: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,13 @@ class BatchedTrainer:
         order = sorted(range(len(plans)), key=lambda i: -len(plans[i].rows))
         values = self._stacked([clients[i].start for i in order])
         with np.errstate(all="ignore"):
-            self._descend(values, [plans[i] for i in order], proximal, self._rates(clients, order))
+            self._descend(
+                values,
+                [plans[i] for i in order],
+                proximal,
+                self._rates(clients, order),
+                _shifts([clients[i].shift for i in order]),
+            )
         trained = dict(zip(order, values, strict=True))
         return [trained[i].copy() for i in range(len(clients))]
 
@@ -122,7 +130,12 @@ class BatchedTrainer:
         return values
 
     def _descend(
-        self, values: Stacked, plans: Sequence[BatchPlan], proximal: float, rates: Stacked | None
+        self,
+        values: Stacked,
+        plans: Sequence[BatchPlan],
+        proximal: float,
+        rates: Stacked | None,
+        shifts: Stacked | None,
     ) -> None:
         smoothing = self._settings.label_smoothing
         stack = DenseStack(self._layers, values, np.zeros_like(values))
@@ -135,9 +148,10 @@ class BatchedTrainer:
             arrays = (some.values, some.gradient, velocity[:count], start[:count])
             x, gradient, v, first = (array[:, moved] for array in arrays)
             lr = self._settings.lr if rates is None else rates[:count]
+            shift = None if shifts is None else shifts[:count]
             for now, share in zip(rows, shares, strict=True):
                 labels = self._samples.labels.take(now)
-                some.differentiate(self._read(now), labels, share, smoothing)
+                some.differentiate(self._read(now), labels, share, smoothing, shift)
                 self._add_terms(x, gradient, first, proximal)
                 self._step(x, gradient, v, lr)
 
@@ -229,11 +243,19 @@ class DenseStack:
         return DenseStack(self._layers, self.values[:count], self.gradient[:count])
 
     def differentiate(
-        self, inputs: Stacked, labels: Ints, shares: Stacked, smoothing: float = 0.0
+        self,
+        inputs: Stacked,
+        labels: Ints,
+        shares: Stacked,
+        smoothing: float = 0.0,
+        shift: Stacked | None = None,
     ) -> None:
-        """Set `gradient` to the gradient of Σ share · cross-entropy over each network's samples."""
+        """Set `gradient` to the gradient of Σ share · cross-entropy over each network's samples.
+
+        `shift` has a row for each network, which is added to its scores.
+        """
         outputs = self._forward(inputs)
-        flow = softmax(outputs[-1])
+        flow = softmax(outputs[-1] if shift is None else outputs[-1] + shift[:, None])
         if smoothing:
             flow -= smoothing / self._classes
         flow *= shares[:, :, None]
@@ -270,6 +292,15 @@ def softmax(scores: Stacked) -> Stacked:
     np.exp(exponents, out=exponents)
     exponents /= exponents.sum(axis=-1, keepdims=True)
     return exponents
+
+
+def _shifts(shifts: Sequence[Vector | None]) -> Stacked | None:
+    """The shifts of the clients, one per row; None if no client has one."""
+    known = [shift for shift in shifts if shift is not None]
+    if not known:
+        return None
+    none = np.zeros_like(known[0])
+    return np.stack([none if shift is None else shift for shift in shifts])
 
 
 class BatchPlan(NamedTuple):

@@ -17,13 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from fedraw.core.types import ClientId, Vector
+from fedraw.core.types import ClientId, Ints, Vector
 from fedraw.errors import BadInput, TrainingFailed, user_traceback
 from fedraw.learning.device import device_of, make_repeatable, seeded
 from fedraw.learning.inputs import Array, Normalisation, Preprocessor, input_tensor, target_tensor
+from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.learning.sgd import SGD
+from fedraw.learning.training import scores_of
 from fedraw.learning.vectors import layout_of, load_vector, read_vector, standalone_copy
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -99,6 +102,10 @@ class TrainingContext:
         generator: A torch generator for draws of your own.
         state: What this client keeps from one training to the next: arrays by name. It is empty in
             the client's first training, and belongs to the checkpoints of the run.
+        label_counts: How many training samples of each label the client has; None if the targets
+            of the data are no labels.
+        label_totals: How many all clients have together, which a server knows if clients report
+            their counts; None if the targets are no labels.
 
     """
 
@@ -113,9 +120,32 @@ class TrainingContext:
     rng: np.random.Generator = field(repr=False)
     generator: torch.Generator = field(repr=False)
     state: dict[str, Any] = field(repr=False)
+    label_counts: Ints | None = field(repr=False)
+    label_totals: Ints | None = field(repr=False)
+    _settings: SGD = field(repr=False)
     _proximal: float = field(repr=False)
     _start: list[torch.Tensor] = field(repr=False)
     _proximal_was_read: bool = field(default=False, repr=False)
+    _loss_was_called: bool = field(default=False, repr=False)
+
+    def loss(self, output: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss that [training] asks for: loss, tau, prior and label_smoothing.
+
+        `output` is what the model returns for a mini-batch, and `labels` are those of the batch.
+        """
+        self._loss_was_called = True
+        scores, settings = scores_of(output), self._settings
+        if settings.loss != CROSS_ENTROPY:
+            if self.label_counts is None:
+                raise BadInput(
+                    f"training.loss = {settings.loss!r} goes by label counts, and the targets of "
+                    "these data are no labels; use 'cross-entropy'"
+                )
+            shift = settings.shift(self.label_counts, self.label_totals)
+            if shift is not None:
+                scores = scores + torch.from_numpy(shift).to(scores.device)
+        smoothing = settings.label_smoothing
+        return functional.cross_entropy(scores, labels, label_smoothing=smoothing)
 
     @property
     def proximal(self) -> float:
@@ -146,6 +176,13 @@ class TrainingContext:
                 "function ignores it; add context.proximal_term(model) to the loss"
             )
 
+    def _refuse_ignored_loss(self, name: str) -> None:
+        if self._settings.loss != CROSS_ENTROPY and not self._loss_was_called:
+            raise BadInput(
+                f"{name}: training.loss = {self._settings.loss!r}, and the function ignores it; "
+                "compute the loss with context.loss(model(x), y), or leave training.loss out"
+            )
+
 
 class Request(NamedTuple):
     """One training of one client, apart from the model and the data.
@@ -163,6 +200,8 @@ class Request(NamedTuple):
     shuffle: np.random.Generator
     rng: np.random.Generator
     state: State | None = None
+    label_counts: Ints | None = None
+    label_totals: Ints | None = None
 
 
 class Outcome(NamedTuple):
@@ -223,6 +262,7 @@ class OwnTraining:
         with seeded(self._device, seed), torch.enable_grad():
             returned = self._call(name, model, data, context)
         context._refuse_ignored_proximal(name)
+        context._refuse_ignored_loss(name)
         metrics = _checked_metrics(name, returned)
         loss = metrics.get("loss")
         if request.needs_loss and loss is None:
@@ -256,6 +296,9 @@ class OwnTraining:
             generator=torch.Generator(self._device).manual_seed(seed),
             # A copy: the arrays are the run's until the training is over, and may be read-only.
             state={key: np.array(value) for key, value in (request.state or {}).items()},
+            label_counts=request.label_counts,
+            label_totals=request.label_totals,
+            _settings=self._settings,
             _proximal=request.proximal,
             _start=[p.detach().clone() for p in trainable],
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
+from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
+from fedraw.learning.losses import CROSS_ENTROPY, Loss, Prior, logit_shift
 
 Schedule = Literal["constant", "cosine", "step"]
 
@@ -37,6 +40,12 @@ class SGD:
             decay and a proximal term are added. None: no limit.
         label_smoothing: The share ε of the target that is spread over all labels. The loss is the
             cross-entropy with (1 − ε) for the true label and ε / labels for every label.
+        loss: "cross-entropy"; or a loss that corrects for the client's uneven labels, "fedlc" or
+            "logit-adjusted", with the formulas of `fedraw.logit_shift`. Both mask the labels that
+            the counts lack, so they exclude label_smoothing.
+        tau: The strength τ of "fedlc" and "logit-adjusted", from 0, which is cross-entropy.
+        prior: The label counts of "logit-adjusted": the client's own ("local"), or those of all
+            clients together ("global"), which clients then have to be told.
 
     >>> SGD(lr=0.2, schedule="cosine").rate(0.5)
     0.1
@@ -53,9 +62,13 @@ class SGD:
     lr_decay: float = 0.1
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    loss: Loss = "cross-entropy"
+    tau: float = 1.0
+    prior: Prior = "local"
 
     def __post_init__(self) -> None:
-        for key in ("lr", "momentum", "weight_decay", "lr_decay", "clip_norm", "label_smoothing"):
+        numbers = ("lr", "momentum", "weight_decay", "lr_decay", "clip_norm", "label_smoothing")
+        for key in (*numbers, "tau"):
             value = getattr(self, key)
             is_number = isinstance(value, Real) or (key == "clip_norm" and value is None)
             _require(is_number, key, value, "a number")
@@ -66,8 +79,9 @@ class SGD:
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
         decay, clip = self.weight_decay, self.clip_norm
         _require(0 <= decay < math.inf, "weight_decay", decay, "0 or a number above")
-        known = get_args(Schedule)
-        _require(self.schedule in known, "schedule", self.schedule, f"one of {', '.join(known)}")
+        for key, kind in (("schedule", Schedule), ("loss", Loss), ("prior", Prior)):
+            value, known = getattr(self, key), get_args(kind)
+            _require(value in known, key, value, f"one of {', '.join(known)}")
         _require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
         positive = clip is None or 0 < clip < math.inf
         _require(positive, "clip_norm", clip, "a number above 0")
@@ -75,6 +89,42 @@ class SGD:
         _require(0 <= smoothing < 1, "label_smoothing", smoothing, "in [0, 1)")
         if self.nesterov and not self.momentum:
             raise BadInput("nesterov = true needs momentum; set momentum, for example to 0.9")
+        self._refuse_loss()
+
+    def _refuse_loss(self) -> None:
+        """Refuse settings of the loss that would be ignored or contradict one another."""
+        _require(0 <= self.tau < math.inf, "tau", self.tau, "0 or a number above")
+        if self.loss == CROSS_ENTROPY and self.tau != SGD.tau:
+            raise BadInput("tau goes with loss = 'fedlc' or 'logit-adjusted'; set the loss")
+        if self.loss != "logit-adjusted" and self.prior != SGD.prior:
+            raise BadInput(
+                f"prior = {self.prior!r} goes with loss = 'logit-adjusted', not with {self.loss!r}"
+            )
+        if self.loss != CROSS_ENTROPY and self.label_smoothing:
+            raise BadInput(
+                f"label_smoothing = {self.label_smoothing} raises labels that loss = "
+                f"{self.loss!r} masks; leave one of them out"
+            )
+
+    def shift(
+        self, counts: Sequence[int] | Ints, totals: Sequence[int] | Ints | None = None
+    ) -> Vector | None:
+        """Return what the loss adds to a client's scores; None for plain cross-entropy.
+
+        Args:
+            counts: How many samples of each label the client has.
+            totals: How many all clients have; only a global prior needs them.
+
+        >>> SGD(loss="fedlc", tau=2.0).shift([16, 1])
+        array([-1., -2.], dtype=float32)
+
+        """
+        if self.loss == CROSS_ENTROPY or self.tau == 0:
+            return None
+        known = totals if self.prior == "global" else counts
+        if known is None:
+            raise ValueError("a global prior needs the label counts of all clients")
+        return logit_shift(known, self.loss, self.tau)
 
     def rate(self, progress: float) -> float:
         """Return the learning rate of a training that starts at this point of the run.

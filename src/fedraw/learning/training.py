@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,6 +28,8 @@ from fedraw.learning.sgd import SGD
 from fedraw.learning.vectors import FlatModule
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+# Of a module's output and the labels of a mini-batch.
+LossFunction = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class Trainer:
@@ -83,18 +85,21 @@ class Trainer:
         rng: np.random.Generator,
         proximal: float = 0.0,
         lr: float | None = None,
+        shift: Vector | None = None,
     ) -> Vector:
         """Train the model `start` on these samples and return it as a new vector.
 
         `proximal` = ρ adds ρ/2 · |x − start|² to the loss. `lr` takes the place of the settings'
-        rate. Shuffling, dropout and the like draw from `rng`. A training that diverges returns NaN.
+        rate. `shift` is added to the scores of the labels before the cross-entropy; see
+        `SGD.shift`. Shuffling, dropout and the like draw from `rng`. A training that diverges
+        returns NaN.
         """
         _require_samples(len(images))
         self._load(start, training=True)
         lr = self.settings.lr if lr is None else lr
         with seeded(self._device, int(rng.integers(2**63))):
             try:
-                self._descend(self._batches(images, labels, rng), proximal, lr)
+                self._descend(self._batches(images, labels, rng), self._loss(shift), proximal, lr)
             except BadInput:
                 raise
             except ValueError as error:
@@ -120,7 +125,7 @@ class Trainer:
                 raise
 
     def mean_loss(self, vector: Vector, images: ImageSequence, labels: Ints) -> float:
-        """Return the mean cross-entropy over all samples, in evaluation mode."""
+        """Return the mean plain cross-entropy over all samples, in evaluation mode."""
         _require_samples(len(images))
         scores = torch.cat(self._scores(vector, images))
         return functional.cross_entropy(scores, tensor(labels, np.int64)).item()
@@ -148,23 +153,37 @@ class Trainer:
             targets = tensor(labels.take(order), np.int64).to(self._device)
             yield from zip(shuffled, torch.split(targets, size), strict=True)
 
-    def _descend(self, batches: Iterator[Batch], proximal: float, lr: float) -> None:
+    def _loss(self, shift: Vector | None) -> LossFunction:
+        """The training loss of the model's output on a mini-batch."""
+        smoothing = self.settings.label_smoothing
+        if shift is None:
+            return lambda output, labels: functional.cross_entropy(
+                scores_of(output), labels, label_smoothing=smoothing
+            )
+        added = torch.from_numpy(shift).to(self._device)
+        return lambda output, labels: functional.cross_entropy(scores_of(output) + added, labels)
+
+    def _descend(
+        self, batches: Iterator[Batch], loss_of: LossFunction, proximal: float, lr: float
+    ) -> None:
         settings = self.settings
         if proximal or settings.momentum or settings.weight_decay or settings.clip_norm:
-            self._descend_with_terms(batches, proximal, lr)
+            self._descend_with_terms(batches, loss_of, proximal, lr)
             return
         module, parameters = self._model.module, self._model.trainable
         for images, labels in batches:
-            loss = functional.cross_entropy(
-                scores_of(module(images)), labels, label_smoothing=settings.label_smoothing
-            )
             gradients = torch.autograd.grad(
-                loss, parameters, allow_unused=True, materialize_grads=True
+                loss_of(module(images), labels),
+                parameters,
+                allow_unused=True,
+                materialize_grads=True,
             )
             with torch.no_grad():
                 torch._foreach_add_(parameters, gradients, alpha=-lr)
 
-    def _descend_with_terms(self, batches: Iterator[Batch], proximal: float, lr: float) -> None:
+    def _descend_with_terms(
+        self, batches: Iterator[Batch], loss_of: LossFunction, proximal: float, lr: float
+    ) -> None:
         """Descend with terms that are added to one flat gradient, or with a clipped gradient."""
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
         settings = self.settings
@@ -172,9 +191,7 @@ class Trainer:
         start = x.clone() if proximal else x
         velocity = torch.zeros_like(grad) if momentum else grad
         for images, labels in batches:
-            loss = functional.cross_entropy(
-                scores_of(module(images)), labels, label_smoothing=settings.label_smoothing
-            )
+            loss = loss_of(module(images), labels)
             grad.zero_()
             torch.autograd.backward(loss)
             if clip:

@@ -1,0 +1,129 @@
+"""What losses for label skew change for four methods: FedLC and logit adjustment on digits.
+
+    python -m benchmarks.label_skew [--out runs/label-skew] [--events 3000] [--jobs 1]
+                                    [--methods fedbuff,fedraw,fedraw-replay,ca2fl]
+
+Labels 8 and 9 are on two of 30 clients each, which are ten times as slow as the others. The server
+rate of each method that has one is tuned with cross-entropy, then tau of each loss at that rate;
+both on the tuning seeds and on runs of a third of the length. "Masks alone" is FedLC with a tau of
+0.001, which only masks the labels that a client lacks. The table is that of the test seeds: means
+of the last five evaluations, ± sd over the seeds; then the last model, before and after CCVR has
+calibrated its output layer. Runs are kept in the folder, and a second call continues where the
+first was stopped. What was chosen, and where it is at the edge of the grid, goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from benchmarks.machine import headline
+
+import fedraw
+from fedraw.experiment.calibrating import calibrated
+from fedraw.experiment.evaluation import Evaluator
+from fedraw.experiment.result import SeedResult
+from fedraw.experiment.scenario import Scenario
+from fedraw.experiment.spec import Spec
+
+METHODS = ("fedbuff", "fedraw", "fedraw-replay", "ca2fl")
+RATES = (1, 2, 4, 8)
+TAUS = (0.1, 0.5, 1)
+LOSSES: Mapping[str, Mapping[str, Any]] = {
+    "cross-entropy": {},
+    "FedLC": {"training.loss": "fedlc"},
+    "adjusted, local": {"training.loss": "logit-adjusted"},
+    "adjusted, global": {"training.loss": "logit-adjusted", "training.prior": "global"},
+    "masks alone": {"training.loss": "fedlc", "training.tau": 0.001},
+}
+TUNING_SEEDS, TEST_SEEDS = (1, 2, 3), (42, 123, 456)
+METRICS = ("GlobalAcc", "AvgRare")
+
+
+def base(method: str, events: int) -> Spec:
+    return Spec.from_dict(
+        {
+            "partition": {"rare_labels": [8, 9]},
+            "speeds": {"kind": "ratio", "ratio": 10},
+            "strategy": {"name": method},
+            "run": {"events": events, "evaluate_every": 100, "seeds": list(TEST_SEEDS)},
+        }
+    )
+
+
+def tuned(spec: Spec, key: str, values: tuple[float, ...], place: Path, jobs: int) -> Spec:
+    tuning = fedraw.tune(
+        spec,
+        over={key: values},
+        seeds=TUNING_SEEDS,
+        events=spec.run.events // 3,
+        executor="batched",
+        out=place,
+        resume=place.exists(),
+        jobs=jobs,
+        progress=False,
+    )
+    print(f"{place.name}: {tuning.settings} {'; '.join(tuning.notes)}", file=sys.stderr)
+    return tuning.spec
+
+
+def measured(spec: Spec, place: Path, jobs: int) -> str:
+    """The cells of a row, all of the test seeds."""
+    runs = fedraw.simulate(
+        spec, executor="batched", out=place, resume=place.exists(), jobs=jobs, progress=False
+    ).runs
+    calibrating = spec.with_changes({"calibration.kind": "ccvr"})
+    after = [calibrated_metrics(calibrating, run) for run in runs]
+    cells = []
+    for metric in METRICS:
+        tail = [float(run.summary["tail"][metric]) for run in runs]
+        cells.append(f"{fmean(tail):.1f} ± {pstdev(tail):.1f}")
+    for metric in METRICS:
+        last = fmean(float(run.summary["metrics"][metric]) for run in runs)
+        cells.append(f"{last:.1f} → {fmean(own[metric] or 0.0 for own in after):.1f}")
+    return " | ".join(cells)
+
+
+def calibrated_metrics(spec: Spec, run: SeedResult) -> Mapping[str, float | None]:
+    """The metrics of a run's last model after calibration, as [calibration] would give them."""
+    assert run.seed is not None
+    scenario = Scenario.of(spec, run.seed)
+    model = calibrated(scenario, run.model)
+    assert model is not None
+    return Evaluator(scenario).measure(model)["metrics"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=Path("runs/label-skew"))
+    parser.add_argument("--events", type=int, default=3000)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    wanted = parser.parse_args()
+    print(headline())
+    after = (f"{metric}, last → calibrated" for metric in METRICS)
+    heads = ("method", "loss", "server_lr", "tau", *METRICS, *after)
+    print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
+    for method in wanted.methods.split(","):
+        spec, rate = base(method, wanted.events), "–"
+        if method != "fedraw":
+            place = wanted.out / f"{method}-rate"
+            spec = tuned(spec, "strategy.server_lr", RATES, place, wanted.jobs)
+            rate = f"{spec.strategy.settings['server_lr']:g}"
+        for name, changes in LOSSES.items():
+            folder = wanted.out / f"{method}-{name.replace(', ', '-').replace(' ', '-')}"
+            own = spec.with_changes(changes)
+            if changes and "training.tau" not in changes:
+                place = folder.with_name(f"{folder.name}-tau")
+                own = tuned(own, "training.tau", TAUS, place, wanted.jobs)
+            tau = f"{own.training.tau:g}" if changes else "–"
+            cells = measured(own, folder, wanted.jobs)
+            print(f"| {method} | {name} | {rate} | {tau} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`fedraw tune`: the best point of a small grid, found on tuning seeds, as a new spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedraw.cli import console
+from fedraw.cli.run import ExecutorName, parse_seeds, refuse_folder
+from fedraw.errors import BadInput, Interrupted
+from fedraw.experiment.cells import cores
+from fedraw.experiment.loading import prepare
+from fedraw.experiment.options import Options
+from fedraw.experiment.spec import Spec, naming, parse_change
+from fedraw.experiment.tuning import Grid, Tuning, parse_over, refuse_other_file, run_grid
+
+
+def tune(  # noqa: PLR0913, PLR0917 - one for each option
+    spec_file: Annotated[
+        Path, typer.Argument(metavar="SPEC.toml", help="The spec whose settings are tuned.")
+    ],
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE,…",
+            help="A key and its values, for example strategy.server_lr=0.25,0.5,1,2,3; several "
+            "make a grid.",
+        ),
+    ],
+    seeds: Annotated[
+        str, typer.Option(help="The tuning seeds; none of them may be a seed of the spec.")
+    ] = "1,2,3",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The spec to write; by default <name>-tuned.toml."),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a key, for example strategy.name=ca2fl."
+        ),
+    ] = None,
+    events: Annotated[
+        int | None, typer.Option(help="Events of a tuning run; by default as in the spec.", min=1)
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Metrics whose mean decides; by default GlobalAcc,AvgRare, or GlobalAcc if no "
+            "label is rare.",
+        ),
+    ] = None,
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last", help="Judge the last model alone, not the mean of the last five evaluations."
+        ),
+    ] = False,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the tuning runs; by default runs/<name of --out>-runs."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="FEDRAW_DATA", help="The data root: the folder with the public datasets."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
+    ] = None,
+    executor: Annotated[
+        ExecutorName, typer.Option(help="Who trains the clients, as in 'fedraw run'.")
+    ] = ExecutorName.inline,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue, keep finished runs, and run points that are new."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Choose settings on tuning seeds: run a grid, write the best point as a new spec."""
+    if resume and force:
+        raise BadInput("--resume and --force exclude each other; give one")
+    out = out or spec_file.with_name(f"{spec_file.stem}-tuned.toml")
+    refuse_other_file(out)
+    spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
+    options = Options(executor.value, jobs or cores(), data_root=data, resume=resume, force=force)
+    with naming(spec_file):
+        grid = Grid(
+            spec,
+            _values(over),
+            parse_seeds(seeds),
+            None if by is None else tuple(name.strip() for name in by.split(",")),
+            last,
+            events,
+        )
+    folder = runs or Path("runs") / f"{out.stem}-runs"
+    with naming(spec_file):
+        tuning = _run(grid, folder, options, jobs)
+    document = tuning.as_json() | {"spec": str(out), "runs": str(folder)}
+    if json_:
+        console.print_json(document if tuning.best else document | {"spec": None})
+    else:
+        console.write(tuning.table_text() + "\n")
+    for note in tuning.notes:
+        console.say(note)
+    tuning.write(out)  # fails if no point can be chosen
+    chosen = ", ".join(f"{key} = {value}" for key, value in tuning.settings.items())
+    console.say(f"{chosen}: {tuning.rule}")
+    console.say(f"{out} written; run it with: fedraw run {out}")
+
+
+def _values(over: list[str]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for key, own in map(parse_over, over):
+        if key in values:
+            raise BadInput(f"--over {key} is given twice; give all of its values at once")
+        values[key] = own
+    return values
+
+
+def _run(grid: Grid, folder: Path, options: Options, jobs: int | None) -> Tuning:
+    cells = grid.cells(folder)
+    for cell in cells:
+        refuse_folder(cell, options)
+    console.say(f"{grid}; in {folder}")
+    with console.task_progress() as progress:
+        prepare(cells[0].spec, options.data_root, progress)
+    side_by_side = 1 if options.has_workers else jobs or cores()
+    try:
+        with console.cell_progress(cells, side_by_side) as shown, options.connected():
+            return run_grid(grid, cells, options, jobs, shown)
+    except KeyboardInterrupt:  # while workers were starting or ending
+        raise Interrupted("interrupted") from None

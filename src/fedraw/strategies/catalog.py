@@ -56,7 +56,8 @@ class Method:
         factory: The class of the strategy, a frozen dataclass whose fields are the settings.
         reference: The publication.
         summary: What the method does, in one phrase that continues "This method …".
-        preset: The settings that make an ablation out of its factory; empty for a method.
+        preset: The settings that make an ablation or a variant out of its factory.
+        variant: Whether the preset makes a method of its own and not an ablation.
         demo: Whether the demo runs it.
         audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
         thresholds: The standings below which the audit calls a label lost, and at risk.
@@ -70,6 +71,7 @@ class Method:
     reference: str
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
+    variant: bool = False
     demo: bool = False
     audit_rule: AuditRule | None = None
     thresholds: tuple[float, float] | None = None
@@ -77,14 +79,13 @@ class Method:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether another row has the same factory without a preset."""
-        return bool(self.preset)
+        """Whether the row is there only to show what a part of another method does."""
+        return bool(self.preset) and not self.variant
 
     @property
     def base(self) -> Method:
-        """The method of which this is an ablation, or the method itself."""
-        rows = (m for m in CATALOG.values() if m.factory is self.factory and not m.is_ablation)
-        return next(rows)
+        """The row of the same factory without a preset, or the method itself."""
+        return next(m for m in CATALOG.values() if m.factory is self.factory and not m.preset)
 
     def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
         """The strategy with these settings; the others have their defaults.
@@ -321,6 +322,17 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "replay"),
         thresholds=ADDING,
+    ),
+    Method(
+        "fedraw-replay-debt",
+        "Debt replay",
+        Replay,
+        "beyond the paper; see docs/beyond.md",
+        "adds updates so that every client weighs by its rarity and its samples, however often it "
+        "arrives, and reapplies the last update of the clients that arrive too seldom; it stores "
+        "at most K updates",
+        preset={"select": "debt"},
+        variant=True,
     ),
 )
 

@@ -56,8 +56,8 @@ METHODS: dict[str, Any] = {
     "Debt replay, samples, without release": fedraw.Replay(
         select="debt", target="samples", release=False
     ),
-    "Debt replay, mix": fedraw.Replay(select="debt"),
-    "Debt replay, mix, without release": fedraw.Replay(select="debt", release=False),
+    "Debt replay, mix": fedraw.Replay(select="debt", target="mix"),
+    "Debt replay, mix, without release": fedraw.Replay(select="debt", target="mix", release=False),
 }
 
 

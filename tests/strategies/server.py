@@ -112,7 +112,7 @@ METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CAT
     "replay inferred": On(HEADED, Replay(4, threshold=1.2, labels="inferred")),
     "replay debt, rarity": Replay(2, select="debt", target="rarity"),
     "replay debt, samples": Replay(4, select="debt", target="samples"),
-    "replay debt inferred": On(HEADED, Replay(4, select="debt", labels="inferred")),
+    "replay debt inferred": On(HEADED, Replay(4, select="debt", target="mix", labels="inferred")),
     "fedasync hinge": FedAsync(staleness="hinge", hinge_grace=1),
     "fedavg uniform": FedAvg(weighting="uniform"),
     "qfedavg q=0": QFedAvg(lr=0.1, q=0),

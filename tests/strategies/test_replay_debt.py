@@ -163,7 +163,9 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 def test_the_named_variant_takes_any_target() -> None:
     method = CATALOG["fedraw-replay-debt"]
-    assert method.make() == Replay(select="debt") and method.base.name == "fedraw-replay"
+    assert (
+        method.make() == Replay(select="debt", target="mix") and method.base.name == "fedraw-replay"
+    )
     assert method.make({"target": "samples"}) == Replay(select="debt", target="samples")
     with pytest.raises(BadInput, match="select = 'rarity' contradicts"):
         method.make({"select": "rarity"})

@@ -57,6 +57,7 @@ class Method:
         reference: The publication.
         summary: What the method does, in one phrase that continues "This method …".
         preset: The settings that make an ablation or a variant out of its factory.
+        defaults: Settings whose defaults differ from those of the factory.
         variant: Whether the preset makes a method of its own and not an ablation.
         demo: Whether the demo runs it.
         audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
@@ -71,6 +72,7 @@ class Method:
     reference: str
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     variant: bool = False
     demo: bool = False
     audit_rule: AuditRule | None = None
@@ -97,14 +99,14 @@ class Method:
         return strategy
 
     def with_preset(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings together with those of the ablation, which they must not contradict."""
+        """The settings together with those of the row, whose preset they must not contradict."""
         for key, value in self.preset.items():
             if settings.get(key, value) != value:
                 raise BadInput(
                     f"strategy.{key} = {settings[key]!r} contradicts strategy.name = "
                     f"{self.name!r}, which means {key} = {value!r}; leave one of them out"
                 )
-        return {**self.preset, **settings}
+        return {**self.defaults, **self.preset, **settings}
 
 
 _FEDRAW = (
@@ -332,6 +334,7 @@ _ROWS = (
         "arrives, and reapplies the last update of the clients that arrive too seldom; it stores "
         "at most K updates",
         preset={"select": "debt"},
+        defaults={"target": "mix"},
         variant=True,
     ),
 )

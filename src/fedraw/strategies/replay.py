@@ -137,7 +137,7 @@ class Replay:
     labels: LabelEvidence = "declared"
     classes: tuple[Label, ...] | None = None
     select: Select = "rarity"
-    target: Target | None = None  # default: "rarity", or "mix" with select = "debt"
+    target: Target = "rarity"  # select = "debt": what a client should weigh
     release: bool = True
 
     def __post_init__(self) -> None:
@@ -149,28 +149,22 @@ class Replay:
         positive("server_lr", self.server_lr)
         one_of("labels", self.labels, get_args(LabelEvidence))
         one_of("select", self.select, get_args(Select))
-        if self.target is not None:
-            one_of("target", self.target, get_args(Target))
-        if self.select == "rarity" and self.goal != "rarity":
+        one_of("target", self.target, get_args(Target))
+        if self.select == "rarity" and self.target != "rarity":
             raise BadInput(
                 f"target = {self.target!r} needs select = 'debt'; with select = 'rarity' clients "
                 "weigh by their rarity"
             )
-        if self.goal == "samples" and self.labels != "declared":
+        if self.target == "samples" and self.labels != "declared":
             raise BadInput(
                 f"labels = {self.labels!r} has no effect with target = 'samples', which needs no "
                 "labels; leave one of them out"
             )
 
     @property
-    def goal(self) -> Target:
-        """The target, or the default of `select`."""
-        return self.target or ("mix" if self.select == "debt" else "rarity")
-
-    @property
     def needs(self) -> Needs:
         """Differences, and labels unless clients weigh by their samples alone."""
-        evidence = None if self.goal == "samples" else self.labels
+        evidence = None if self.target == "samples" else self.labels
         return Needs(sends="delta", label_evidence=evidence)
 
     def start(self, setup: Setup) -> tuple[ReplayState, Receivers]:
@@ -247,15 +241,15 @@ class Replay:
     def _wanted(self, state: ReplayState, clients: list[ClientId]) -> Floats:
         """f_i: what each client should weigh; it sums to one."""
         found = np.zeros(len(clients))
-        if self.goal != "samples":
+        if self.target != "samples":
             scores = np.array(state.scorer.scores(clients))
             found += scores / scores.sum()
-        if self.goal != "rarity":
+        if self.target != "rarity":
             known = {c: state.samples[c] for c in clients if c in state.samples}
             usual = sum(known.values()) / len(known) if known else 1.0
             samples = np.array([known.get(client, usual) for client in clients])
             found += samples / samples.sum()
-        return np.asarray(found / 2 if self.goal == "mix" else found, np.float64)
+        return np.asarray(found / 2 if self.target == "mix" else found, np.float64)
 
     def _take_in(self, state: ReplayState, update: Update) -> None:
         client, delta = update.client, update.parameters

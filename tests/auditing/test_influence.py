@@ -40,7 +40,7 @@ CLIENTS = st.lists(st.tuples(st.floats(-7, 7), st.floats(-7, 7)), min_size=1, ma
 WILD = st.lists(st.tuples(st.floats(-300, 300), st.floats(-30, 30)), min_size=1, max_size=6)
 NAMES = st.sampled_from(list(RULES))
 # Those who are replayed are never grouped: tests/analysis/test_replay.py.
-GROUPED = st.sampled_from([name for name in RULES if name != "fedraw-replay"])
+GROUPED = st.sampled_from([name for name in RULES if "replay" not in name])
 
 
 def of(clients: list[tuple[float, float]]) -> Groups:

@@ -6,6 +6,7 @@ sums to one over all clients. All of it is about the long run, when every client
 
     debt       replay by participation debt: clients weigh what they should, whoever arrives
     intervals  FedAU: an update weighs as many steps as lie between two updates of its client
+    corrected  FedStale: the same, and to the extent β every client alike
     staleness  FedStaleWeight: an update weighs as much as its client's updates are stale
     recent     ACED: the clients of the last arrivals weigh alike
 """
@@ -23,6 +24,8 @@ STEP = 0.6  # in log u; the trapezoid rule's error is then 6e-7
 SMALL, LARGE = 1e-3, 18.0  # u X at both ends: the integrand is flat below, zero above
 # A geometric waiting time is hardly ever longer than so many times its mean.
 LONGEST = 40.0
+# At so many numbers of arrivals the mean number of distinct clients is computed.
+POINTS = 96
 # A smaller debt is a rounding error of equal shares.
 NO_DEBT = 1e-9
 
@@ -109,22 +112,52 @@ def interval_influence(shares: Floats, many: Ints, size: int, cutoff: int) -> Fl
     return np.asarray(found / (found * many).sum(), np.float64)
 
 
+def corrected_influence(shares: Floats, many: Ints, size: int, cutoff: int, beta: float) -> Floats:
+    """The influence under FedStale with estimated participation.
+
+    A cache of every client gives β/N to each. The rest goes by FedAU's intervals, but a client that
+    arrives several times in a step counts each time: K p_i arrivals in a step instead of one with
+    the chance P. So π_i is proportional to β + (1 − β)(K p_i / P)(1 − (1 − p_i)^(K C)).
+
+    >>> corrected_influence(np.array([0.9, 0.1]), np.ones(2, np.int64), 1, 10**6, 0.5)
+    array([0.5, 0.5])
+    """
+    log_absent = _log_absent(shares)
+    repeats = size * shares / -np.expm1(size * log_absent)
+    found = beta + (1 - beta) * repeats * -np.expm1(size * cutoff * log_absent)
+    return np.asarray(found / (found * many).sum(), np.float64)
+
+
 def recent_influence(shares: Floats, many: Ints, window: int, needed: int = 1) -> Floats:
     """The influence if those with `needed` arrivals among the last `window` weigh alike.
 
-    ACED with the age "contact" counts the clients of the last τ + 1 arrivals: π_i is proportional
-    to 1 − (1 − p_i)^(τ+1). With the age "start" a client counts while the model that its last
-    update started from is at most τ arrivals old, so it needs two arrivals among the last τ + 2.
-    The number of clients that count varies little, so its mean takes its place in 1/|A|.
+    ACED with the age "contact" counts the clients A of the last τ + 1 arrivals, so that a client
+    counts with the chance P_i = 1 − (1 − p_i)^(τ+1). With the age "start" a client counts while the
+    model from which its last update started is at most τ arrivals old, so it needs two arrivals
+    among the last τ + 2. A client in A weighs 1/|A|, and the mean of |A| given that i is in A takes
+    the place of |A|: if i has c arrivals on average then, the others have the remaining n − c.
 
     >>> recent_influence(np.array([0.5, 0.25, 0.25]), np.ones(3, np.int64), 1)
     array([0.5 , 0.25, 0.25])
     """
     log_absent = _log_absent(shares)
-    absent = np.exp(window * log_absent)
-    if needed == 2:
-        absent = absent + window * shares * np.exp((window - 1) * log_absent)
-    found = 1 - absent if needed == 2 else -np.expm1(window * log_absent)
+
+    def counts(arrivals: float | Floats) -> Floats:
+        """The chance that each client counts among so many arrivals."""
+        found = -np.expm1(arrivals * log_absent)
+        if needed == 2:
+            found -= arrivals * shares * np.exp((arrivals - 1) * log_absent)
+        return np.asarray(np.maximum(found, 0.0), np.float64)
+
+    chance = counts(window)
+    rest = 1.0 if needed == 1 else -np.expm1((window - 1) * log_absent)
+    own = window * shares * rest / np.maximum(chance, 1e-300)  # the arrivals of a client in A
+    # As many arrivals of everyone as contain the others' remaining ones.
+    everyone = np.maximum(window - own, 0.0) / np.exp(log_absent)
+    grid = np.append(0.0, np.geomspace(0.1, max(1.0, float(everyone.max())), POINTS))
+    sizes = [float((many * counts(arrivals)).sum()) for arrivals in grid]
+    others = np.interp(everyone, grid, sizes) - counts(everyone)
+    found = chance / (1 + np.maximum(others, 0.0))
     return np.asarray(found / (found * many).sum(), np.float64)
 
 

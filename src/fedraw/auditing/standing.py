@@ -57,6 +57,12 @@ class LabelWeights:
             "uniform": arrivals,
             "rarity": arrivals * own,
             "replay": arrivals,  # replayed clients are groups of one
+            "debt": np.ones(rate.size),
+            "intervals": np.ones(rate.size),
+            "corrected": np.ones(rate.size),
+            "staleness": np.ones(rate.size),
+            "contact": arrivals,
+            "started": arrivals,
         }
         usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
         self._scale = float(np.median(self._fair)) * min(1.0, usual)

@@ -32,10 +32,21 @@ from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 
-# Which updates are in the buffer, and what a slot weighs: the audit's closed forms go by these.
-AuditRule = tuple[
-    Literal["window", "blocks", "dedup"], Literal["uniform", "rarity", "cached", "replay"]
-]
+# What the audit's closed forms go by: which updates are in a step, and what they weigh.
+# window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
+# in order of first insertion; single: one arrival; recent: the clients heard lately.
+AuditBuffer = Literal["window", "blocks", "dedup", "single", "recent"]
+# uniform: every slot alike; rarity: by rarity score; cached: every client alike, whether it is
+# present or not; replay: the rarest clients by score whoever arrives, the others by arrivals; debt:
+# every client what it should weigh; intervals: by the mean steps between a client's updates;
+# corrected: the same, to the extent that a cache of every client does not correct it; staleness: by
+# the mean staleness of a client's updates; contact, started: every client alike that was heard
+# lately, or that lately started from the model.
+AuditWeighting = Literal[
+    "uniform", "rarity", "cached", "replay", "debt", "intervals", "corrected", "staleness",
+    "contact", "started",
+]  # fmt: skip
+AuditRule = tuple[AuditBuffer, AuditWeighting]
 
 # The standing (see docs/audit.md) at which calibration runs recognized 25 and 75 % of a label.
 # A model that is an average of models forgets an absent label; one that adds updates does not.
@@ -62,6 +73,9 @@ class Method:
         demo: Whether the demo runs it.
         audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
         thresholds: The standings below which the audit calls a label lost, and at risk.
+        memory: Models that the server stores: in any case, per slot of the buffer, per client.
+        merit: The mean recall, in percent, of the rare and small labels in the calibration runs of
+            the audit (docs/audit.md); None if it was not measured.
         colour: The method's own colour in figures; other methods share a palette.
 
     """
@@ -77,6 +91,8 @@ class Method:
     demo: bool = False
     audit_rule: AuditRule | None = None
     thresholds: tuple[float, float] | None = None
+    memory: tuple[float, float, float] | None = None
+    merit: float | None = None
     colour: str | None = None
 
     @property
@@ -154,6 +170,7 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "uniform"),
         thresholds=ADDING,
+        memory=(3, 0, 0),
     ),
     Method(
         "fedfa",
@@ -165,6 +182,7 @@ _ROWS = (
         demo=True,
         audit_rule=("window", "uniform"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
         colour="#0a78b8",
     ),
     Method(
@@ -178,6 +196,7 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
+        memory=(5, 0, 1),
     ),
     Method(
         "mifa",
@@ -282,6 +301,7 @@ _ROWS = (
         demo=True,
         audit_rule=("dedup", "uniform"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw-weight-only",
@@ -293,6 +313,7 @@ _ROWS = (
         demo=True,
         audit_rule=("window", "rarity"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw-neither",
@@ -312,6 +333,7 @@ _ROWS = (
         demo=True,
         audit_rule=("dedup", "rarity"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
         colour="#d55e00",
     ),
     Method(
@@ -324,6 +346,7 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "replay"),
         thresholds=ADDING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw-replay-debt",
@@ -336,6 +359,9 @@ _ROWS = (
         preset={"select": "debt"},
         defaults={"target": "mix"},
         variant=True,
+        audit_rule=("blocks", "debt"),
+        thresholds=ADDING,
+        memory=(3, 1, 0),
     ),
 )
 

@@ -6,7 +6,7 @@ written down from its paper and not with the strategy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -186,11 +186,12 @@ def test_clients_that_arrive_alike_weigh_alike(clients: int) -> None:
 def test_a_group_of_many_is_as_many_groups_of_one() -> None:
     shares, many = np.array([0.2, 0.05, 0.01]), np.array([2, 8, 20])
     alone = np.repeat(shares, many)
-    for form in (
+    forms: list[Callable[[Floats, Ints], Floats]] = [
         lambda p, n: interval_influence(p, n, 4, 50),
         lambda p, n: corrected_influence(p, n, 4, 50, 0.5),
         lambda p, n: recent_influence(p, n, 31),
         lambda p, n: staleness_influence(p, n, 4, 5),
-    ):
+    ]
+    for form in forms:
         found = np.repeat(form(shares, many), many)
         assert found == pytest.approx(form(alone, ones(alone)), rel=1e-9)

@@ -139,6 +139,9 @@ def _is_cached(method: AuditedMethod) -> bool:
 REPLAY = Replay()
 DEFAULT_BUFFER = int(CATALOG["fedraw"].factory().buffer)
 
+# What clients should weigh under replay by debt.
+DEBT_TARGET = RULES["fedraw-replay-debt"].target
+
 # FedStaleWeight remembers so many stalenesses of a client.
 STALENESS_WINDOW = 5
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.influence import influence
+from fedraw.auditing.influence import PARTICIPATION, influence
 from fedraw.auditing.methods import (
     COLUMNS,
     DEFAULT_BUFFER,
@@ -304,6 +304,7 @@ def _clients(
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, float | None]]:
     """By method: presence and influence of every client, and presence of rare clients together."""
     shares = arrival_shares(seconds)
+    alone = Groups.singly(1 / seconds, scores, samples)
     within: dict[str, Floats] = {}
     weight: dict[str, Floats] = {}
     together: dict[str, float | None] = {}
@@ -316,8 +317,11 @@ def _clients(
             kept = np.flatnonzero(debtors(shares, wanted, size))
         slots = rule.slots(size, shares.size)
         within[method] = presence(shares, slots, rule.buffer, kept=kept)
-        of_group = influence(groups, size, rule)
-        weight[method] = _by_client(groups, of_group, rule, within[method], scores)
+        if rule.weighting in PARTICIPATION:  # cheap, so that nothing need be grouped
+            weight[method] = influence(alone, size, rule)
+        else:
+            of_group = influence(groups, size, rule)
+            weight[method] = _by_client(groups, of_group, rule, within[method], scores)
         if holding.any():
             anyone = group_presence(shares, holding, slots, rule.buffer, kept=kept)
             together[method] = 100 * anyone
@@ -338,7 +342,7 @@ def _by_client(
     """Divide the influence of each group among its clients by their presence and score."""
     group = groups.of_client
     own = of_group[group]
-    if groups.many.size == group.size or rule.weighting not in ("uniform", "rarity", "replay"):
+    if groups.many.size == group.size or rule.weighting == "cached":
         return own
     own = own * within / (np.bincount(group, within) / groups.many)[group]
     if rule.weighting == "rarity":

@@ -320,10 +320,9 @@ class Groups:
         >>> groups.many
         array([4998,    2])
         """
-        sizes = None if samples is None else samples.astype(np.float64)
         if rate.size <= MOST_GROUPS:
-            alone = np.ones(rate.size, np.int64), np.arange(rate.size)
-            return cls(rate, score, *alone, replayed_clients(score), sizes)
+            return cls.singly(rate, score, samples)
+        sizes = None if samples is None else samples.astype(np.float64)
         key = (_bins(rate, bins) * 2 * bins + _bins(score, bins)) * 2 + flag
         first = replayed_clients(score, slots)
         key[first] = 8 * bins * bins + np.arange(first.size)
@@ -335,6 +334,13 @@ class Groups:
         if sizes is not None:
             sizes = np.bincount(of_client, sizes, held.size) / many
         return cls(mean_rate, mean_score, many, of_client, of_client[first], sizes)
+
+    @classmethod
+    def singly(cls, rate: Floats, score: Floats, samples: npt.NDArray[Any] | None = None) -> Groups:
+        """Every client a group of its own."""
+        sizes = None if samples is None else samples.astype(np.float64)
+        alone = np.ones(rate.size, np.int64), np.arange(rate.size)
+        return cls(rate, score, *alone, replayed_clients(score), sizes)
 
     @property
     def shares(self) -> Floats:

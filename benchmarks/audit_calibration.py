@@ -66,7 +66,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 SINGLE: dict[str, dict[str, Any]] = {name: {"name": name} for name in RULES}
 EVENTS = 3000
 RATIO = (1.0, 20.0)  # how many times slower the holders of rare labels are: from, to
-BATCH = 20
+BATCH = 4  # runs between two writes
 
 
 @dataclass(frozen=True)

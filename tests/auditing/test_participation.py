@@ -16,7 +16,7 @@ from tests.auditing.brute_force import CALM, measured, one_by_one, slot_law
 
 import fedraw
 from fedraw.auditing.influence import influence
-from fedraw.auditing.methods import RULES
+from fedraw.auditing.methods import BY_METHOD, RULES
 from fedraw.auditing.participation import (
     corrected_influence,
     debt_influence,
@@ -29,6 +29,9 @@ from fedraw.auditing.presence import arrival_shares, wanted_shares
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.types import Floats, Ints
+from fedraw.core.update import Update
+from fedraw.strategies.catalog import CATALOG
+from fedraw.strategies.protocol import Arrived, Setup
 
 RATES = st.lists(st.floats(0.02, 1.0), min_size=3, max_size=5)
 
@@ -166,6 +169,33 @@ def test_fedstaleweight_by_its_staleness(size: int, offset: float) -> None:
         handed[i] = version
     found = staleness_influence(shares, ones(shares), size, 5, offset)
     assert found == pytest.approx(total / total.sum(), rel=0.08)
+
+
+# Methods that add what clients send, without the feedback of replay.
+ADDING = [
+    name
+    for name, method in BY_METHOD.items()
+    if method.sends == "delta" and method.rule.weighting not in ("replay", "debt")
+]
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_a_model_moves_towards_each_client_by_its_influence(name: str) -> None:
+    """Client i always sends the i-th unit vector, so the model counts how much it has moved."""
+    size, shares = 3, unequal()
+    method = CATALOG[name]
+    strategy = method.make({"buffer": size} if BY_METHOD[name].has_buffer else {})
+    table = LabelTable.from_counts({client: {"x": 1} for client in range(8)})
+    state, _ = strategy.start(Setup(np.zeros(8, np.float32), table))
+    units, handed, begun = np.eye(8, dtype=np.float32), [0] * 8, np.zeros(8)
+    for event, i in enumerate(arrivals(shares, 12_000).tolist()):
+        if event == 1200:
+            begun = state.model.astype(np.float64)
+        state, _ = strategy.step(state, Arrived(Update(i, handed[i], units[i], 1)))
+        handed[i] = state.version
+    moved = state.model - begun
+    closed = influence(one_by_one(shares), size, RULES[name])
+    assert moved / moved.sum() == pytest.approx(closed, rel=0.12, abs=0.004)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 30])

@@ -185,7 +185,8 @@ def recommend(
     The order is: FedFa as it is; FedRAW with the same buffer (with the given cap, or with the usual
     one if it costs nothing); FedRAW with larger buffers; then the methods to which clients send
     differences, those first that store the least: a few models, an update per slot, an update of
-    every client. Methods that store alike are ordered by their merit in the calibration runs.
+    every client. Methods that store alike are ordered by their merit in the calibration runs. One
+    without a measured merit is not recommended.
     """
     at = {(s.method, s.buffer, s.cap): s for s in settings}
     now = at["fedfa", size, None]
@@ -225,7 +226,7 @@ def _candidates(
     for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_cost):
         setting = at.get((method.name, size, None))
         # AREA's residuals need clients that never lose what they keep, which no server can know.
-        if method.sends != "delta" or setting is None:
+        if method.sends != "delta" or method.merit is None or setting is None:
             continue
         # If no client is rare enough for replay, it is the same as FedBuff.
         if method.name == "fedbuff" or not np.allclose(

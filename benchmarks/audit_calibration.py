@@ -14,10 +14,10 @@ The methods take turns; `--method` runs one of them on every federation, for wha
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --events 600 \\
         --out runs/short.jsonl
 
-`--method` takes every method that has an audit rule in the catalogue. Its report has the merit, the
-mean recall of the rare and small labels, which compares methods over the same federations:
+`--method` takes every method that has an audit rule in the catalogue. Its report has the mean
+recall of the rare and small labels, which compares methods over the same federations:
 
-    python -m benchmarks.audit_calibration --method mifa --runs 40 --out runs/merit-mifa.jsonl
+    python -m benchmarks.audit_calibration --method ca2fl --runs 40 --out runs/ca2fl.jsonl
 """
 
 from __future__ import annotations
@@ -205,14 +205,14 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
 
 
 def method_report(records: list[dict[str, Any]]) -> str:
-    """One method alone: its merit, the fitted thresholds, and its verdicts against training."""
+    """One method alone: mean recall, fitted thresholds, and verdicts against training."""
     rows = [row for record in records for row in scarce_labels(record)]
     recall = np.array([row["recall"] for row in rows])
     accuracy = np.mean([record["global_accuracy"] for record in records])
     return "\n".join(
         (
             f"`{headline()}`: {rows[0]['method']}, {len(records)} runs, {len(rows)} rare or small "
-            f"labels. Merit: a mean recall of {100 * recall.mean():.1f} % (GlobalAcc "
+            f"labels, mean recall {100 * recall.mean():.1f} % (GlobalAcc "
             f"{accuracy:.1f} %).",
             "",
             *_fitted(("all", rows)),

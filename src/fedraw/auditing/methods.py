@@ -66,7 +66,7 @@ class AuditedMethod:
     labels: bool = False  # whether the method goes by labels
     has_buffer: bool = True  # whether K is a setting
     memory: tuple[float, float, float] | None = None  # models: in any case, per slot, per client
-    merit: float | None = None  # mean recall of scarce labels in the calibration runs
+    merit: float | None = None  # mean AvgRare where it was measured, in percent
 
     def models(self, clients: int, size: int) -> float | None:
         """How many models the server stores, with so many clients and this buffer."""

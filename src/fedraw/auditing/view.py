@@ -44,8 +44,8 @@ from fedraw.core.types import ClientId, Floats, Ints, Label
 
 COST_COLUMNS = ("models on the server", "clients send", "by labels", "merit")
 COST_CAPTION = (
-    "merit: the mean recall of rare and small labels in the calibration runs on digits, with the "
-    "default settings of each method. Methods that send residuals keep a model on each client."
+    "merit: the mean recall of rare labels in runs on digits, with each method's default settings. "
+    "Where clients send residuals, each keeps a model of its own."
 )
 
 
@@ -105,7 +105,7 @@ class MethodCost:
     models: float | None  # that the server stores
     sends: str  # what clients send
     labels: bool  # whether the method goes by labels
-    merit: float | None  # mean recall of scarce labels in the calibration runs, in percent
+    merit: float | None  # mean AvgRare where it was measured, in percent
 
 
 @dataclass(frozen=True)

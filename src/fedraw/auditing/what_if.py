@@ -185,8 +185,8 @@ def recommend(
     The order is: FedFa as it is; FedRAW with the same buffer (with the given cap, or with the usual
     one if it costs nothing); FedRAW with larger buffers; then the methods to which clients send
     differences, those first that store the least: a few models, an update per slot, an update of
-    every client. Methods that store alike are ordered by their merit in the calibration runs. One
-    without a measured merit is not recommended.
+    every client. Methods that store alike are ordered by their measured merit, and one without it
+    is not recommended.
     """
     at = {(s.method, s.buffer, s.cap): s for s in settings}
     now = at["fedfa", size, None]

@@ -13,6 +13,11 @@ The methods take turns; `--method` runs one of them on every federation, for wha
         --out runs/starved.jsonl
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --events 600 \\
         --out runs/short.jsonl
+
+`--method` takes every method that has an audit rule in the catalogue. Its report has the mean
+recall of the rare and small labels, which compares methods over the same federations:
+
+    python -m benchmarks.audit_calibration --method ca2fl --runs 40 --out runs/ca2fl.jsonl
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from benchmarks.machine import headline
 from scipy.stats import spearmanr
 
 from fedraw.auditing.influence import influence, kept
-from fedraw.auditing.methods import RULES, verdict
+from fedraw.auditing.methods import BY_METHOD, RULES, verdict
 from fedraw.auditing.presence import Groups, arrival_shares, group_presence, presence
 from fedraw.auditing.standing import LabelWeights
 from fedraw.core.rarity import rarity_scores
@@ -57,10 +62,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fedraw-dedup-only": {"name": "fedraw", "weighting": "uniform"},
     "fedraw-weight-only": {"name": "fedraw", "dedup": False},
 }
-LATER: dict[str, dict[str, Any]] = {"fedraw-replay": {"name": "fedraw-replay"}}
+# Methods that came later, and those above one by one.
+SINGLE: dict[str, dict[str, Any]] = {name: {"name": name} for name in RULES}
 EVENTS = 3000
 RATIO = (1.0, 20.0)  # how many times slower the holders of rare labels are: from, to
-BATCH = 20
+BATCH = 4  # runs between two writes
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,7 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
             "clients_per_common_label": max(1, int(clients * rng.uniform(0.25, 0.9))),
         },
         "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(low, high)))},
-        "strategy": {
-            **(STRATEGIES | LATER)[method],
-            "buffer": int(rng.integers(3, min(20, clients - 1))),
-        },
+        "strategy": _strategy(method, int(rng.integers(3, min(20, clients - 1)))),
         "run": {
             "events": setting.events,
             "evaluate_every": setting.events // 20,
@@ -103,6 +106,11 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
         },
     }
     return method, Spec.from_dict(spec)
+
+
+def _strategy(method: str, buffer: int) -> dict[str, Any]:
+    own = (SINGLE | STRATEGIES)[method]
+    return {**own, "buffer": buffer} if BY_METHOD[method].has_buffer else own
 
 
 def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.Generator) -> None:
@@ -156,12 +164,13 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
     """What can be known of each label before training: one list per predictor."""
     clients = Scenario.of(spec, seed).clients
     table, seconds = clients.table, clients.seconds
-    size = spec.to_dict()["strategy"]["buffer"]
+    size = spec.to_dict()["strategy"].get("buffer", 1)
     events = spec.to_dict()["run"]["events"]
     nobody = np.zeros(len(table), np.bool_)
-    groups = Groups.of(1 / seconds, rarity_scores(table), nobody)
+    groups = Groups.of(1 / seconds, rarity_scores(table), nobody, samples=table.totals())
     rule = RULES[method]
     weight = influence(groups, size, rule)
+    slots = rule.slots(size, len(table))
     shares = arrival_shares(seconds)
     stays = kept(groups, size, rule)
     shares_of_labels = LabelWeights(table, groups, 1 / seconds, rarity_scores(table))
@@ -185,14 +194,33 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
         "label_influence": label_weight.tolist(),
         "standing": shares_of_labels.of_clients(weight).standing.tolist(),
         "holders_influence": each(lambda h: weight[h].sum()),
-        "presence": each(lambda h: group_presence(shares, mask(h), size, rule.buffer, kept=stays)),
+        "presence": each(lambda h: group_presence(shares, mask(h), slots, rule.buffer, kept=stays)),
         "holders_presence": each(
-            lambda h: presence(shares, size, rule.buffer, kept=stays)[h].mean()
+            lambda h: presence(shares, slots, rule.buffer, kept=stays)[h].mean()
         ),
         "arrival_share": each(lambda h: shares[h].sum()),
         "updates": each(lambda h: events * shares[h].sum()),
         "replayed": each(lambda h: 0 if stays is None else np.isin(stays, h).sum()),
     }
+
+
+def method_report(records: list[dict[str, Any]]) -> str:
+    """One method alone: mean recall, fitted thresholds, and verdicts against training."""
+    rows = [row for record in records for row in scarce_labels(record)]
+    recall = np.array([row["recall"] for row in rows])
+    accuracy = np.mean([record["global_accuracy"] for record in records])
+    return "\n".join(
+        (
+            f"`{headline()}`: {rows[0]['method']}, {len(records)} runs, {len(rows)} rare or small "
+            f"labels, mean recall {100 * recall.mean():.1f} % (GlobalAcc "
+            f"{accuracy:.1f} %).",
+            "",
+            *_fitted(("all", rows)),
+            "",
+            *_judged(rows),
+            "",
+        )
+    )
 
 
 def replay_report(records: list[dict[str, Any]]) -> str:
@@ -208,7 +236,7 @@ def replay_report(records: list[dict[str, Any]]) -> str:
             "",
             *_predictors(rows, held, others),
             "",
-            *_fitted(rows, held, others),
+            *_fitted(("all", rows), ("with a replayed holder", held), ("without", others)),
             "",
             *_by_updates(held),
             "",
@@ -255,13 +283,13 @@ def _predictors(*parts: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _fitted(*parts: list[dict[str, Any]]) -> Iterator[str]:
+def _fitted(*parts: tuple[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield "The standing at which the fitted recall is 25, 50 and 75 %:"
     yield ""
     yield "| labels | 25 % at | 50 % at | 75 % at | spread |"
     yield "|---|---:|---:|---:|---:|"
-    names = ("all", "with a replayed holder", "without")
-    for name, (part, recall) in zip(names, _columns(*parts), strict=True):
+    for name, part in parts:
+        recall = np.array([row["recall"] for row in part])
         x, numbers = (np.array([row[key] for row in part]) for key in ("standing", "number"))
         found, left = fit(x, recall)
         again = [thresholds(*fit(x[i], recall[i])[0]) for i in resampled(numbers)]
@@ -280,7 +308,7 @@ def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
     yield "| updates | labels | median recall (10th to 90th percentile) | below 50 % |"
     yield "|---|---:|---:|---:|"
     for low, high in itertools.pairwise(edges):
-        own = [r for r in held if verdict("fedraw-replay", r["standing"]) == "kept"]
+        own = [r for r in held if verdict(r["method"], r["standing"]) == "kept"]
         found = np.array([100 * r["recall"] for r in own if low <= r["updates"] < high])
         name = f"{low} to {high}" if high < np.inf else f"{low} and more"
         if found.size < 3:
@@ -295,7 +323,7 @@ def _judged(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "The verdicts: labels, median recall, how many are below 50 % (lost) or not (others):"
     yield ""
     for word in ("lost", "at risk", "kept"):
-        own = [r["recall"] for r in rows if verdict("fedraw-replay", r["standing"]) == word]
+        own = [r["recall"] for r in rows if verdict(r["method"], r["standing"]) == word]
         if own:
             right = np.array(own) < 0.5 if word == "lost" else np.array(own) >= 0.5
             yield f"- {word}: {len(own)}, {100 * np.median(own):.0f}, {100 * right.mean():.0f} %"
@@ -305,7 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
-    parser.add_argument("--method", choices=[*STRATEGIES, *LATER], help="no turns: this one only")
+    parser.add_argument("--method", choices=list(SINGLE), help="no turns: this one only")
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--ratio", nargs=2, type=float, default=RATIO, metavar=("FROM", "TO"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration.jsonl"))
@@ -320,7 +348,11 @@ def main() -> None:
             for record in records(left[begin : begin + BATCH], setting):
                 file.write(json.dumps(record) + "\n")
     found = list(map(json.loads, options.out.read_text().splitlines()))
-    print((replay_report if options.method in LATER else report)(found), end="")
+    with_debts = options.method in ("fedraw-replay", "fedraw-replay-debt")
+    one = replay_report if with_debts else method_report
+    print((report if options.method is None else one)(found), end="")
+    if with_debts:
+        print(method_report(found), end="")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.browser import Tab, started
 
-from fedraw.auditing.methods import METHODS, THRESHOLDS, Verdict, title, verdict
+from fedraw.auditing.methods import COLUMNS, THRESHOLDS, Verdict, title, verdict
 from fedraw.auditing.page import (
     CLIENT_METHODS,
     CSS_CLASS,
@@ -180,7 +180,7 @@ def test_the_cards_of_labels_have_the_audits_numbers(found: Audit) -> None:
         share = percent(100 * found.coverage[i] / 30)
         assert held == f"{found.coverage[i]} clients ({share}), {slow}{TIED}× the mean time"
         words = []
-        for method in METHODS:
+        for method in COLUMNS:
             word = found.verdicts[method][i]
             standing = standing_percent(float(found.standing[method][i]), method)
             words.append(f"{title(method)} {standing} {SIGN[word]} {word}")
@@ -201,7 +201,7 @@ def test_the_labels_as_csv_have_both_numbers(found: Audit) -> None:
 
 def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
     tags = outline(found).tags
-    for method in METHODS:
+    for method in COLUMNS:
         drawn = [attrs for tag, attrs in tags if tag == "use" and attrs["class"] == method]
         marks = [attrs for attrs in drawn if attrs["href"] == f"#mark-{method}"]
         at = [attrs["x"] for attrs in marks if attrs["x"] != "50%"]  # those of the key
@@ -209,7 +209,7 @@ def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
         assert at == [f"{place(one):.1f}%" for one in standing]
     bands = [attrs for tag, attrs in tags if tag == "rect" and "x" in attrs]
     lost = [attrs["width"] for attrs in bands if attrs["class"] == "lost"]
-    assert lost[:5] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in METHODS]
+    assert lost[:5] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in COLUMNS]
     assert len(bands) == 10 * 5 * 3
 
 
@@ -234,14 +234,14 @@ def test_what_lies_beyond_the_axis_has_an_arrow(found: Audit) -> None:
     loud = audit({i: {f"label {i}": 1, "all": 99} for i in range(20)}, buffer=3)
     assert loud.standing["fedfa"][loud.labels.index("all")] == pytest.approx((1980 * 20) ** 0.5 / 2)
     page = render(loud)
-    assert page.count('href="#above"') == len(METHODS)
+    assert page.count('href="#above"') == len(COLUMNS)
     assert 'href="#below"' not in page
     assert f"<b>9,950{TIED}%</b>" in page
     # One of two clients has a billionth of the arrivals, so twice that in standing; CA2FL alone,
     # to which clients weigh alike, hears it.
     slow = audit({0: {"a": 5}, 1: {"b": 5}}, [1.0, 1e9], 1)
     page = render(slow)
-    assert page.count('href="#below"') == len(METHODS) - 1
+    assert page.count('href="#below"') == len(COLUMNS) - 1
     assert 'href="#above"' not in page
 
 
@@ -320,7 +320,7 @@ def test_slower_holders_stand_in_a_grid_of_their_own(found: Audit) -> None:
     head, *rows = outline(found).tables["slower-grid"]
     assert head[1:] == [f"1{TIED}× as given", *(f"{r}{TIED}×" for r in (2, 5, 10, 20))]
     rare = [found.labels.index(label) for label in found.rare_labels]
-    for method, row in zip(METHODS, rows, strict=True):
+    for method, row in zip(COLUMNS, rows, strict=True):
         for slower, words in zip(found.slower, row[1:], strict=True):
             lowest = float(slower.settings[method].standing[rare].min())
             least, word = standing_text(lowest, method), verdict(method, lowest)
@@ -428,7 +428,7 @@ def test_it_can_be_read_without_seeing_it(found: Audit) -> None:
     page = outline(found)
     assert ("html", {"lang": "en"}) in page.tags
     assert page.count("h1") == 1
-    assert page.count("table") == page.count("caption") == len(page.tables) == 4
+    assert page.count("table") == page.count("caption") == len(page.tables) == 5
     assert all("scope" in attrs for tag, attrs in page.tags if tag == "th")
     names = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(names) == len(set(names))
@@ -474,7 +474,7 @@ def test_numbers_that_are_none_are_not_printed() -> None:
     assert place(float("inf")) == place(HIGH)
 
 
-@given(st.floats(0, 40), st.sampled_from(METHODS))
+@given(st.floats(0, 40), st.sampled_from(COLUMNS))
 def test_a_standing_as_shown_has_its_own_verdict(standing: float, method: str) -> None:
     words = standing_percent(standing, method).removesuffix(f"{TIED}%").replace(",", "")
     if words[0] not in "<>":

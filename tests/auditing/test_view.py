@@ -9,11 +9,11 @@ from html import escape, unescape
 import pytest
 from rich.console import Console
 
-from fedraw.auditing.methods import METHODS, title
+from fedraw.auditing.methods import COLUMNS, METHODS, title
 from fedraw.auditing.page import render_page
 from fedraw.auditing.prediction import audit
 from fedraw.auditing.terminal import terminal_parts
-from fedraw.auditing.view import AuditView, json_document
+from fedraw.auditing.view import AuditView, cost_cells, grid_title, json_document
 from fedraw.auditing.words import TIED, plain_text, standing_percent, standing_text
 
 COUNTS = {f"site {i}": {"benign": 60 + i, "malign": 30 + i} for i in range(11)}
@@ -55,8 +55,9 @@ def test_verdicts_are_the_same_everywhere(view: AuditView, terminal: str) -> Non
         assert any(str(row.label) in line and row.verdict in line for line in terminal.splitlines())
         assert f",{row.verdict}\n" in page or f',"{row.verdict}"\n' in unescape(page), "in the CSV"
         for method in METHODS:
+            assert entry["verdicts"][method] == row.methods[method].verdict
+        for method in COLUMNS:
             found = row.methods[method]
-            assert entry["verdicts"][method] == found.verdict
             assert f"<b>{standing_percent(found.standing, method)}</b>" in page
 
 
@@ -71,4 +72,20 @@ def test_the_grid_is_the_same_everywhere(view: AuditView, terminal: str) -> None
         star = f"★{TIED}" if cell.recommended else ""
         assert f"<b>{star}{escape(standing_text(cell.standing, cell.method))}</b>" in page
     assert sum(cell.recommended for cell in view.settings) == 1
-    assert {title(cell.method, cell.cap) for cell in view.settings} <= set(lines)
+    assert {grid_title(method, cap) for method, cap in view.grid()[1]} <= set(lines)
+
+
+def test_what_methods_ask_for_is_the_same_everywhere(view: AuditView, terminal: str) -> None:
+    page, document = render_page(view), json.loads("".join(json_document(view)))
+    assert [cost.method for cost in view.costs] == list(METHODS) == list(document["methods"])
+    lines = {line.split("  ")[0].strip(): line for line in terminal.splitlines() if line}
+    for cost in view.costs:
+        assert document["methods"][cost.method]["server_models"] == cost.models
+        cells = cost_cells(cost)
+        assert "".join(f"<td>{words}</td>" for words in cells) in page
+        assert all(words in lines[title(cost.method)] or "%" in words for words in cells)
+    by_method = {cost.method: cost for cost in view.costs}
+    clients, size = len(view.audit.clients), view.audit.buffer
+    assert by_method["ca2fl"].models == 5 + clients
+    assert by_method["fedraw-replay-debt"].models == 3 + size
+    assert by_method["fedraw"].labels and not by_method["fedbuff"].labels

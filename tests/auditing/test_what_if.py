@@ -45,6 +45,9 @@ def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> 
         ({"fedraw-replay_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay", 10, None)),
         ({"fedraw-replay_10": 0.4, "fedbuff_10": 0.5}, ("fedbuff", 10, None)),
         ({"fedraw-replay_10": 0.1, "ca2fl_10": 0.05}, ("fedraw-replay", 10, None)),
+        # Replay by debt stores as much, and comes after replay by its merit.
+        ({"fedraw-replay-debt_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay-debt", 10, None)),
+        ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay", 10, None)),
         # With the standing FedBuff has it is FedBuff.
         ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),
         # Nothing keeps it: 0.2 of the 0.3 that FedRAW needs is more than 0.05 of CA2FL's 0.13.

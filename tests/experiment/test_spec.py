@@ -54,7 +54,7 @@ def test_a_written_spec_has_every_setting_of_its_method(method: Method) -> None:
     written = Spec.from_dict({"strategy": {"name": method.name}}).to_dict()["strategy"]
     known = (field for field in fields(method.factory) if field.name not in NOT_IN_SPECS)
     settings = {field.name: field.default for field in known}
-    assert written == {"name": method.base.name, **settings, **method.preset}
+    assert written == {"name": method.base.name, **settings, **method.preset, **method.defaults}
 
 
 def test_an_ablation_may_be_named_or_described() -> None:

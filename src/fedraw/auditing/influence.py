@@ -21,7 +21,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.methods import REPLAY, Buffer, Rule
+from fedraw.auditing.methods import REPLAY, STALENESS_WINDOW, Buffer, Rule
+from fedraw.auditing.participation import (
+    corrected_influence,
+    debt_influence,
+    debtors,
+    interval_influence,
+    nodes,
+    recent_influence,
+    staleness_influence,
+)
 from fedraw.auditing.presence import (
     Groups,
     binomial_pmfs,
@@ -36,19 +45,21 @@ from fedraw.core.rarity import weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.core.weighting import Cap, check_cap, weights_of_rows
 
-STEP = 0.6  # in log u; the trapezoid rule's error is then 6e-7
-SMALL, LARGE = 1e-3, 18.0  # u X at both ends: the integrand is flat below, zero above
-
 # Under a cap:
 WORK = 4 * 10**6  # the most slots to weigh: draws x scores x slots
 MOST_DRAWS, FEWEST_DRAWS = 2000, 200
 MOST_SCORES = 48  # a weight is smooth in the score and interpolated between these
+# The weightings of `participation`.
+PARTICIPATION = ("debt", "intervals", "corrected", "staleness", "contact", "started")
 # Drawing until all slots differ is cheap if at least this share of the draws do.
 OFTEN_ENOUGH = 0.02
 
 
 def kept(groups: Groups, size: int, rule: Rule) -> Ints | None:
     """The groups of the clients whose last update replay keeps, whoever arrives; else None."""
+    if rule.weighting == "debt":
+        taken = debtors(groups.shares, groups.wanted(rule.target), size, groups.many)
+        return np.flatnonzero(taken)
     return groups.rarest[:size] if rule.weighting == "replay" else None
 
 
@@ -66,6 +77,8 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
         check_fits(size, shares, many)
     if rule.weighting == "cached":
         return np.full(shares.size, 1 / many.sum())
+    if rule.weighting in PARTICIPATION:
+        return _by_participation(groups, size, rule)
     if rule.weighting == "uniform":
         if rule.buffer == "dedup":
             return presence(shares, size, "dedup", many) / size
@@ -85,6 +98,21 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
     return np.asarray(found / (found * many).sum(), np.float64)
 
 
+def _by_participation(groups: Groups, size: int, rule: Rule) -> Floats:
+    shares, many = groups.shares, groups.many
+    match rule.weighting:
+        case "debt":
+            return debt_influence(shares, many, groups.wanted(rule.target), size, REPLAY.mass)
+        case "intervals":
+            return interval_influence(shares, many, size, rule.cutoff)
+        case "corrected":
+            return corrected_influence(shares, many, size, rule.cutoff, rule.beta)
+        case "staleness":
+            return staleness_influence(shares, many, size, STALENESS_WINDOW, rule.offset)
+    slots = rule.slots(size, int(many.sum()))
+    return recent_influence(shares, many, slots, 2 if rule.weighting == "started" else 1)
+
+
 def _rarity_slots(groups: Groups, size: int) -> Floats:
     """For independent slots: π_i = K p_i S_i ∫ e^(−u S_i) φ(u)^(K−1) du."""
     shares, score = groups.shares, groups.score
@@ -92,14 +120,14 @@ def _rarity_slots(groups: Groups, size: int) -> Floats:
     for u, width in _nodes(groups.score, size):
         mean = float((shares * groups.many * np.exp(-u * score)).sum())
         total += width * np.exp(-u * score) * mean ** (size - 1)
-    return size * shares * score * (total + _flat_part(score, size))
+    return size * shares * score * total
 
 
 def _rarity_dedup(groups: Groups, size: int) -> Floats:
     """For one slot per client: π_i = S_i ∫ P_u(i ∈ B) · e_K(p e^(−uS)) / e_K(p) du."""
     log_shares, score, many = np.log(groups.shares), groups.score, groups.many
     plain = subsets(log_shares, size, many)
-    total = plain.presence * _flat_part(score, size)
+    total = np.zeros(score.size)
     for u, width in _nodes(score, size):
         tilted = subsets(log_shares - u * score, size, many)
         ratio = tilted.log_weight - plain.log_weight
@@ -110,15 +138,8 @@ def _rarity_dedup(groups: Groups, size: int) -> Floats:
 
 
 def _nodes(score: Floats, size: int) -> Iterator[tuple[float, float]]:
-    """Nodes u with their widths du = h u, from small u X to large u X."""
-    first = SMALL / (size * float(score.max()))
-    points = math.ceil(math.log(LARGE / (size * float(score.min())) / first) / STEP) + 1
-    return ((u, STEP * u) for u in (first * math.exp(STEP * k) for k in range(points)))
-
-
-def _flat_part(score: Floats, size: int) -> float:
-    """The sum over all nodes below the first, where e^(−uX) is one: a geometric series."""
-    return STEP * SMALL / (size * float(score.max())) / math.expm1(STEP)
+    """Nodes for 1/X, where X is the sum of K scores."""
+    return nodes(size * float(score.min()), size * float(score.max()))
 
 
 def replay_influence(

@@ -8,31 +8,42 @@ here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedraw.core.weighting import Cap
 from fedraw.errors import BadInput, nearest
-from fedraw.strategies.catalog import CATALOG
-from fedraw.strategies.replay import Replay
+from fedraw.strategies.catalog import CATALOG, AuditBuffer, AuditWeighting, Method
+from fedraw.strategies.replay import Replay, Target
 
-# window: the last K arrivals (FedFa); blocks: K arrivals, then cleared (FedBuff, CA2FL, replay);
-# dedup: one slot per client, evicted in order of first insertion (FedRAW).
-Buffer = Literal["window", "blocks", "dedup"]
-# uniform: every slot alike; rarity: by rarity score; cached: every client alike, whether present or
-# not (CA2FL); replay: the rarest clients by score whoever arrives, the others by arrivals.
-Weighting = Literal["uniform", "rarity", "cached", "replay"]
+Buffer = AuditBuffer
+Weighting = AuditWeighting
 Verdict = Literal["lost", "at risk", "kept"]
 VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which clients are in the buffer, and how much a slot weighs."""
+    """Which clients are in the buffer, and how much a slot weighs.
+
+    `target`, `cutoff`, `beta` and `offset` are settings of single methods, see `participation`.
+    """
 
     buffer: Buffer
     weighting: Weighting
     cap: Cap = "none"
     cap_at: float = 1.0
+    target: Target = "mix"
+    cutoff: int = 50
+    beta: float = 0.0
+    offset: float = 0.0
+
+    def slots(self, size: int, clients: int) -> int:
+        """How many arrivals a step goes by, if the buffer has this size."""
+        if self.buffer == "single":
+            return 1
+        if self.buffer == "recent":  # the default τ is the number of clients
+            return clients + (2 if self.weighting == "started" else 1)
+        return size
 
 
 class Thresholds(NamedTuple):
@@ -51,29 +62,88 @@ class AuditedMethod:
     rule: Rule
     thresholds: Thresholds
     description: str = ""  # follows the title in a sentence; empty for an ablation
+    sends: str = "model"  # what clients send
+    labels: bool = False  # whether the method goes by labels
+    has_buffer: bool = True  # whether K is a setting
+    memory: tuple[float, float, float] | None = None  # models: in any case, per slot, per client
+    merit: float | None = None  # mean AvgRare where it was measured, in percent
+
+    def models(self, clients: int, size: int) -> float | None:
+        """How many models the server stores, with so many clients and this buffer."""
+        if self.memory is None:
+            return None
+        always, per_slot, per_client = self.memory
+        return always + per_slot * size + per_client * clients
+
+
+def _audited(method: Method, rule: tuple[Buffer, Weighting], limits: Thresholds) -> AuditedMethod:
+    strategy: Any = method.make({"lr": 1.0} if method.name == "qfedavg" else {})
+    own = {
+        name: getattr(strategy, name)
+        for name in ("target", "cutoff", "beta", "offset")
+        if hasattr(strategy, name)
+    }
+    return AuditedMethod(
+        method.name,
+        method.title,
+        Rule(*rule, **own),
+        limits,
+        "" if method.is_ablation else method.summary,
+        strategy.needs.sends,
+        strategy.needs.label_evidence is not None,
+        hasattr(strategy, "buffer"),
+        method.memory,
+        method.merit,
+    )
 
 
 # FedFa, to which the audit compares the others, comes first; ablations come last.
 _TABLE = tuple(
-    AuditedMethod(
-        method.name,
-        method.title,
-        Rule(*method.audit_rule),
-        Thresholds(*method.thresholds),
-        "" if method.is_ablation else method.summary,
-    )
+    _audited(method, method.audit_rule, Thresholds(*method.thresholds))
     for method in sorted(CATALOG.values(), key=lambda m: (m.is_ablation, m.name != "fedfa"))
     if method.audit_rule is not None and method.thresholds is not None
 )
 BY_METHOD = {method.name: method for method in _TABLE}
 # The methods with a verdict per label; the what-if grid adds the ablations.
 METHODS = tuple(method.name for method in _TABLE if method.description)
+# Those of the demo have a column in tables and a lane in figures; the others are in the grid and in
+# the JSON document.
+COLUMNS = tuple(name for name in METHODS if CATALOG[name].demo)
 RULES = {method.name: method.rule for method in _TABLE}
 THRESHOLDS = {method.name: method.thresholds for method in _TABLE}
+
+
+def same_rule(method: str) -> tuple[str, ...]:
+    """The methods whose verdicts are this one's, because rule and thresholds are the same.
+
+    The first of them stands for all in the what-if grid.
+
+    >>> same_rule("fedfa")
+    ('fedfa',)
+    """
+    own = BY_METHOD[method]
+
+    def key(other: AuditedMethod) -> tuple[Any, ...]:
+        # To a cache of all clients it does not matter how many arrivals a step takes.
+        rule = replace(other.rule, buffer="blocks") if _is_cached(other) else other.rule
+        return rule, other.thresholds, bool(other.description)
+
+    return tuple(other.name for other in _TABLE if key(other) == key(own))
+
+
+def _is_cached(method: AuditedMethod) -> bool:
+    return method.rule.weighting == "cached"
+
 
 # The settings with which a simulation or a server runs a method if nothing else is said.
 REPLAY = Replay()
 DEFAULT_BUFFER = int(CATALOG["fedraw"].factory().buffer)
+
+# What clients should weigh under replay by debt.
+DEBT_TARGET = RULES["fedraw-replay-debt"].target
+
+# FedStaleWeight remembers so many stalenesses of a client.
+STALENESS_WINDOW = 5
 
 # Replay repeats only what it has received. With fewer updates from a label's holders in the whole
 # run, the calibration runs do not bear out its verdicts.
@@ -143,7 +213,7 @@ def audited_method(name: str) -> str:
     Traceback (most recent call last):
     ...
     fedraw.errors.BadInput: method 'fedavg' has no verdicts, because its row in the catalogue of \
-methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, fedraw, fedraw-replay
+methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, ...
     """
     wanted = name.lower()
     for method in METHODS:

@@ -12,19 +12,23 @@ from pathlib import Path
 
 from fedraw.auditing.methods import (
     BY_METHOD,
+    COLUMNS,
     ENOUGH_UPDATES,
-    METHODS,
     THRESHOLDS,
     VERDICTS,
     Verdict,
     title,
 )
 from fedraw.auditing.view import (
+    COST_CAPTION,
+    COST_COLUMNS,
     AuditView,
     LabelRow,
     LabelUnderMethod,
     WorstLabel,
     cap_words,
+    cost_cells,
+    grid_title,
     verdict_bounds,
 )
 from fedraw.auditing.words import (
@@ -72,7 +76,7 @@ CHOSEN = "★"
 LOW, HIGH = 0.001, 3.0
 TICKS = (0.001, 0.01, 0.1, 1.0)
 NARROW = ' class="between"'  # hidden if a lane is narrow
-LANE = 100 / len(METHODS)  # percent of the height
+LANE = 100 / len(COLUMNS)  # percent of the height
 EDGE = 9.0  # percent of free space at both ends, so that no mark is cut off
 
 # How methods are told apart: a path around (0, 0) in pixels, and a colour on a light and on a dark
@@ -84,7 +88,7 @@ STYLES = (
     ("M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z", "#c25500", "#f58a3d"),
     ("M-6-2H-2V-6H2V-2H6V2H2V6H-2V2H-6Z", "#6a51c7", "#a796f0"),
 )
-METHOD_STYLES = dict(zip(METHODS, cycle(STYLES), strict=False))
+METHOD_STYLES = dict(zip(COLUMNS, cycle(STYLES), strict=False))
 BEYOND = {"below": "M-8-4V4L-13 0Z", "above": "M8-4V4L13 0Z"}
 
 CAPTION = (
@@ -112,7 +116,7 @@ def render_page(view: AuditView) -> str:
         headline=text(view.headline),
         lead=markup(view.lead),
         answer=_answer(view),
-        methods="\n".join(_tile(view, method) for method in METHODS),
+        methods="\n".join(_tile(view, method) for method in COLUMNS),
         definitions=_definitions(),
         sections="\n".join(sections),
         bounds=text("; ".join(verdict_bounds())),
@@ -181,7 +185,7 @@ def _federation(view: AuditView) -> str:
     if audit.times_known:
         facts["Speeds"] = speeds(*_ends(audit.seconds))
     if audit.rare_labels:
-        each = ", ".join(f"{title(m)} {percent(audit.rare_presence[m])}" for m in METHODS)
+        each = ", ".join(f"{title(m)} {percent(audit.rare_presence[m])}" for m in COLUMNS)
         facts["Rare labels in the buffer"] = (
             f"{each} <small>how often at least one of their holders is in it</small>"
         )
@@ -272,9 +276,9 @@ def _method_styles() -> str:
     dark = " ".join(f"--{name}: {own};" for name, (_, _, own) in METHOD_STYLES.items())
     rules = (f".{n} {{ fill: var(--{n}); stroke: var(--{n}); }}" for n in METHOD_STYLES)
     in_the_dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-    last = len(METHODS) + 1
+    last = len(COLUMNS) + 1
     rows = [f".r{n} {{ grid-row: {n}; }}" for n in range(1, last)]
-    rows.append(f".plot {{ grid-row: 1 / {last}; height: {1.5 * len(METHODS):g}rem; }}")
+    rows.append(f".plot {{ grid-row: 1 / {last}; height: {1.5 * len(COLUMNS):g}rem; }}")
     rows.append(f".axis {{ grid-row: {last}; }}")
     return "\n".join([f":root {{ {light} }}", in_the_dark, *rules, *rows])
 
@@ -300,7 +304,7 @@ def _key() -> str:
         f'class="{CSS_CLASS[word]}"/></svg> {SIGN[word]} {word}</li>'
         for word in VERDICTS
     )
-    methods = "".join(f"<li>{_icon(method)} {title(method)}</li>" for method in METHODS)
+    methods = "".join(f"<li>{_icon(method)} {title(method)}</li>" for method in COLUMNS)
     return f'<ul class="key" aria-label="Key">{methods}{swatches}</ul>'
 
 
@@ -310,9 +314,9 @@ def _card(view: AuditView, row: LabelRow) -> str:
     held = f"{counted(row.coverage, 'client')} ({share})"
     if view.audit.times_known:
         held += f", {plain_number(row.holders_slowness)}{TIED}× the mean time"
-    found = [row.methods[method] for method in METHODS]
+    found = [row.methods[method] for method in COLUMNS]
     lanes = "".join(_lane_words(one, n) for n, one in enumerate(found, 1))
-    bands = "".join(_bands(method, n) for n, method in enumerate(METHODS))
+    bands = "".join(_bands(method, n) for n, method in enumerate(COLUMNS))
     marks = "".join(_lane_mark(one, n) for n, one in enumerate(found))
     ticks = "".join(
         f'<line x1="{at:.1f}%" x2="{at:.1f}%" y1="0" y2="100%" class="tick"/>'
@@ -368,7 +372,7 @@ def _lane_mark(found: LabelUnderMethod, row: int) -> str:
 
 def _labels_as_csv(view: AuditView) -> str:
     """The labels, worst first."""
-    numbers = [f"{method}_{what}" for method in METHODS for what in ("standing", "of_fair")]
+    numbers = [f"{method}_{what}" for method in COLUMNS for what in ("standing", "of_fair")]
     head = ["label", "rare", "coverage", "fair_share", "holders_time", *numbers, "verdict"]
     rows = [
         [
@@ -420,10 +424,26 @@ def _what_if(view: AuditView) -> str:
             else ""
         ),
         _grid_head(f"K = {size:,}{given if size == view.audit.buffer else ''}" for size in sizes),
-        [_grid_row(title(method, cap), cells) for (method, cap), cells in rows.items()],
+        [_grid_row(grid_title(method, cap), cells) for (method, cap), cells in rows.items()],
         kind="grid",
     )
-    return section("what-if", "What if", grid, _slower_table(view), _grid_as_csv(view))
+    tables = grid, _slower_table(view), _cost_table(view), _grid_as_csv(view)
+    return section("what-if", "What if", *tables)
+
+
+def _cost_table(view: AuditView) -> str:
+    """What each method asks for."""
+    return table(
+        "costs",
+        f"What each method asks for, and what it was worth. {COST_CAPTION}",
+        _grid_head(column[0].upper() + column[1:] for column in COST_COLUMNS),
+        [
+            f'<th scope="row">{text(title(cost.method))}</th>'
+            + "".join(map(cell, cost_cells(cost)))
+            for cost in view.costs
+        ],
+        kind="grid",
+    )
 
 
 def _slower_table(view: AuditView) -> str:
@@ -438,7 +458,7 @@ def _slower_table(view: AuditView) -> str:
         _grid_head(
             f"{column.ratio:g}{TIED}×{now if column.ratio == 1 else ''}" for column in view.slower
         ),
-        [_grid_row(title(m), [column.worst[m] for column in view.slower]) for m in METHODS],
+        [_grid_row(title(m), [column.worst[m] for column in view.slower]) for m in COLUMNS],
         kind="grid",
     )
 
@@ -526,7 +546,7 @@ def _client_rows(view: AuditView, positions: Iterable[int]) -> Iterator[str]:
 
 def _method_terms() -> str:
     """What each method does, for the list of terms."""
-    does = {BY_METHOD[method].title: BY_METHOD[method].description for method in METHODS}
+    does = {BY_METHOD[method].title: BY_METHOD[method].description for method in COLUMNS}
     return "\n".join(
         f"<dt>{text(name)}</dt><dd>{text(words[0].upper())}{text(words[1:])}.</dd>"
         for name, words in does.items()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.influence import influence
+from fedraw.auditing.influence import PARTICIPATION, influence
 from fedraw.auditing.methods import (
+    COLUMNS,
     DEFAULT_BUFFER,
     ENOUGH_UPDATES,
     METHODS,
@@ -21,6 +22,7 @@ from fedraw.auditing.methods import (
     title,
     verdict,
 )
+from fedraw.auditing.participation import debtors
 from fedraw.auditing.presence import (
     FEW_BINS,
     Groups,
@@ -28,6 +30,7 @@ from fedraw.auditing.presence import (
     group_presence,
     presence,
     replayed_clients,
+    wanted_shares,
 )
 from fedraw.auditing.standing import (
     LabelStandings,
@@ -105,6 +108,7 @@ class Audit:
         fate = "; ".join(
             f"{title(method)}: {found.count('lost')} lost, {found.count('at risk')} at risk"
             for method, found in self.verdicts.items()
+            if method in COLUMNS
         )
         return f"<Audit of {many}; {fate}; recommends {self.recommendation.setting}>"
 
@@ -114,14 +118,14 @@ class Audit:
 
     def in_words(self, label: int) -> str:
         """The verdicts on the label at a position: 'lost under FedFa; kept by CA2FL, FedRAW'."""
-        return in_words({method: self.verdicts[method][label] for method in METHODS})
+        return in_words({method: self.verdicts[method][label] for method in COLUMNS})
 
     def arrivals_until_heard(self, label: int) -> float:
         """The expected number of arrivals until a label's holders have sent enough for replay."""
         return ENOUGH_UPDATES / float(self.holders_share[label])
 
     def endangered(
-        self, worst: Verdict = "at risk", methods: Sequence[str] = METHODS
+        self, worst: Verdict = "at risk", methods: Sequence[str] = COLUMNS
     ) -> list[tuple[str, Label]]:
         """The (method, label) pairs with this verdict or a worse one; "lost" is the worst."""
         verdicts = ("lost",) if worst == "lost" else ("lost", "at risk")
@@ -177,10 +181,13 @@ def audit(
     holding = holders(table, rare_labels)
     scores, rates, rules = rarity_scores(table), 1 / mean_seconds, rules_with_cap(cap)
     slots = max(sizes_for(len(table), buffer))
-    groups = Groups.of(rates, scores, holding, slots=slots)
-    coarse = Groups.of(rates, scores, holding, FEW_BINS, slots)
+    samples = table.totals()
+    groups = Groups.of(rates, scores, holding, slots=slots, samples=samples)
+    coarse = Groups.of(rates, scores, holding, FEW_BINS, slots, samples)
     labels = LabelWeights(table, coarse, rates, scores)
-    within, weight, together = _clients(groups, mean_seconds, scores, holding, buffer, rules)
+    within, weight, together = _clients(
+        groups, mean_seconds, scores, samples, holding, buffer, rules
+    )
     standings = _labels(labels, weight)
     settings = what_if(coarse, labels, holding, buffer, cap)
     shares = arrival_shares(mean_seconds)
@@ -192,7 +199,7 @@ def audit(
         rare_labels=rare_labels,
         rare_by_coverage=rare is None,
         holds_rare=holding,
-        samples=table.totals(),
+        samples=samples,
         coverage=table.coverage(),
         fair_share=table.fair_shares(),
         seconds=mean_seconds,
@@ -290,22 +297,33 @@ def _clients(
     groups: Groups,
     seconds: Floats,
     scores: Floats,
+    samples: Ints,
     holding: npt.NDArray[np.bool_],
     size: int,
     rules: Mapping[str, Rule],
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, float | None]]:
     """By method: presence and influence of every client, and presence of rare clients together."""
-    shares, replayed = arrival_shares(seconds), replayed_clients(scores, size)
+    shares = arrival_shares(seconds)
+    alone = Groups.singly(1 / seconds, scores, samples)
     within: dict[str, Floats] = {}
     weight: dict[str, Floats] = {}
     together: dict[str, float | None] = {}
     for method, rule in rules.items():
-        kept = replayed if rule.weighting == "replay" else None
-        within[method] = presence(shares, size, rule.buffer, kept=kept)
-        of_group = influence(groups, size, rule)
-        weight[method] = _by_client(groups, of_group, rule, within[method], scores)
+        kept = None
+        if rule.weighting == "replay":
+            kept = replayed_clients(scores, size)
+        elif rule.weighting == "debt":
+            wanted = wanted_shares(scores, samples, rule.target)
+            kept = np.flatnonzero(debtors(shares, wanted, size))
+        slots = rule.slots(size, shares.size)
+        within[method] = presence(shares, slots, rule.buffer, kept=kept)
+        if rule.weighting in PARTICIPATION:  # cheap, so that nothing need be grouped
+            weight[method] = influence(alone, size, rule)
+        else:
+            of_group = influence(groups, size, rule)
+            weight[method] = _by_client(groups, of_group, rule, within[method], scores)
         if holding.any():
-            anyone = group_presence(shares, holding, size, rule.buffer, kept=kept)
+            anyone = group_presence(shares, holding, slots, rule.buffer, kept=kept)
             together[method] = 100 * anyone
         else:
             together[method] = None

@@ -16,6 +16,7 @@ from any overflow, however unequal the odds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from fedraw.auditing.methods import REPLAY, Buffer
 from fedraw.core.rarity import rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
+from fedraw.strategies.replay import Target
 
 # Beyond this many steps the exact law takes seconds, and the mean field errs by less than 1e-5.
 EXACT_UP_TO = 3 * 10**8
@@ -297,6 +299,7 @@ class Groups:
     many: Ints
     of_client: Ints  # the group of each client
     rarest: Ints  # groups of the clients far above the median score, one client each, rarest first
+    samples: Floats | None = None  # the mean number of samples of its clients; None: all alike
 
     @classmethod
     def of(
@@ -306,18 +309,20 @@ class Groups:
         flag: npt.NDArray[np.bool_],
         bins: int = BINS,
         slots: int = SLOTS,
+        samples: npt.NDArray[Any] | None = None,
     ) -> Groups:
         """Group the clients; clients with and without the flag stay apart.
 
-        The rarest clients, as many as a buffer has slots, are groups of one.
+        The rarest clients, as many as a buffer has slots, are groups of one. Without samples all
+        clients have as many.
 
         >>> groups = Groups.of(np.ones(5000), np.ones(5000), np.arange(5000) < 2)
         >>> groups.many
         array([4998,    2])
         """
         if rate.size <= MOST_GROUPS:
-            alone = np.ones(rate.size, np.int64), np.arange(rate.size)
-            return cls(rate, score, *alone, replayed_clients(score))
+            return cls.singly(rate, score, samples)
+        sizes = None if samples is None else samples.astype(np.float64)
         key = (_bins(rate, bins) * 2 * bins + _bins(score, bins)) * 2 + flag
         first = replayed_clients(score, slots)
         key[first] = 8 * bins * bins + np.arange(first.size)
@@ -326,18 +331,47 @@ class Groups:
         many, of_client = counts[held], (np.cumsum(counts > 0) - 1)[key]
         mean_rate = np.bincount(of_client, rate, held.size) / many
         mean_score = np.bincount(of_client, score, held.size) / many
-        return cls(mean_rate, mean_score, many, of_client, of_client[first])
+        if sizes is not None:
+            sizes = np.bincount(of_client, sizes, held.size) / many
+        return cls(mean_rate, mean_score, many, of_client, of_client[first], sizes)
+
+    @classmethod
+    def singly(cls, rate: Floats, score: Floats, samples: npt.NDArray[Any] | None = None) -> Groups:
+        """Every client a group of its own."""
+        sizes = None if samples is None else samples.astype(np.float64)
+        alone = np.ones(rate.size, np.int64), np.arange(rate.size)
+        return cls(rate, score, *alone, replayed_clients(score), sizes)
 
     @property
     def shares(self) -> Floats:
         """The share of arrivals of one client in each group."""
         return np.asarray(self.rate / (self.rate * self.many).sum(), np.float64)
 
+    def wanted(self, target: Target) -> Floats:
+        """What one client in each group should weigh under replay by debt."""
+        samples = np.ones(self.many.size) if self.samples is None else self.samples
+        return wanted_shares(self.score, samples, target, self.many)
+
     def members(self, flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """The groups that contain a client with the flag."""
         inside = np.zeros(self.many.size, np.bool_)
         inside[self.of_client[flag]] = True
         return inside
+
+
+def wanted_shares(
+    scores: Floats, samples: npt.NDArray[Any], target: Target, many: Ints | None = None
+) -> Floats:
+    """What one client of each of `many` should weigh; it sums to one over all clients.
+
+    >>> wanted_shares(np.array([3.0, 1.0]), np.array([10, 10]), "mix")
+    array([0.625, 0.375])
+    """
+    counts = 1 if many is None else many
+    rarity = scores / (scores * counts).sum()
+    by_size = samples / (samples * counts).sum()
+    parts = {"rarity": rarity, "samples": by_size, "mix": (rarity + by_size) / 2}
+    return np.asarray(parts[target], np.float64)
 
 
 def replayed_clients(scores: Floats, slots: int | None = None) -> Ints:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.auditing.influence import influence
-from fedraw.auditing.methods import Rule, Weighting
-from fedraw.auditing.presence import Groups
+from fedraw.auditing.methods import DEBT_TARGET, Rule, Weighting
+from fedraw.auditing.presence import Groups, wanted_shares
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats, Ints
 
@@ -57,6 +57,12 @@ class LabelWeights:
             "uniform": arrivals,
             "rarity": arrivals * own,
             "replay": arrivals,  # replayed clients are groups of one
+            "debt": _part(wanted_shares(score, table.totals(), DEBT_TARGET), groups.of_client),
+            "intervals": np.ones(rate.size),
+            "corrected": np.ones(rate.size),
+            "staleness": np.ones(rate.size),
+            "contact": arrivals,
+            "started": arrivals,
         }
         usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
         self._scale = float(np.median(self._fair)) * min(1.0, usual)
@@ -103,6 +109,12 @@ class LabelWeights:
     @cached_property
     def _cell(self) -> Ints:
         return self._groups.of_client[self._row] * self._labels + self._column
+
+
+def _part(values: Floats, group: Ints) -> Floats:
+    """Each value over the mean of its group."""
+    mean = np.bincount(group, values) / np.maximum(np.bincount(group), 1)
+    return np.asarray(values / mean[group], np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedraw.auditing.methods import METHODS, Verdict, title
+from fedraw.auditing.methods import COLUMNS, Verdict, title
 from fedraw.auditing.view import (
+    COST_CAPTION,
+    COST_COLUMNS,
     AuditView,
     LabelRow,
     LabelUnderMethod,
     WorstLabel,
+    cost_cells,
+    grid_title,
     verdict_bounds,
 )
 from fedraw.auditing.words import counted, enumeration, plain_text, standing_text
@@ -52,6 +56,7 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
         than = "than measured" if view.audit.times_known else "than all other clients"
         name = f"What if holders of rare labels were slower {than}: the worst standing"
         yield _titled(name, _slower(view))
+    yield _titled("What each method asks for, and what it was worth", _costs(view))
     advice = view.recommendation
     yield Text(f"\nRecommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
     yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}")
@@ -78,7 +83,7 @@ def at_a_glance(view: AuditView) -> str:
 
 
 def _labels(view: AuditView) -> Table:
-    table = _table("label", "held", "time", *map(title, METHODS), "verdict")
+    table = _table("label", "held", "time", *map(title, COLUMNS), "verdict")
     table.padding = (0, 0, 0, 0)  # room for the verdict
     rows = _shown(view)
     for row in rows:
@@ -86,7 +91,7 @@ def _labels(view: AuditView) -> Table:
             _name(row.label),
             f"{row.coverage:,}",
             f"x{row.holders_slowness:.2f}",
-            *(_standing(row.methods[method]) for method in METHODS),
+            *(_standing(row.methods[method]) for method in COLUMNS),
             Text(row.verdict),
         )
     left_out = len(view.labels) - len(rows)
@@ -117,7 +122,7 @@ def _standing(found: LabelUnderMethod) -> Text:
 def _clients(view: AuditView) -> Table:
     order = view.clients_by("fedraw", per_sample=False).tolist()
     few = min(MOST_CLIENTS, -(-len(order) // 2))
-    table = _table("client", "samples", "seconds", "score", *map(title, METHODS))
+    table = _table("client", "samples", "seconds", "score", *map(title, COLUMNS))
     for position, i in enumerate([*order[:few], *order[max(few, len(order) - few) :]]):
         if position == few and len(order) > 2 * few:
             table.add_row("…")
@@ -127,7 +132,7 @@ def _clients(view: AuditView) -> Table:
             f"{row.samples:,}",
             "" if row.seconds is None else f"{row.seconds:.3g}",
             f"{row.score:.3g}",
-            *(f"{100 * row.influence[m]:.3g}" for m in METHODS),
+            *(f"{100 * row.influence[m]:.3g}" for m in COLUMNS),
         )
     return table
 
@@ -136,14 +141,14 @@ def _grid(view: AuditView) -> Table:
     sizes, rows = view.grid()
     table = _table("", *(f"K={size}" for size in sizes))
     for (method, cap), cells in rows.items():
-        table.add_row(title(method, cap), *(_worst(cell) for cell in cells))
+        table.add_row(grid_title(method, cap), *(_worst(cell) for cell in cells))
     table.caption = "in percent; * marks the recommendation; a cap below 1/K is impossible"
     return table
 
 
 def _slower(view: AuditView) -> Table:
     table = _table("times", *(f"{column.ratio:g}" for column in view.slower))
-    for method in METHODS:
+    for method in COLUMNS:
         table.add_row(title(method), *(_worst(column.worst[method]) for column in view.slower))
     for method in IN_BUFFER:
         present = (f"{column.worst[method].rare_presence:.1f} %" for column in view.slower)
@@ -152,6 +157,14 @@ def _slower(view: AuditView) -> Table:
         "in: how often a holder of a rare label is in the buffer. Replay weighs a holder the same "
         "however slow it is, but a slower holder takes longer to send enough updates."
     )
+    return table
+
+
+def _costs(view: AuditView) -> Table:
+    table = _table("", *COST_COLUMNS)
+    for cost in view.costs:
+        table.add_row(title(cost.method), *cost_cells(cost))
+    table.caption = COST_CAPTION
     return table
 
 

@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.auditing.influence import influence, kept
-from fedraw.auditing.methods import RULES, THRESHOLDS, Rule, Verdict, capped, title, verdict
+from fedraw.auditing.methods import (
+    BY_METHOD,
+    METHODS,
+    RULES,
+    THRESHOLDS,
+    AuditedMethod,
+    Rule,
+    Verdict,
+    capped,
+    title,
+    verdict,
+)
 from fedraw.auditing.presence import Groups, group_presence
 from fedraw.auditing.standing import LabelWeights
 from fedraw.auditing.words import Name, Words, plain_text, standing_percent
@@ -114,7 +125,8 @@ def _under(
     present = None
     if group.any():
         stays = kept(groups, size, rule)
-        share = group_presence(groups.shares, group, size, rule.buffer, groups.many, stays)
+        slots = rule.slots(size, int(groups.many.sum()))
+        share = group_presence(groups.shares, group, slots, rule.buffer, groups.many, stays)
         present = 100 * share
     found = labels.of_groups(influence(groups, size, rule), rule.weighting)
     cap = None if rule.cap == "none" else rule.cap_at
@@ -137,16 +149,16 @@ class Recommendation:
     @property
     def setting(self) -> str:
         """The recommended setting, such as 'FedRAW, K=10, cap 0.3'."""
+        size = f", K={self.buffer}" if BY_METHOD[self.method].has_buffer else ""
         cap = "" if self.cap is None else f", cap {self.cap:g}"
-        return f"{title(self.method)}, K={self.buffer}{cap}"
+        return f"{title(self.method)}{size}{cap}"
 
     @property
     def keys(self) -> dict[str, str | int | float]:
         """The keys of a spec with their values; a Flower run config has them below `fedraw`."""
-        named: dict[str, str | int | float] = {
-            "strategy.name": self.method,
-            "strategy.buffer": self.buffer,
-        }
+        named: dict[str, str | int | float] = {"strategy.name": self.method}
+        if BY_METHOD[self.method].has_buffer:
+            named["strategy.buffer"] = self.buffer
         if self.cap is not None:
             named |= {"strategy.cap": "water-filling", "strategy.cap_at": self.cap}
         return named
@@ -171,9 +183,10 @@ def recommend(
     """The smallest change from FedFa that keeps every label, or else the most effective setting.
 
     The order is: FedFa as it is; FedRAW with the same buffer (with the given cap, or with the usual
-    one if it costs nothing); FedRAW with larger buffers; FedBuff, to which clients send
-    differences; replay, which also stores updates of rare clients; CA2FL, which stores an update of
-    every client.
+    one if it costs nothing); FedRAW with larger buffers; then the methods to which clients send
+    differences, those first that store the least: a few models, an update per slot, an update of
+    every client. Methods that store alike are ordered by their measured merit, and one without it
+    is not recommended.
     """
     at = {(s.method, s.buffer, s.cap): s for s in settings}
     now = at["fedfa", size, None]
@@ -204,20 +217,44 @@ def _candidates(
     at: dict[tuple[str, int, float | None], ServerSetting], size: int, cap: float | None
 ) -> list[tuple[ServerSetting, str]]:
     """The settings to choose from, the smallest change first, with the reason to choose each."""
-    now, buffered, cached = (at[method, size, None] for method in ("fedfa", "fedbuff", "ca2fl"))
+    now, buffered = at["fedfa", size, None], at["fedbuff", size, None]
     found = [(now, "no label is at risk")]
     for k in sorted({s.buffer for s in at.values() if s.buffer >= size}):
         larger = "" if k == size else " with a larger buffer"
         weighted = _capped_if_free(at, k) if cap is None else at["fedraw", k, cap]
         found.append((weighted, f"no label is at risk then{larger}"))
-    found.append((buffered, "adding updates forgets less, so no label is at risk then"))
-    replayed = at.get(("fedraw-replay", size, None))
-    # If no client is rare enough for replay, it is the same as FedBuff.
-    if replayed and not np.allclose(replayed.standing, buffered.standing, rtol=1e-9):
-        costs = "clients send differences, and the server stores at most K updates of rare clients"
-        found.append((replayed, f"no label is at risk then; {costs}"))
-    found.append((cached, "no label is at risk then; the server stores an update of every client"))
+    for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_cost):
+        setting = at.get((method.name, size, None))
+        # AREA's residuals need clients that never lose what they keep, which no server can know.
+        if method.sends != "delta" or method.merit is None or setting is None:
+            continue
+        # If no client is rare enough for replay, it is the same as FedBuff.
+        if method.name == "fedbuff" or not np.allclose(
+            setting.standing, buffered.standing, rtol=1e-9
+        ):
+            found.append((setting, _why(method)))
     return found
+
+
+def _cost(method: AuditedMethod) -> tuple[int, float]:
+    """What the server stores (a few models, one per slot, one per client), then the merit."""
+    _, per_slot, per_client = method.memory or (0, 0, 1)
+    stores = 2 if per_client else 1 if per_slot else 0
+    return stores, -(method.merit or 0.0)
+
+
+def _why(method: AuditedMethod) -> str:
+    """The reason to choose a method that keeps every label, with what it costs."""
+    if method.name == "fedbuff":
+        return "adding updates forgets less, so no label is at risk then"
+    stores, _ = _cost(method)
+    if stores == 2:
+        return "no label is at risk then; the server stores an update of every client"
+    costs = "clients send differences"
+    if stores == 1:
+        rare = " of rare clients" if method.rule.weighting == "replay" else ""
+        costs += f", and the server stores at most K updates{rare}"
+    return f"no label is at risk then; {costs}"
 
 
 def _capped_if_free(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedraw.auditing.label_counts import read_label_counts
-from fedraw.auditing.methods import DEFAULT_BUFFER, METHODS, Verdict, audited_method, title
+from fedraw.auditing.methods import COLUMNS, DEFAULT_BUFFER, METHODS, Verdict, audited_method, title
 from fedraw.auditing.page import write_audit_page
 from fedraw.auditing.prediction import Audit, seconds_of
 from fedraw.auditing.prediction import audit as predict
@@ -122,7 +122,7 @@ def _times(path: Path, clients: Sequence[object]) -> MeanTimes:
 
 def _methods(method: str | None, fail_on: FailOn | None) -> Sequence[str]:
     if method is None:
-        return METHODS
+        return COLUMNS
     try:
         method = audited_method(method)
     except BadInput as problem:

@@ -32,10 +32,21 @@ from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 
-# Which updates are in the buffer, and what a slot weighs: the audit's closed forms go by these.
-AuditRule = tuple[
-    Literal["window", "blocks", "dedup"], Literal["uniform", "rarity", "cached", "replay"]
-]
+# What the audit's closed forms go by: which updates are in a step, and what they weigh.
+# window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
+# in order of first insertion; single: one arrival; recent: the clients heard lately.
+AuditBuffer = Literal["window", "blocks", "dedup", "single", "recent"]
+# uniform: every slot alike; rarity: by rarity score; cached: every client alike, whether it is
+# present or not; replay: the rarest clients by score whoever arrives, the others by arrivals; debt:
+# every client what it should weigh; intervals: by the mean steps between a client's updates;
+# corrected: the same, to the extent that a cache of every client does not correct it; staleness: by
+# the mean staleness of a client's updates; contact, started: every client alike that was heard
+# lately, or that lately started from the model.
+AuditWeighting = Literal[
+    "uniform", "rarity", "cached", "replay", "debt", "intervals", "corrected", "staleness",
+    "contact", "started",
+]  # fmt: skip
+AuditRule = tuple[AuditBuffer, AuditWeighting]
 
 # The standing (see docs/audit.md) at which calibration runs recognized 25 and 75 % of a label.
 # A model that is an average of models forgets an absent label; one that adds updates does not.
@@ -56,10 +67,15 @@ class Method:
         factory: The class of the strategy, a frozen dataclass whose fields are the settings.
         reference: The publication.
         summary: What the method does, in one phrase that continues "This method …".
-        preset: The settings that make an ablation out of its factory; empty for a method.
+        preset: The settings that make an ablation or a variant out of its factory.
+        defaults: Settings whose defaults differ from those of the factory.
+        variant: Whether the preset makes a method of its own and not an ablation.
         demo: Whether the demo runs it.
         audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
         thresholds: The standings below which the audit calls a label lost, and at risk.
+        memory: Models that the server stores: in any case, per slot of the buffer, per client.
+        merit: The mean AvgRare of `benchmarks/replay_debt.py`, in percent, by which the audit
+            orders methods that cost alike; None if it was not measured.
         colour: The method's own colour in figures; other methods share a palette.
 
     """
@@ -70,21 +86,24 @@ class Method:
     reference: str
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    variant: bool = False
     demo: bool = False
     audit_rule: AuditRule | None = None
     thresholds: tuple[float, float] | None = None
+    memory: tuple[float, float, float] | None = None
+    merit: float | None = None
     colour: str | None = None
 
     @property
     def is_ablation(self) -> bool:
-        """Whether another row has the same factory without a preset."""
-        return bool(self.preset)
+        """Whether the row is there only to show what a part of another method does."""
+        return bool(self.preset) and not self.variant
 
     @property
     def base(self) -> Method:
-        """The method of which this is an ablation, or the method itself."""
-        rows = (m for m in CATALOG.values() if m.factory is self.factory and not m.is_ablation)
-        return next(rows)
+        """The row of the same factory without a preset, or the method itself."""
+        return next(m for m in CATALOG.values() if m.factory is self.factory and not m.preset)
 
     def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
         """The strategy with these settings; the others have their defaults.
@@ -96,14 +115,14 @@ class Method:
         return strategy
 
     def with_preset(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings together with those of the ablation, which they must not contradict."""
+        """The settings together with those of the row, whose preset they must not contradict."""
         for key, value in self.preset.items():
             if settings.get(key, value) != value:
                 raise BadInput(
                     f"strategy.{key} = {settings[key]!r} contradicts strategy.name = "
                     f"{self.name!r}, which means {key} = {value!r}; leave one of them out"
                 )
-        return {**self.preset, **settings}
+        return {**self.defaults, **self.preset, **settings}
 
 
 _FEDRAW = (
@@ -151,6 +170,8 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "uniform"),
         thresholds=ADDING,
+        memory=(3, 0, 0),
+        merit=10.1,
     ),
     Method(
         "fedfa",
@@ -162,6 +183,7 @@ _ROWS = (
         demo=True,
         audit_rule=("window", "uniform"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
         colour="#0a78b8",
     ),
     Method(
@@ -175,6 +197,8 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
+        memory=(5, 0, 1),
+        merit=68.2,
     ),
     Method(
         "mifa",
@@ -279,6 +303,7 @@ _ROWS = (
         demo=True,
         audit_rule=("dedup", "uniform"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw-weight-only",
@@ -290,6 +315,7 @@ _ROWS = (
         demo=True,
         audit_rule=("window", "rarity"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw-neither",
@@ -309,6 +335,7 @@ _ROWS = (
         demo=True,
         audit_rule=("dedup", "rarity"),
         thresholds=AVERAGING,
+        memory=(3, 1, 0),
         colour="#d55e00",
     ),
     Method(
@@ -321,6 +348,24 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "replay"),
         thresholds=ADDING,
+        memory=(3, 1, 0),
+        merit=80.6,
+    ),
+    Method(
+        "fedraw-replay-debt",
+        "Debt replay",
+        Replay,
+        "beyond the paper; see docs/beyond.md",
+        "adds updates so that every client weighs by its rarity and its samples, however often it "
+        "arrives, and reapplies the last update of the clients that arrive too seldom; it stores "
+        "at most K updates",
+        preset={"select": "debt"},
+        defaults={"target": "mix"},
+        variant=True,
+        audit_rule=("blocks", "debt"),
+        thresholds=ADDING,
+        memory=(3, 1, 0),
+        merit=80.0,
     ),
 )
 

@@ -1,28 +1,43 @@
-"""Residual replay: a rare client's last update keeps acting until the model has followed it.
+"""Residual replay: a client's last update keeps acting until the model has followed it.
 
-Beyond the paper. Clients send differences. R are the clients with S_i > 2 · median S, at most K of
-them, W_r = S_r / Σ_i S_i, and Σ_R W_r is at most 1/2. For each r in R that has sent an update, the
-server keeps its last difference h_r and p_r, the part of h_r that the global model has realised
-since. After K arrivals, with A the sum of the m differences from clients outside R and ρ = Σ W_r
-over the kept ones:
+Beyond the paper. Clients send differences. R are the clients whose last update is kept, at most K
+of them, and W_r are their weights, with Σ_R W_r at most 1/2. For each r in R that has sent an
+update, the server keeps its last difference h_r and p_r, the part of h_r that the global model has
+realised since. After K arrivals, with A = Σ x_i Δ_i and B = Σ x_i over the arrivals from clients
+outside R and ρ = Σ W_r over the kept ones:
 
-    v = (1 − ρ) A/m + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + η v,
+    v = (1 − ρ) A/B + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + η v,
     p_r ← p_r + ⟨η v, h_r⟩ / ⟨h_r, h_r⟩
 
-So h_r is applied once in total, and again as far as other updates undo it. Without rare clients
-this is FedBuff.
+So h_r is applied once in total, and again as far as other updates undo it. Without clients in R
+this is FedBuff, as long as all x_i are 1.
+
+`select = "rarity"`: R are the clients with S_i > 2 · median S, W_r = S_r / Σ_i S_i, and x_i = 1.
+
+`select = "debt"`: each client should weigh f_i and arrives with the share a_i (see
+`participation`). R are the clients with the largest debts f_i − a_i above zero, W_r = f_r, and
+x_i = f_i / a_i, so that every client weighs about f_i however often it arrives. `target` says what
+a client should weigh:
+
+    "rarity"    f_i = S_i / Σ S
+    "samples"   f_i = n_i / Σ n, which needs no labels
+    "mix"       f_i = ½ S_i / Σ S + ½ n_i / Σ n
+
+n_i is the number of samples in the client's last update, or the mean of the others before its
+first. R and x are recomputed when a round begins. Of equal debts the one listed first comes first.
 
 The h_r of a client that leaves is kept until members need its place, because its labels would be
 lost with it and it may return. `floor` > 0 keeps a force of at least floor / N on the h_r of every
 member. A client that has left gets no floor: it sends no new update, so the floor would push the
-model in one direction for ever. `labels` chooses what the scores S rest on, as in FedRAW. Unless
-labels are declared, R is recomputed in every round.
+model in one direction for ever. `release = False` is an ablation: h_r acts with its whole weight
+W_r until the next update of r, as in CA2FL. `labels` chooses what the scores S rest on, as in
+FedRAW. Unless labels are declared, R is recomputed in every round.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -30,12 +45,16 @@ from fedraw.core.aggregation import RunningSum, inner
 from fedraw.core.federation import Federation
 from fedraw.core.rarity import rarest, weights_of_rarest
 from fedraw.core.settings import at_least, between, one_of, positive, whole
-from fedraw.core.types import ClientId, Label, Vector
+from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.core.update import Update
+from fedraw.errors import BadInput
+from fedraw.strategies.participation import Participation
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Event,
+    Joined,
+    Left,
     Needs,
     Receivers,
     Setup,
@@ -45,13 +64,19 @@ from fedraw.strategies.protocol import (
 )
 from fedraw.strategies.scoring import DeclaredScorer, EvidenceScorer, LabelEvidence, make_scorer
 
+# Who is kept, and what a client should weigh.
+Select = Literal["rarity", "debt"]
+Target = Literal["rarity", "samples", "mix"]
+
 # A difference with a smaller squared norm has no usable direction.
 TINY = 1e-12
+# A smaller debt is a rounding error of equal shares.
+NO_DEBT = 1e-9
 
 
 @dataclass(eq=False)
 class KeptUpdate:
-    """A rare client's last update h, ⟨h, h⟩, and the part of h that has been realised."""
+    """A client's last update h, ⟨h, h⟩, and the part of h that has been realised."""
 
     update: Update
     squared: float
@@ -60,7 +85,11 @@ class KeptUpdate:
 
 @dataclass(eq=False)
 class ReplayState:
-    """The sum over the common arrivals of this round; `rare` has W_r, `kept` has h_r and p_r."""
+    """The sum over the common arrivals of this round; `rare` has W_r, `kept` has h_r and p_r.
+
+    `common` are the clients of these arrivals and `shares` their x_i. `factor` has the x_i of every
+    member and is empty if all are 1. `participation` and `samples` are counted for debts only.
+    """
 
     model: Vector
     version: int
@@ -69,9 +98,13 @@ class ReplayState:
     rare: dict[ClientId, float] = field(default_factory=dict)
     kept: dict[ClientId, KeptUpdate] = field(default_factory=dict)
     common: list[ClientId] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
     arrivals: int = 0
     full: bool = False
     limit: float = np.inf  # a client with a higher score is rare
+    factor: dict[ClientId, float] = field(default_factory=dict)
+    participation: Participation = field(default_factory=Participation)
+    samples: dict[ClientId, int] = field(default_factory=dict)
 
     @property
     def federation(self) -> Federation:
@@ -87,8 +120,9 @@ class ReplayState:
         rho = sum(self.rare[client] for client in self.kept)
         if not self.common:
             return Contents(clients, [self.rare[client] / rho for client in self.kept])
-        each = (1 - rho) / len(self.common)
-        return Contents(clients, [each] * len(self.common) + [self.rare[c] for c in self.kept])
+        each = (1 - rho) / sum(self.shares)
+        common = [each * share for share in self.shares]
+        return Contents(clients, common + [self.rare[client] for client in self.kept])
 
 
 @dataclass(frozen=True)
@@ -96,12 +130,15 @@ class Replay:
     """Residual replay; `server_lr` is η, `classes` as in FedRAW."""
 
     buffer: int = 10
-    threshold: float = 2.0  # a client with more than this many times the median score is rare
-    mass: float = 0.5  # the largest total weight of all rare clients
+    threshold: float = 2.0  # select = "rarity": so many times the median score is rare
+    mass: float = 0.5  # the largest total weight of all clients in R
     floor: float = 0.0
     server_lr: float = 1.0  # η
     labels: LabelEvidence = "declared"
     classes: tuple[Label, ...] | None = None
+    select: Select = "rarity"
+    target: Target = "rarity"  # select = "debt": what a client should weigh
+    release: bool = True
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
@@ -111,11 +148,24 @@ class Replay:
         between("floor", self.floor, 0, 1)
         positive("server_lr", self.server_lr)
         one_of("labels", self.labels, get_args(LabelEvidence))
+        one_of("select", self.select, get_args(Select))
+        one_of("target", self.target, get_args(Target))
+        if self.select == "rarity" and self.target != "rarity":
+            raise BadInput(
+                f"target = {self.target!r} needs select = 'debt'; with select = 'rarity' clients "
+                "weigh by their rarity"
+            )
+        if self.target == "samples" and self.labels != "declared":
+            raise BadInput(
+                f"labels = {self.labels!r} has no effect with target = 'samples', which needs no "
+                "labels; leave one of them out"
+            )
 
     @property
     def needs(self) -> Needs:
-        """Differences."""
-        return Needs(sends="delta", label_evidence=self.labels)
+        """Differences, and labels unless clients weigh by their samples alone."""
+        evidence = None if self.target == "samples" else self.labels
+        return Needs(sends="delta", label_evidence=evidence)
 
     def start(self, setup: Setup) -> tuple[ReplayState, Receivers]:
         """Choose the rare clients; nothing is kept yet."""
@@ -128,12 +178,16 @@ class Replay:
         """Keep or sum a difference; after K of them, make a step and track the progress."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.scorer, event)
+            if isinstance(event, Joined):
+                state.participation.join(event.client)
+            elif isinstance(event, Left):
+                state.participation.leave(event.client)
             self._find_rare(state)
             return state, receivers
         update = event.update
         check(state, update)
         state.scorer.observe(update)
-        if self.labels != "declared" and self._rarity_changed(state, update.client):
+        if self._choice_changed(state, update.client):
             self._find_rare(state)
         if state.full:
             self._empty(state)
@@ -142,37 +196,74 @@ class Replay:
             self._aggregate(state)
         return state, [update.client]
 
-    def _rarity_changed(self, state: ReplayState, client: ClientId) -> bool:
+    def _choice_changed(self, state: ReplayState, client: ClientId) -> bool:
         """Whether a round begins, or the client has become rare or common."""
+        if self.select == "debt":
+            return state.full
+        if self.labels == "declared":
+            return False
         (score,) = state.scorer.scores([client])
         return state.full or (score > state.limit) != (client in state.rare)
 
     def _find_rare(self, state: ReplayState) -> None:
         """Choose R and W; drop the kept updates of clients that are no longer in R."""
-        members = list(state.federation)
-        values = np.array(state.scorer.scores(members))
-        scores = dict(zip(members, values.tolist(), strict=True))
-        limit = self.threshold * float(np.median(values)) if members else np.inf
-        state.limit = limit
-        here = [members[i] for i in rarest(values, times=self.threshold)] if members else []
-        absent = [client for client in state.kept if client not in scores]
-        gone_scores = state.scorer.scores(absent)
-        gone = dict(zip(absent, gone_scores, strict=True))
-        chosen = [*here, *(c for c in gone if gone[c] > limit)][: self.buffer]
-        scores |= gone
-        own = np.array([scores[client] for client in chosen])
-        weights = weights_of_rarest(own, sum(scores.values()), self.mass)
-        state.rare = dict(zip(chosen, weights.tolist(), strict=True))
+        absent = [client for client in state.kept if client not in state.federation]
+        clients = [*state.federation, *absent]
+        if self.select == "debt":
+            values, chosen = self._largest_debts(state, clients)
+        else:
+            values, chosen = self._rarest(state, clients)
+        chosen = chosen[: self.buffer]
+        weights = weights_of_rarest(values[chosen], sum(values.tolist()), self.mass)
+        state.rare = dict(zip([clients[i] for i in chosen], weights.tolist(), strict=True))
         state.kept = {c: kept for c, kept in state.kept.items() if c in state.rare}
+
+    def _rarest(self, state: ReplayState, clients: list[ClientId]) -> tuple[Floats, list[int]]:
+        """The score of each client, and the positions of the rare ones, members first."""
+        here = len(state.federation)
+        values = np.array(state.scorer.scores(clients))
+        state.limit = self.threshold * float(np.median(values[:here])) if here else np.inf
+        members = rarest(values[:here], times=self.threshold).tolist() if here else []
+        return values, [*members, *(here + np.flatnonzero(values[here:] > state.limit))]
+
+    def _largest_debts(
+        self, state: ReplayState, clients: list[ClientId]
+    ) -> tuple[Floats, list[int]]:
+        """f_i of each client, and the positions of those in debt, members first."""
+        here = len(state.federation)
+        wanted = self._wanted(state, clients)
+        seen = np.array([state.participation.share(client, here) for client in clients[:here]])
+        debt = wanted[:here] - seen
+        state.factor = dict(zip(clients, (wanted[:here] / seen).tolist(), strict=False))
+        order = np.argsort(-debt, kind="stable")
+        return wanted, [*order[debt[order] > NO_DEBT].tolist(), *range(here, len(clients))]
+
+    def _wanted(self, state: ReplayState, clients: list[ClientId]) -> Floats:
+        """f_i: what each client should weigh; it sums to one."""
+        found = np.zeros(len(clients))
+        if self.target != "samples":
+            scores = np.array(state.scorer.scores(clients))
+            found += scores / scores.sum()
+        if self.target != "rarity":
+            known = {c: state.samples[c] for c in clients if c in state.samples}
+            usual = sum(known.values()) / len(known) if known else 1.0
+            samples = np.array([known.get(client, usual) for client in clients])
+            found += samples / samples.sum()
+        return np.asarray(found / 2 if self.target == "mix" else found, np.float64)
 
     def _take_in(self, state: ReplayState, update: Update) -> None:
         client, delta = update.client, update.parameters
         if client in state.rare:
             state.kept[client] = KeptUpdate(update, inner(delta, delta))
         else:
-            state.sum.add([(1.0, delta)])
+            share = state.factor.get(client, 1.0)
+            state.sum.add([(share, delta)])
             state.common.append(client)
+            state.shares.append(share)
         state.arrivals += 1
+        if self.select == "debt":
+            state.participation.count(client)
+            state.samples[client] = update.examples
 
     def _aggregate(self, state: ReplayState) -> None:
         step = self._move(state)
@@ -186,7 +277,7 @@ class Replay:
 
     def _move(self, state: ReplayState) -> Vector:
         """v: the mean of the common updates, and what remains of the kept ones."""
-        count = len(state.common)
+        count = sum(state.shares)
         forces = [
             (self._force(state, client), kept.update.parameters)
             for client, kept in state.kept.items()
@@ -195,16 +286,18 @@ class Replay:
         rho = sum(state.rare[client] for client in state.kept)
         if not count:
             return state.sum.add(forces, divisor=1.0)
-        # Σ_j Δ_j + Σ_r f_r m/(1 − ρ) h_r over m/(1 − ρ): without R it is FedBuff's, bit for bit.
+        # A + Σ_r force_r B/(1 − ρ) h_r over B/(1 − ρ): without R it is FedBuff's, bit for bit.
         divisor = count / (1 - rho)
         return state.sum.add([(force * divisor, h) for force, h in forces], divisor=divisor)
 
     def _force(self, state: ReplayState, client: ClientId) -> float:
         """The coefficient of h_r in this step."""
+        if not self.release:
+            return state.rare[client]
         force = state.rare[client] * max(0.0, 1 - state.kept[client].progress)
         members = state.federation
         return max(self.floor / len(members), force) if client in members else force
 
     def _empty(self, state: ReplayState) -> None:
         state.sum.clear()
-        state.common, state.arrivals, state.full = [], 0, False
+        state.common, state.shares, state.arrivals, state.full = [], [], 0, False

@@ -1,0 +1,139 @@
+"""Replay by rarity, replay by participation debt, and both without release, on digits.
+
+    python -m benchmarks.replay_debt [--seeds 42,123,456] [--results runs/replay_debt.jsonl]
+
+30 clients learn digits, 3,000 events, K = 10. Labels 8 and 9 are rare: two clients hold each (five
+in "five holders"), and these clients are slower by the factor named, 2x meaning the paper's speeds.
+"dirichlet": labels are spread by a Dirichlet law (alpha 0.1), and six clients, drawn at random, are
+ten times as slow. "iid": every client has the same mixture, and speeds are drawn from 0.5 to 1.5 s.
+All methods of a seed meet the same partition, arrivals, initial model and batches.
+
+A cell is the mean over the seeds of the last five evaluations, with the standard deviation: AvgRare
+(for "dirichlet" and "iid" the recall of the worst label), and GlobalAcc in brackets. The merit, by
+which the audit orders methods, is the mean AvgRare of the settings with rare labels. Finished runs
+stand in the results file and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+from benchmarks.machine import headline
+
+import fedraw
+
+CLIENTS, EVENTS = 30, 3000
+RARE = [8, 9]
+LAST = 5
+SLOW, SLOWER = 6, 10.0
+
+COVERAGE = fedraw.Coverage(rare_labels=RARE)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "2x": {"partition": COVERAGE, "speeds": fedraw.Correlated()},
+    "10x": {"partition": COVERAGE, "speeds": fedraw.Ratio(10)},
+    "20x": {"partition": COVERAGE, "speeds": fedraw.Ratio(20)},
+    "10x, five holders": {
+        "partition": fedraw.Coverage(rare_labels=RARE, clients_per_rare_label=5),
+        "speeds": fedraw.Ratio(10),
+    },
+    "dirichlet": {"partition": fedraw.Dirichlet(0.1)},
+    "iid": {"partition": fedraw.IID(), "speeds": fedraw.Uniform()},
+}
+BY_WORST_LABEL = ("dirichlet", "iid")
+WITH_RARE_LABELS = tuple(name for name in SETTINGS if name not in BY_WORST_LABEL)
+METHODS: dict[str, Any] = {
+    "FedBuff": fedraw.FedBuff(),
+    "CA2FL, rate 1": fedraw.CA2FL(),
+    "CA2FL, rate 3": fedraw.CA2FL(server_lr=3),
+    "Replay": fedraw.Replay(),
+    "Replay, without release": fedraw.Replay(release=False),
+    "Debt replay, rarity": fedraw.Replay(select="debt", target="rarity"),
+    "Debt replay, samples": fedraw.Replay(select="debt", target="samples"),
+    "Debt replay, samples, without release": fedraw.Replay(
+        select="debt", target="samples", release=False
+    ),
+    "Debt replay, mix": fedraw.Replay(select="debt", target="mix"),
+    "Debt replay, mix, without release": fedraw.Replay(select="debt", target="mix", release=False),
+}
+
+
+def slow_at_random(seed: int) -> list[float]:
+    """Mean seconds of each client; six of them, drawn at random, are ten times as slow."""
+    rng = np.random.default_rng([seed, CLIENTS])
+    seconds = 0.5 + rng.random(CLIENTS)
+    seconds[rng.choice(CLIENTS, SLOW, replace=False)] *= SLOWER
+    return [float(own) for own in seconds]
+
+
+def run(setting: str, method: str, seed: int) -> dict[str, Any]:
+    own = dict(SETTINGS[setting])
+    own.setdefault("speeds", slow_at_random(seed))
+    result = fedraw.simulate(
+        strategy=METHODS[method],
+        data="digits",
+        rare_labels=RARE,
+        events=EVENTS,
+        evaluate_every=EVENTS // 20,
+        seeds=[seed],
+        executor="batched",
+        progress=False,
+        **own,
+    )
+    (only,) = result.runs
+    last = only.evaluations[-LAST:]
+    recall = [fmean(one.recall[label] or 0.0 for one in last) for label in last[-1].recall]
+    return {
+        "setting": setting,
+        "method": method,
+        "seed": seed,
+        "GlobalAcc": only.summary["tail"]["GlobalAcc"],
+        "AvgRare": only.summary["tail"]["AvgRare"],
+        "worst label": min(recall),
+        "models on the server": max(one.server_models for one in only.evaluations),
+    }
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"| | {' | '.join(SETTINGS)} | merit |", "|---|" + "--:|" * (len(SETTINGS) + 1)]
+    for method in METHODS:
+        cells = []
+        for setting in SETTINGS:
+            own = [r for r in records if (r["setting"], r["method"]) == (setting, method)]
+            metric = "worst label" if setting in BY_WORST_LABEL else "AvgRare"
+            values = [r[metric] for r in own]
+            accuracy = fmean(r["GlobalAcc"] for r in own)
+            cells.append(f"{fmean(values):.1f} ± {pstdev(values):.1f} ({accuracy:.1f})")
+        rare = [r for r in records if r["method"] == method and r["setting"] in WITH_RARE_LABELS]
+        merit = fmean(r["AvgRare"] for r in rare)
+        lines.append(f"| {method} | {' | '.join(cells)} | {merit:.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", default="42,123,456")
+    parser.add_argument("--results", type=Path, default=Path("runs/replay_debt.jsonl"))
+    given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    first_line = headline()
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    done = {(r["setting"], r["method"], r["seed"]): r for r in map(json.loads, lines)}
+    wanted = [(s, m, seed) for seed in seeds for s in SETTINGS for m in METHODS]
+    with given.results.open("a") as file:
+        for setting, method, seed in wanted:
+            if (setting, method, seed) not in done:
+                record = done[setting, method, seed] = run(setting, method, seed)
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+    print(f"`{first_line}`; seeds {given.seeds}\n\n{table([done[key] for key in wanted])}")
+
+
+if __name__ == "__main__":
+    main()

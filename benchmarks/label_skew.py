@@ -1,11 +1,12 @@
 """What losses for label skew change for four methods: FedLC and logit adjustment on digits.
 
     python -m benchmarks.label_skew [--out runs/label-skew] [--events 3000] [--jobs 1]
-                                    [--methods fedbuff,fedraw,fedraw-replay,ca2fl]
+                                    [--methods fedbuff,fedraw,fedraw-replay,ca2fl] [--joint]
 
 Labels 8 and 9 are on two of 30 clients each, which are ten times as slow as the others. The server
 rate of each method that has one is tuned with cross-entropy, then tau of each loss at that rate;
-both on the tuning seeds and on runs of a third of the length. "Masks alone" is FedLC with a tau of
+both on the tuning seeds and on runs of a third of the length. With --joint, the rate and tau of
+each loss are tuned together, which takes three times as long. "Masks alone" is FedLC with a tau of
 0.001, which only masks the labels that a client lacks. The table is that of the test seeds: means
 of the last five evaluations, ± sd over the seeds; then the last model, before and after CCVR has
 calibrated its output layer. Runs are kept in the folder, and a second call continues where the
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -42,6 +43,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 TUNING_SEEDS, TEST_SEEDS = (1, 2, 3), (42, 123, 456)
 METRICS = ("GlobalAcc", "AvgRare")
+RATE = "strategy.server_lr"
 
 
 def base(method: str, events: int) -> Spec:
@@ -55,10 +57,11 @@ def base(method: str, events: int) -> Spec:
     )
 
 
-def tuned(spec: Spec, key: str, values: tuple[float, ...], place: Path, jobs: int) -> Spec:
+def tuned(spec: Spec, over: dict[str, Sequence[float]], place: Path, jobs: int) -> Spec | None:
+    """The spec with the best point of the grid; None if every point has collapsed."""
     tuning = fedraw.tune(
         spec,
-        over={key: values},
+        over=over,
         seeds=TUNING_SEEDS,
         events=spec.run.events // 3,
         executor="batched",
@@ -67,8 +70,8 @@ def tuned(spec: Spec, key: str, values: tuple[float, ...], place: Path, jobs: in
         jobs=jobs,
         progress=False,
     )
-    print(f"{place.name}: {tuning.settings} {'; '.join(tuning.notes)}", file=sys.stderr)
-    return tuning.spec
+    print(f"{place.name}\n{tuning}", file=sys.stderr)
+    return None if tuning.best is None else tuning.spec
 
 
 def measured(spec: Spec, place: Path, jobs: int) -> str:
@@ -103,26 +106,36 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=3000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--joint", action="store_true", help="tune rate and tau of a loss together")
     wanted = parser.parse_args()
     print(headline())
     after = (f"{metric}, last → calibrated" for metric in METRICS)
     heads = ("method", "loss", "server_lr", "tau", *METRICS, *after)
     print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
     for method in wanted.methods.split(","):
-        spec, rate = base(method, wanted.events), "–"
-        if method != "fedraw":
-            place = wanted.out / f"{method}-rate"
-            spec = tuned(spec, "strategy.server_lr", RATES, place, wanted.jobs)
-            rate = f"{spec.strategy.settings['server_lr']:g}"
+        spec = base(method, wanted.events)
+        rates: dict[str, Sequence[float]] = {} if method == "fedraw" else {RATE: RATES}
+        if rates:
+            spec = tuned(spec, rates, wanted.out / f"{method}-rate", wanted.jobs) or spec
         for name, changes in LOSSES.items():
             folder = wanted.out / f"{method}-{name.replace(', ', '-').replace(' ', '-')}"
-            own = spec.with_changes(changes)
-            if changes and "training.tau" not in changes:
-                place = folder.with_name(f"{folder.name}-tau")
-                own = tuned(own, "training.tau", TAUS, place, wanted.jobs)
-            tau = f"{own.training.tau:g}" if changes else "–"
-            cells = measured(own, folder, wanted.jobs)
-            print(f"| {method} | {name} | {rate} | {tau} | {cells} |", flush=True)
+            own: Spec | None = spec.with_changes(changes)
+            if changes:
+                over = dict(rates) if wanted.joint else {}
+                over |= {} if "training.tau" in changes else {"training.tau": TAUS}
+                folder = folder.with_name(folder.name + ("-joint" if wanted.joint else ""))
+                if own is not None and over:
+                    own = tuned(own, over, folder.with_name(f"{folder.name}-tau"), wanted.jobs)
+            print(f"| {method} | {name} | {row(own, folder, wanted.jobs)} |", flush=True)
+
+
+def row(spec: Spec | None, folder: Path, jobs: int) -> str:
+    """The cells after the method and the loss."""
+    if spec is None:
+        return " | ".join(["every point collapsed", *[""] * (1 + 2 * len(METRICS))])
+    rate, loss = spec.strategy.settings.get("server_lr"), spec.training.loss
+    tau = "–" if loss == "cross-entropy" else f"{spec.training.tau:g}"
+    return f"{'–' if rate is None else f'{rate:g}'} | {tau} | {measured(spec, folder, jobs)}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,6 +49,8 @@ def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> 
         # Replay by debt stores as much, and comes after replay by its merit.
         ({"fedraw-replay-debt_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay-debt", 10, None)),
         ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay", 10, None)),
+        # Nobody has measured what MIFA is worth here, and AREA asks too much of clients.
+        ({"mifa_10": 0.9, "area_10": 0.9, "ca2fl_10": 0.4}, ("ca2fl", 10, None)),
         # With the standing FedBuff has it is FedBuff.
         ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),
         # Nothing keeps it: 0.2 of the 0.3 that FedRAW needs is more than 0.05 of CA2FL's 0.13.
@@ -109,6 +112,12 @@ def test_the_settings_make_the_strategy_that_is_recommended(
     assert {f"strategy.{key}": value for key, value in keys.items()} == found.keys
     made = find_method(strategy.pop("name")).make(strategy)
     assert settings_of(made).items() >= strategy.items()
+
+
+def test_a_method_without_a_buffer_has_no_such_setting() -> None:
+    found = replace(recommended(grid()), method="ace", cap=None)
+    assert found.keys == {"strategy.name": "ace"}
+    assert found.setting == "ACE"
 
 
 def test_a_cap_that_is_asked_for_stays() -> None:

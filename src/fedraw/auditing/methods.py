@@ -118,8 +118,8 @@ def same_rule(method: str) -> tuple[str, ...]:
 
     The first of them stands for all in the what-if grid.
 
-    >>> same_rule("fedfa")
-    ('fedfa',)
+    >>> same_rule("mifa")
+    ('ca2fl', 'mifa', 'fedvarp', 'ace', 'mf-ca2fl')
     """
     own = BY_METHOD[method]
 

@@ -208,6 +208,9 @@ _ROWS = (
         'Unavailability", NeurIPS 2021',
         "adds the mean of every client's last update to the model after every K arrivals; it "
         "stores one model per client",
+        audit_rule=("blocks", "cached"),
+        thresholds=ADDING,
+        memory=(3, 0, 1),
     ),
     Method(
         "fedvarp",
@@ -217,6 +220,9 @@ _ROWS = (
         'Client Participation in Federated Learning", UAI 2022',
         "corrects every update by the client's last one and the mean of everyone's; with a buffer "
         "of K it is CA2FL, and it stores one model per client",
+        audit_rule=("single", "cached"),
+        thresholds=ADDING,
+        memory=(5, 0, 1),
     ),
     Method(
         "ace",
@@ -225,6 +231,9 @@ _ROWS = (
         _ACE,
         "adds the mean of every client's last update to the model on each arrival, which is MIFA "
         "with K = 1; it stores one model per client",
+        audit_rule=("single", "cached"),
+        thresholds=ADDING,
+        memory=(3, 0, 1),
     ),
     Method(
         "aced",
@@ -233,6 +242,9 @@ _ROWS = (
         _ACE,
         "adds the mean of the last updates of all clients that were heard lately to the model on "
         "each arrival; it stores one model for each of these",
+        audit_rule=("recent", "contact"),
+        thresholds=ADDING,
+        memory=(3, 0, 1),
     ),
     Method(
         "aced-start",
@@ -242,6 +254,9 @@ _ROWS = (
         "is ACED with the age of an update counted from the version it was trained from, so that "
         "slow clients do not count",
         preset={"age": "start"},
+        audit_rule=("recent", "started"),
+        thresholds=ADDING,
+        memory=(3, 0, 1),
     ),
     Method(
         "mf-ca2fl",
@@ -249,6 +264,9 @@ _ROWS = (
         MFCA2FL,
         'Wang et al. (CA2FL), ICLR 2024: our reading of the "memory-friendly" variant',
         "is CA2FL with a cache of a few bits per number",
+        audit_rule=("blocks", "cached"),
+        thresholds=ADDING,
+        memory=(5, 0, 0.25),
     ),
     Method(
         "area",
@@ -258,6 +276,9 @@ _ROWS = (
         'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
         "averages the last model of every client, whoever has sent new ones; clients remember what "
         "they sent, so the server stores one model",
+        audit_rule=("blocks", "cached"),
+        thresholds=AVERAGING,
+        memory=(3, 0, 0),
     ),
     Method(
         "fedau",
@@ -266,6 +287,9 @@ _ROWS = (
         'Wang, Ji: "A Lightweight Method for Tackling Unknown Participation Statistics in '
         'Federated Averaging", ICLR 2024',
         "weights updates by how rarely their clients take part",
+        audit_rule=("blocks", "intervals"),
+        thresholds=ADDING,
+        memory=(3, 1, 0),
     ),
     Method(
         "fedstale",
@@ -275,6 +299,9 @@ _ROWS = (
         "2405.04171, 2024",
         "corrects updates by everyone's last ones to an extent β, and weights them by how rarely "
         "their clients take part; it stores one model per client",
+        audit_rule=("blocks", "corrected"),
+        thresholds=ADDING,
+        memory=(5, 0, 1),
     ),
     Method(
         "fedstaleweight",
@@ -283,6 +310,9 @@ _ROWS = (
         'Ma, Tu, Chen, Reddi: "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair '
         'Aggregation via Staleness Reweighting", arXiv 2406.02877, 2024',
         "weights the K updates of a buffer by how stale their clients usually are",
+        audit_rule=("blocks", "staleness"),
+        thresholds=ADDING,
+        memory=(1, 1, 0),
     ),
     Method(
         "fadas",

@@ -1,15 +1,18 @@
-"""Time and memory of the dashboard on a log of a million arrivals.
+"""What the dashboard costs: on a log of a million arrivals, and to a run that it follows.
 
 The log has 30 clients, a buffer of ten and an evaluation every 1,000 arrivals. `first page` is the
 time from the start of `fedraw dashboard` until it answers with the curves of the whole run,
 `whole log` until every line was read and verified. Memory is the largest resident size of the
 process. CPU seconds are those of the process, which other jobs on the machine affect less.
+`Followed` is a training-free simulation, which does nothing but write its log, alone and with a
+dashboard that follows it; the rates are arrivals per second of wall time and of its own CPU time.
 Run: python -m benchmarks.dashboard [ARRIVALS]
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -94,6 +97,43 @@ def measure(folder: Path) -> list[tuple[str, float, float, float]]:
     return rows
 
 
+SIMULATION = """
+import sys
+from pathlib import Path
+from benchmarks.arrivals import scene
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from dataclasses import replace
+spec, parts = scene(30)
+short = replace(spec, run=replace(spec.run, events=int(sys.argv[2])))
+run_seed(short, 1, Path(sys.argv[1]), parts, Options())
+"""
+
+
+def simulate(folder: Path, events: int) -> tuple[float, float]:
+    """Arrivals per second of wall time and of CPU time."""
+    begun = time.monotonic()
+    command = [sys.executable, "-c", SIMULATION, str(folder), str(events)]
+    _, status, used = os.wait4(subprocess.Popen(command).pid, 0)
+    assert status == 0
+    return events / (time.monotonic() - begun), events / (used.ru_utime + used.ru_stime)
+
+
+def followed(place: Path, events: int) -> tuple[float, float]:
+    """The same with a dashboard that follows the run."""
+    place.mkdir()
+    command = [sys.executable, "-m", "fedraw", "dashboard", str(place), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    try:
+        return simulate(place / "seed-1", events)
+    finally:
+        process.terminate()
+        process.wait()
+        process.stderr.close()
+
+
 def has_curve(runs: list[Any]) -> bool:
     return bool(runs) and bool(runs[0]["curve"]) and runs[0]["event"] == runs[0]["events"]
 
@@ -112,6 +152,10 @@ def main() -> None:
         print("| | wall s | CPU s | peak MB |\n|---|--:|--:|--:|")
         for name, wall, cpu, memory in measure(Path(place)):
             print(f"| {name} | {wall:.1f} | {cpu:.1f} | {memory:.0f} |")
+        events = min(arrivals, 100_000)
+        print(f"\n| {events:,} arrivals | per wall s | per CPU s |\n|---|--:|--:|")
+        print("| alone | {:,.0f} | {:,.0f} |".format(*simulate(Path(place) / "alone", events)))
+        print("| followed | {:,.0f} | {:,.0f} |".format(*followed(Path(place) / "two", events)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.server.engine import Engine
 from fedraw.dashboard.monitor import Monitor
 from fedraw.errors import BadInput
 from fedraw.eventlog.status import LabelRisk
-from fedraw.flower.server import _show_log
+from fedraw.flower.server import _show_log, read_server_settings
 from fedraw.server.progress import ProgressLine, progress_text
 
 SERVER = """
@@ -90,6 +90,12 @@ def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path) -> None
         Monitor(tmp_path, "nowhere")
     with pytest.raises(BadInput, match=r"cannot read .*none\.toml"):
         Monitor(tmp_path, alerts=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("port", ["8080", 8080])
+def test_a_port_is_a_number_or_a_text(port: str | int) -> None:
+    config = {"fedraw.arrivals": 3, "fedraw.dashboard": port}
+    assert str(read_server_settings(config).dashboard) == "8080"
 
 
 def test_a_line_of_progress_at_an_interval(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ class Monitor:
         token_file: Path | None = None,
         alerts: Path | None = None,
     ) -> None:
-        self._check(address, token_file, alerts)
+        self.check(address, token_file, alerts)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedraw.dashboard.monitor"],
+            [sys.executable, "-P", "-m", "fedraw.dashboard.monitor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -54,13 +55,14 @@ class Monitor:
             "alerts": None if alerts is None else str(alerts),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-        self._process.stdin.flush()
+        with suppress(OSError):  # it has died already, and its messages say why
+            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
+            self._process.stdin.flush()
         self._reader = threading.Thread(target=self._pass_on, name="fedraw-monitor", daemon=True)
         self._reader.start()
 
     @staticmethod
-    def _check(address: str, token_file: Path | None, alerts: Path | None) -> None:
+    def check(address: str, token_file: Path | None, alerts: Path | None) -> None:
         """Refuse settings that the process would refuse, while somebody still reads the message."""
         if address:
             read_token(Address.parse(address), token_file)
@@ -80,7 +82,8 @@ class Monitor:
     def close(self) -> None:
         """Let the process finish what it delivers, and end."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(LAST_WORDS + 10.0)
         except subprocess.TimeoutExpired:

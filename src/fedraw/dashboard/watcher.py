@@ -7,6 +7,7 @@ is then shown with the reason, the others go on, and the log is read anew when i
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +18,11 @@ from fedraw.core.text import one_line
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower, modified, run_names
 from fedraw.eventlog.log_file import LOG, find_logs
+from fedraw.eventlog.records import StartRecord
 from fedraw.eventlog.sites import SiteState, SiteStatus
 from fedraw.eventlog.status import RunDetail, RunStatus
+
+LOGGER = logging.getLogger("fedraw.dashboard")
 
 # Seconds between two looks at the logs, and between two searches for new ones.
 EVERY, SEARCH_EVERY = 1.0, 5.0
@@ -26,6 +30,8 @@ EVERY, SEARCH_EVERY = 1.0, 5.0
 READ_SECONDS = 0.3
 # A log with more bytes to read is skimmed first.
 LONG = 8 << 20
+# A longer name is replaced by the method and the folder.
+LONGEST_NAME = 60
 # So many runs are followed, those that were written last.
 MOST_RUNS = 200
 
@@ -65,9 +71,15 @@ class Run:
                 self.follower.preview()
             self.complete = self.follower.look(seconds)
         except BadInput as problem:
-            self.problem, self.stamp = one_line(str(problem)), _stamp(self.log)
-            return True
-        return self.complete
+            self._give_up(str(problem))
+        except Exception as problem:  # a forged log must not end the others
+            LOGGER.exception("cannot follow %s", self.log)
+            self._give_up(f"cannot follow {self.log}: {type(problem).__name__} {problem}")
+        return self.complete or self.problem is not None
+
+    def _give_up(self, reason: str) -> None:
+        """Show the reason until the file changes."""
+        self.problem, self.stamp = one_line(reason), _stamp(self.log)
 
 
 @dataclass(frozen=True)
@@ -117,9 +129,13 @@ class Watcher:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            complete = self.look(READ_SECONDS)
-            for listener in self._listeners:
-                listener()
+            complete = True
+            try:
+                complete = self.look(READ_SECONDS)
+                for listener in self._listeners:
+                    listener()
+            except Exception:  # such as a folder that disappears while it is searched
+                LOGGER.exception("a look at the logs failed; trying again")
             self._stop.wait(EVERY if complete else 0.02)
 
     def look(self, seconds: float = 3600.0) -> bool:
@@ -135,7 +151,9 @@ class Watcher:
             starts = {log: run.follower.start for log, run in self._runs.items()}
             known = {log: start for log, start in starts.items() if start is not None}
             if known.keys() != self._names.keys():
-                self._names = run_names(known)
+                self._names = {
+                    log: _short(n, known[log], log) for log, n in run_names(known).items()
+                }
         return complete
 
     def _search(self) -> None:
@@ -207,6 +225,14 @@ class Watcher:
             problem=run.problem,
             rare_labels=tuple(map(str, start.rare_labels)) if start else (),
         )
+
+
+def _short(name: str, start: StartRecord, log: Path) -> str:
+    """The name, or the method and the folder if runs differ in too much to be named by it."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    folder = log.parent if start.is_server else log.parent.parent
+    return f"{start.name} ({folder.name})"
 
 
 def _stamp(log: Path) -> tuple[int, ...] | None:

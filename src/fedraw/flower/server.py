@@ -59,6 +59,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         chosen = read_server_settings(context.run_config, settings)
         _show_log(chosen.log_format)
+        Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         record = record_of(initial_model())
         template = Template.of(record, statistics)
         method = _choose(strategy, context.run_config)
@@ -166,7 +167,7 @@ def _watched(settings: ServerSettings) -> Iterator[None]:
         yield
         return
     token, alerts = settings.dashboard_token, settings.alerts
-    monitor = Monitor(settings.folder, settings.dashboard, token, alerts)
+    monitor = Monitor(settings.folder, str(settings.dashboard), token, alerts)
     try:
         yield
     finally:

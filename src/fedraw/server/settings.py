@@ -54,7 +54,7 @@ class ServerSettings:
 
     progress_every: float = 60.0  # between two lines about the progress in the console's log
     log_format: str = "text"  # of the console's log: text or json
-    dashboard: str = ""  # a port or host:port at which a dashboard is served
+    dashboard: str | int = ""  # a port or host:port at which a dashboard is served
     dashboard_token: Path | None = None  # a file with the token that visitors need
     alerts: Path | None = None  # a file with rules for alerts
 

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow stress mutate check format golden shape bench bench-peers clean
+.PHONY: help install demo browser test trackers test-slow stress mutate check format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ $(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[sim,data,report,ray,audit,flower,privacy,dev]' --editable ./studies
+	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,dev]' --editable ./studies
 	@touch $@
 
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
@@ -37,7 +37,12 @@ browser:
 	  cd $(VENV) && npm pack --silent --fetch-retries=0 $(AXE) >/dev/null 2>&1 && \
 	  tar -xzOf axe-core-*.tgz package/axe.min.js > axe.min.js; rm -f axe-core-*.tgz; true; fi
 
-test-slow: install ## run the tests marked slow
+# MLflow and Weights & Biases are large: tests of exports to them use an environment of their own.
+trackers: install
+	@[ -x .trackers/bin/python ] || { $(PYTHON) -m venv .trackers && \
+	  .trackers/bin/pip install --quiet --disable-pip-version-check mlflow wandb -e .; }
+
+test-slow: install trackers ## run the tests marked slow
 	$(BIN)/pytest -q -m slow
 
 stress: install ## kill, damage, flood and feed nonsense; counts of what came of it (stress/README.md)

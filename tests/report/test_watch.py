@@ -12,6 +12,7 @@ from fedraw.eventlog.status import (
     BufferSlot,
     EvaluationPoint,
     Incident,
+    LabelRisk,
     LabelTrend,
     Restart,
     RunDetail,
@@ -118,6 +119,16 @@ def test_who_is_doubted_stands_below_who_is_rejected() -> None:
 def test_labels_read_off_updates_stand_with_those_who_have_them() -> None:
     lines = drawn(one(detail=replace(DETAIL, inferred={"owl": [2, 3], "emu": ["west"]})))
     assert lines[-2:] == ["", "held by few   owl (2, 3), emu (west)"]
+
+
+def test_labels_at_risk_are_named_with_the_reason() -> None:
+    risks = (
+        LabelRisk("owl", True, ("last holder gone", "low recall"), 0, "west", None, 5.0, None),
+        LabelRisk("dog", False, ("falling recall",), 2, None, 0.5, 40.0, -20.0),
+        LabelRisk("emu", False, ("low standing",), 1, None, 0.02, None, None),
+    )
+    lines = drawn(one(detail=replace(DETAIL, at_risk=risks)))
+    assert "at risk       owl (last holder gone, west), emu (low standing)" in lines
 
 
 def test_what_is_unknown_is_a_dash() -> None:

@@ -1,10 +1,4 @@
-"""Label influence Λ_l = Σ_i π_i freq(l, i), and the standing of a label that follows from it.
-
-Two things decide whether a label is learned: how much of the model speaks for it relative to other
-labels, and how much of the model comes from clients that hold it at all, because all other clients
-unlearn it. Standing is the geometric mean of the two. At 1 a label has the influence that the
-median label would have if all samples counted the same, and every client holds it.
-"""
+"""Label influence Λ_l = Σ_i π_i freq(l, i), and the standing of a label that follows from it."""
 
 from __future__ import annotations
 
@@ -20,11 +14,10 @@ from fedraw.auditing.influence import influence
 from fedraw.auditing.methods import DEBT_TARGET, Rule, Weighting
 from fedraw.auditing.presence import Groups, wanted_shares
 from fedraw.core.labels import LabelTable
+from fedraw.core.standing import standing, standing_scale
 from fedraw.core.types import Floats, Ints
 
 DENSE_UP_TO = 2 * 10**7  # cells of a matrix of groups and labels
-# If even the median label is held by a smaller share of the clients, standing is relative to that.
-USUAL_COVERAGE = 0.25
 DRAWS = 60  # of the rates, if the times are estimates
 NORMAL = 1.96  # 95 % of a normal law lie within this many standard deviations
 
@@ -64,8 +57,7 @@ class LabelWeights:
             "contact": arrivals,
             "started": arrivals,
         }
-        usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
-        self._scale = float(np.median(self._fair)) * min(1.0, usual)
+        self._scale = standing_scale(table)
         self._dense: dict[Weighting, tuple[Floats, Floats]] = {}
 
     def of_clients(self, influence: Floats) -> LabelStandings:
@@ -88,7 +80,7 @@ class LabelWeights:
         self, label_weight: npt.NDArray[Any], holders: npt.NDArray[Any]
     ) -> LabelStandings:
         weight = np.asarray(label_weight, np.float64)
-        return LabelStandings(weight / self._fair, np.sqrt(weight * holders / self._scale))
+        return LabelStandings(weight / self._fair, standing(weight, holders, self._scale))
 
     def mean_of_holders(self, values: Floats) -> Floats:
         """The mean of a client value over the holders of each label."""

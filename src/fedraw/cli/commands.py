@@ -30,7 +30,10 @@ OWN = {
     "tune": "Choose settings on tuning seeds: run a grid, write the best point as a new spec.",
     "compare": "Compare runs in one table, with mean ± sd over seeds.",
     "watch": "Watch runs in the terminal while they write their logs.",
+    "dashboard": "Follow runs and servers in a browser, with metrics and alerts.",
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",
+    "export": "Export runs to CSV, Parquet, TensorBoard, MLflow or Weights & Biases.",
+    "model": "Get the model out of a run or a server, which may be running.",
     "audit": "Predict from label counts and speeds which labels a federation will lose.",
     "data": "List, fetch and check the public datasets.",
 }

@@ -6,7 +6,9 @@ summary    replays a log into the summary of a run (summary.json)
 influence  how much of the global model comes from each client and each label
 dynamics   buffer statistics: who reaches the buffer, how stale, with which weight
 compare    several runs in one table
-follow     follows logs that grow, for `fedraw watch`; status has what it tells
+follow     follows logs that grow, for `fedraw watch` and the dashboard
+status     what is known about a run that goes on: details, labels at risk; sites has its clients
+skim       a first impression of a long log while it is being read
 
 `docs/event-log.md` describes the format field by field.
 """

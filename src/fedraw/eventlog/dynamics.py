@@ -33,7 +33,9 @@ class Dynamics:
         self._arrivals = 0
         self._aggregations = 0
         self._present = 0
-        self._rare_staleness: list[int] = []
+        self._rare_arrivals = 0
+        self._rare_stale_sum = 0
+        self._rare_stale_max: int | None = None
         self._rare_on_top = 0
         self._attacker_on_top = 0
         self._attacker_weights: list[float] = []
@@ -52,7 +54,11 @@ class Dynamics:
         """Take in one arrival."""
         self._arrivals += 1
         if arrival.client in self._rare:
-            self._rare_staleness.append(arrival.staleness_events)
+            stale = arrival.staleness_events
+            self._rare_arrivals += 1
+            self._rare_stale_sum += stale
+            if self._rare_stale_max is None or stale > self._rare_stale_max:
+                self._rare_stale_max = stale
         if arrival.aggregated:
             self._aggregations += 1
             self._present += not self._rare.isdisjoint(arrival.buffer)
@@ -75,14 +81,14 @@ class Dynamics:
 
     def metrics(self) -> dict[str, float | None]:
         """All statistics by name."""
-        stale, rare = self._rare_staleness, self._any_rare
+        arrived, longest, rare = self._rare_arrivals, self._rare_stale_max, self._any_rare
         claims = self._attacker_weights
         attacked = self._attacker is not None
         return {
             "BufPres": _percent(self._present, self._aggregations) if rare else None,
-            "RarePart": _percent(len(stale), self._arrivals) if rare else None,
-            "RareMeanStale": sum(stale) / len(stale) if stale else None,
-            "RareMaxStale": float(max(stale)) if stale else None,
+            "RarePart": _percent(arrived, self._arrivals) if rare else None,
+            "RareMeanStale": self._rare_stale_sum / arrived if arrived else None,
+            "RareMaxStale": None if longest is None else float(longest),
             "RareHoldsMax": _percent(self._rare_on_top, self._aggregations) if rare else None,
             "AttackerHoldsMax": _percent(self._attacker_on_top, self._aggregations)
             if attacked

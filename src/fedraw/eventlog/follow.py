@@ -26,6 +26,8 @@ from fedraw.eventlog.records import (
     RestartedRecord,
     StartRecord,
 )
+from fedraw.eventlog.sites import SiteState, SiteStatus
+from fedraw.eventlog.skim import skim
 from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
 from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.storage.lock import LOCK, is_locked
@@ -187,6 +189,7 @@ class LogFollower:
 
     def _reset(self) -> None:
         self._progress = RunProgress()
+        self._preview: RunProgress | None = None
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that fits its summary
@@ -216,10 +219,16 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
+                self._preview = None
                 self._seen.grew(self._file.written, self.summary.events)
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
+
+    def preview(self) -> None:
+        """Skim what is still unread, so that a long log is shown before it is read completely."""
+        if self._file.unread:
+            self._preview = skim(self.log)
 
     def refuse_shortened(self) -> None:
         """Refuse a log that is shorter than at the last checkpoint: it was rotated."""
@@ -284,6 +293,21 @@ class LogFollower:
         return self._progress.summary
 
     @property
+    def shown(self) -> RunProgress:
+        """What the log says so far: everything read, or a preview of the rest."""
+        return self._preview or self._progress
+
+    @property
+    def unread(self) -> int:
+        """Bytes of the log that are still to be read."""
+        return self._file.unread
+
+    @property
+    def read(self) -> int:
+        """Bytes of the log that were read."""
+        return self._file.position
+
+    @property
     def start(self) -> StartRecord | None:
         """The start record; None until it is read."""
         return self.summary.start
@@ -294,7 +318,7 @@ class LogFollower:
 
     def status(self, now: float, name: str | None = None) -> RunStatus:
         """The run in a line. `now` is in unix seconds; `name` replaces the method's name."""
-        summary, start = self.summary, self.start
+        summary, start = self.shown.summary, self.start
         quiet = max(0.0, now - self.written)
         state = self._state(quiet)
         rate = self._rate() if state == "running" else None
@@ -315,16 +339,30 @@ class LogFollower:
             seconds_left=left,
             unread=self._file.unread,
             checkpoint=None if summary.finished else self._checkpoint(),
-            metrics=self._progress.metrics,
+            metrics=self.shown.metrics,
             is_server=self._is_server,
         )
 
     def detail(self) -> RunDetail:
         """What the log says so far, apart from the status."""
-        return self._progress.detail()
+        return self.shown.detail()
+
+    def log_time(self, now: float) -> float:
+        """The log's time at `now`, in unix seconds: it passes while a server runs."""
+        quiet = max(0.0, now - self.written)
+        passing = self._is_server and self._state(quiet) in ("starting", "running")
+        return self.shown.time + (quiet if passing else 0.0)
+
+    def sites(self, now: float) -> list[SiteStatus]:
+        """All clients that ever took part, at `now` in unix seconds."""
+        return self.shown.sites(self.log_time(now))
+
+    def site_counts(self, now: float) -> dict[SiteState, int]:
+        """How many clients are in each state, at `now` in unix seconds."""
+        return self.shown.site_counts(self.log_time(now))
 
     def _state(self, quiet: float) -> RunState:
-        if self.summary.finished:
+        if self.shown.summary.finished:
             return "finished"
         if self.start is not None and self.start.is_server:
             patience = self._logged.patience(self.start)
@@ -333,7 +371,7 @@ class LogFollower:
         # Where a lock cannot be seen, silence decides.
         if quiet > patience and not self._file.unread and not is_locked(self.folder / LOCK):
             return "stopped"
-        return "running" if self.summary.events else "starting"
+        return "running" if self.shown.summary.events else "starting"
 
     def _rate(self) -> float | None:
         if self._is_server:
@@ -361,7 +399,7 @@ class RunsFollower:
         self._runs = {log: self._runs.get(log) or LogFollower(log) for log in logs}
         until = None if seconds is None else time.monotonic() + seconds
         complete = True
-        for run in sorted(self._runs.values(), key=lambda run: _modified(run.log), reverse=True):
+        for run in sorted(self._runs.values(), key=lambda run: modified(run.log), reverse=True):
             # Even without time left, the first piece of a run is read: its name is in it.
             left = None if until is None else max(0.0, until - time.monotonic())
             complete = run.look(left) and complete
@@ -396,17 +434,23 @@ class RunsFollower:
         started = {log: run.start for log, run in self._runs.items() if run.start is not None}
         if started.keys() == self._names.keys():
             return
-        keys = {log: identity(start.name, start.spec) for log, start in started.items()}
-        one_each = {keys[log]: start for log, start in started.items()}
-        names = distinct_names(
-            [start.name for start in one_each.values()],
-            [start.spec for start in one_each.values()],
-        )
-        shown = dict(zip(one_each, names, strict=True))
-        self._names = {log: shown[key] for log, key in keys.items()}
+        self._names = run_names(started)
 
 
-def _modified(path: Path) -> float:
+def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
+    """Names that tell runs of one method apart by the settings in which they differ."""
+    keys = {log: identity(start.name, start.spec) for log, start in started.items()}
+    one_each = {keys[log]: start for log, start in started.items()}
+    names = distinct_names(
+        [start.name for start in one_each.values()],
+        [start.spec for start in one_each.values()],
+    )
+    shown = dict(zip(one_each, names, strict=True))
+    return {log: shown[key] for log, key in keys.items()}
+
+
+def modified(path: Path) -> float:
+    """When a file was last changed, in unix seconds; 0 if it has gone."""
     try:
         return path.stat().st_mtime
     except OSError:  # just removed

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedraw.core.labels import LabelTable
+from fedraw.core.standing import standing, standing_scale
 from fedraw.core.types import ClientId, Label
 from fedraw.eventlog.records import ArrivalRecord, InfluenceRule
 
@@ -126,3 +127,20 @@ def label_influence(
     totals = np.bincount(table.column, weights=spoken, minlength=len(table.labels))
     pairs = zip(table.labels, totals.tolist(), table.fair_shares().tolist(), strict=True)
     return {label: LabelInfluence(total, fair, total / fair) for label, total, fair in pairs}
+
+
+def label_standing(influence: Mapping[ClientId, float], table: LabelTable) -> dict[Label, float]:
+    """The standing of each label, from the influence that clients have had so far.
+
+    >>> table = LabelTable.from_counts({"a": {"cat": 3, "dog": 1}, "b": {"cat": 4}})
+    >>> found = label_standing({"a": 0.5, "b": 0.5}, table)
+    >>> round(found["cat"], 2), round(found["dog"], 2)
+    (1.32, 0.35)
+    """
+    weight = np.array([influence.get(client, 0.0) for client in table.clients])
+    own = weight[table.row_of_entry()]
+    many = len(table.labels)
+    spoken = np.bincount(table.column, weights=own * table.share, minlength=many)
+    holders = np.bincount(table.column, weights=own, minlength=many)
+    found = standing(spoken, holders, standing_scale(table))
+    return dict(zip(table.labels, found.tolist(), strict=True))

@@ -174,6 +174,25 @@ def read_log(
         )
 
 
+class LogTail:
+    """Reads the verified records of a log that may grow, each of them once."""
+
+    def __init__(self, path: Path, remedy: str = REMEDY) -> None:
+        self.path = path
+        self._chain = Chain(remedy=remedy)
+
+    def read(self) -> Iterator[Record]:
+        """The records that were appended since the last call; BadInput if the log was replaced."""
+        if self.path.stat().st_size < self._chain.position.length:
+            raise BadInput(f"{self.path} was truncated or replaced; begin again with the new log")
+        with self.path.open("rb") as file:
+            file.seek(self._chain.position.length)
+            for line in file:
+                if is_cut_off(line):
+                    return
+                yield self._chain.decode(line, self.path)
+
+
 def is_cut_off(line: bytes) -> bool:
     r"""Whether a last line is the beginning of a record whose end was never written.
 

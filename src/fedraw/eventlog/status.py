@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId
+from fedraw.eventlog.influence import label_standing
 from fedraw.eventlog.records import (
     ArrivalRecord,
+    DeclaredRecord,
     EvaluationRecord,
     JoinedRecord,
     LeftRecord,
@@ -21,12 +24,16 @@ from fedraw.eventlog.records import (
     Record,
     RejectedRecord,
     RestartedRecord,
+    StartRecord,
 )
+from fedraw.eventlog.sites import Sites, SiteState, SiteStatus
 from fedraw.eventlog.summary import RunSummary
 
 # What is kept of sequences without a bound: arrivals of one client, refusals, notes of each kind,
-# points of a curve.
-ARRIVALS, REFUSALS, NOTES, CURVE = 64, 5, 5, 256
+# points of a curve, restarts.
+ARRIVALS, REFUSALS, NOTES, CURVE, RESTARTS = 64, 5, 5, 256, 5
+# A curve keeps fewer points if there are so many labels that it would keep more values than this.
+CURVE_VALUES = 200_000
 SHOWN = ("GlobalAcc", "AvgRare")
 # This many last evaluations are compared with as many before them.
 TREND = 3
@@ -34,6 +41,11 @@ TREND = 3
 FALL = 10.0
 # A recall below this share of the mean is far below it.
 FAR = 2 / 3
+
+# A label of less standing is at risk or lost under every method, by the limits of the audit.
+LOW_STANDING = 0.1
+# Standing says little before this many aggregations per client.
+ENOUGH = 3
 
 RunState = Literal["starting", "running", "stopped", "finished"]
 
@@ -71,6 +83,7 @@ class ServerHistory:
     changed: int = 0  # sites that joined late, left or declared new labels
     restarts: int = 0
     last_restart: Restart | None = None
+    last_restarts: tuple[Restart, ...] = ()
     notes: int = 0
     quarantined: int = 0  # how often a site was put in quarantine
     last_notes: tuple[Incident, ...] = ()  # notes about quarantine come before all others
@@ -93,6 +106,22 @@ class LabelTrend(NamedTuple):
     change: float | None  # the last evaluations against those before
     behind: bool  # far below the mean recall
     falling: bool
+
+
+RiskReason = Literal["last holder gone", "low standing", "falling recall", "low recall"]
+
+
+class LabelRisk(NamedTuple):
+    """A label that is being lost or may be lost, and why."""
+
+    label: str
+    rare: bool
+    reasons: tuple[RiskReason, ...]
+    holders: int | None  # members that hold the label now; None if nobody tells
+    last_holder: ClientId | None  # the last holder that has left, if no holder is there
+    standing: float | None  # by the influence of its holders so far
+    recall: float | None
+    change: float | None
 
 
 @dataclass(frozen=True)
@@ -137,6 +166,10 @@ class RunDetail:
     # Holders of the labels that few clients have, by label, as far as updates show.
     inferred: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
     members: int | None = None  # clients that take part now
+    at_risk: tuple[LabelRisk, ...] = ()  # rare labels first
+    # Members that hold each label now, and its standing; empty if nobody tells.
+    holders: Mapping[str, int] = field(default_factory=dict)
+    standing: Mapping[str, float] = field(default_factory=dict)
     history: ServerHistory = field(default_factory=ServerHistory)
 
 
@@ -152,15 +185,28 @@ class RunProgress:
         self._buffer: ArrivalRecord | None = None
         self._refusals: deque[Incident] = deque(maxlen=REFUSALS)
         self._away: dict[ClientId, Incident] = {}
-        self._restart: Restart | None = None
+        self._restarts: deque[Restart] = deque(maxlen=RESTARTS)
         self._notes = 0
         self._quarantined = 0
         self._last_notes: deque[Incident] = deque(maxlen=NOTES)
         self._last_quarantines: deque[Incident] = deque(maxlen=NOTES)
+        self._time = 0.0
+        self._sites = Sites()
+        self._changes = 0  # of members and their labels
+        self._last_holder: dict[str, ClientId | None] = {}  # who gave each label up last
+        self._labels_of: tuple[tuple[int, int], Mapping[str, int], Mapping[str, float]] | None
+        self._labels_of = None
 
     def observe(self, record: Record) -> None:
         """Take in the next record of the log."""
+        if isinstance(record, JoinedRecord | LeftRecord | DeclaredRecord):
+            self._note_holders(record)
         self.summary.observe(record)
+        self._sites.observe(record)
+        if isinstance(record, StartRecord):
+            self._sites.back_off = _number(record.spec.get("server", {}).get("back_off"))
+        else:
+            self._time = record.time
         match record:
             case ArrivalRecord():
                 self._version = record.version
@@ -185,7 +231,19 @@ class RunProgress:
             case NoteRecord():
                 self._note(Incident(record.event, record.client, record.reason))
             case RestartedRecord():
-                self._restart = Restart(record.event, record.gap, len(record.reasked))
+                restart = Restart(record.event, record.gap, len(record.reasked))
+                self._restarts.appendleft(restart)
+
+    def _note_holders(self, record: JoinedRecord | LeftRecord | DeclaredRecord) -> None:
+        """Remember who was the last to give up a label, before the record takes effect."""
+        self._changes += 1
+        if not isinstance(record, JoinedRecord):
+            for label in self.summary.counts.get(record.client, ()):
+                self._last_holder[str(label)] = record.client
+        if not isinstance(record, LeftRecord):
+            for label, count in (record.counts or {}).items():
+                if count:
+                    self._last_holder.setdefault(str(label), None)
 
     def _note(self, incident: Incident, is_note: bool = True) -> None:
         """Keep a note, or the departure of a site if it is a quarantine."""
@@ -195,6 +253,19 @@ class RunProgress:
             self._last_quarantines.appendleft(incident)
         elif is_note:
             self._last_notes.appendleft(incident)
+
+    @property
+    def time(self) -> float:
+        """The time of the last record, in the log's time."""
+        return self._time
+
+    def sites(self, now: float | None = None) -> list[SiteStatus]:
+        """All clients that ever took part, at `now` in the log's time."""
+        return self._sites.statuses(self._time if now is None else now)
+
+    def site_counts(self, now: float | None = None) -> dict[SiteState, int]:
+        """How many clients are in each state."""
+        return self._sites.counts(self._time if now is None else now)
 
     @property
     def metrics(self) -> Mapping[str, float | None]:
@@ -208,6 +279,7 @@ class RunProgress:
         rare = tuple(summary.rare_clients)
         labels = tuple(sorted(self._labels(), key=lambda trend: trend.recall))
         strategy = summary.start.spec.get("strategy", {}) if summary.start else {}
+        holders, standing = self._label_holders()
         return RunDetail(
             curve=self._curve.points(),
             changes={
@@ -228,16 +300,72 @@ class RunProgress:
             doubted=summary.doubted,
             inferred=self._inferred(),
             members=len(summary.members),
+            at_risk=tuple(self._at_risk(labels, holders, standing)),
+            holders=holders,
+            standing=standing,
             history=ServerHistory(
                 away=tuple(reversed(self._away.values())),
                 changed=len(summary.changes.clients),
                 restarts=summary.changes.restarts,
-                last_restart=self._restart,
+                last_restart=self._restarts[0] if self._restarts else None,
+                last_restarts=tuple(self._restarts),
                 notes=self._notes,
                 quarantined=self._quarantined,
                 last_notes=(*self._last_quarantines, *self._last_notes),
             ),
         )
+
+    def _label_holders(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
+        """How many members hold each label, and its standing; both as of the last evaluation."""
+        summary = self.summary
+        now = (self._changes, self._curve.seen)
+        if self._labels_of is None or self._labels_of[0] != now:
+            known = {str(label) for label in summary.start.labels} if summary.start else set()
+            held = dict.fromkeys(self._last_holder, 0)
+            for client in summary.members:
+                for label in summary.counts[client]:
+                    held[str(label)] += 1
+            told = {label: n for label, n in held.items() if label in known or not known}
+            self._labels_of = (now, told, self._standing(told))
+        return self._labels_of[1], self._labels_of[2]
+
+    def _standing(self, told: Collection[str]) -> Mapping[str, float]:
+        counts = {client: own for client, own in self.summary.counts.items() if own}
+        enough = self.summary.dynamics().get("Aggregations") or 0.0
+        if not told or enough < ENOUGH * len(counts):
+            return {}
+        found = label_standing(self.summary.influence(), LabelTable.from_counts(counts))
+        return {str(label): value for label, value in found.items() if str(label) in told}
+
+    def _at_risk(
+        self,
+        trends: Sequence[LabelTrend],
+        holders: Mapping[str, int],
+        standing: Mapping[str, float],
+    ) -> Iterator[LabelRisk]:
+        trend_of = {trend.label: trend for trend in trends}
+        rare = set(map(str, self.summary.start.rare_labels)) if self.summary.start else set()
+        names = dict.fromkeys([*holders, *trend_of])
+        for label in sorted(names, key=lambda label: label not in rare):
+            trend, own = trend_of.get(label), standing.get(label)
+            reasons: dict[RiskReason, bool] = {
+                "last holder gone": holders.get(label) == 0,
+                "low standing": own is not None and own < LOW_STANDING,
+                "falling recall": trend is not None and trend.falling,
+                "low recall": trend is not None and trend.behind,
+            }
+            if any(reasons.values()):
+                gone = self._last_holder[label] if reasons["last holder gone"] else None
+                yield LabelRisk(
+                    label,
+                    label in rare,
+                    tuple(reason for reason, holds in reasons.items() if holds),
+                    holders.get(label),
+                    gone,
+                    own,
+                    trend and trend.recall,
+                    trend and trend.change,
+                )
 
     def _inferred(self) -> Mapping[str, Sequence[ClientId]]:
         evaluations = self.summary.evaluations
@@ -276,23 +404,28 @@ class _ThinnedCurve:
 
     def __init__(self) -> None:
         self.last: EvaluationPoint | None = None
+        self.seen = 0
         self._kept: list[EvaluationPoint] = []
-        self._seen = 0
         self._stride = 1
 
     def add(self, point: EvaluationPoint) -> None:
         """Append a point."""
         self.last = point
-        if self._seen % self._stride == 0:
+        if self.seen % self._stride == 0:
             self._kept.append(point)
-        self._seen += 1
-        if len(self._kept) > CURVE:
+        self.seen += 1
+        most = min(CURVE, max(TREND, CURVE_VALUES // max(1, len(point.recall))))
+        if len(self._kept) > most:
             self._kept, self._stride = self._kept[::2], 2 * self._stride
 
     def points(self) -> tuple[EvaluationPoint, ...]:
         """The points that were kept, and always the last one."""
         newest = [] if self.last is None or self._kept[-1] is self.last else [self.last]
         return (*self._kept, *newest)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _mean(values: Sequence[float]) -> float | None:

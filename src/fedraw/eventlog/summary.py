@@ -202,6 +202,15 @@ class RunSummary:
         return list(self._members.present)
 
     @property
+    def counts(self) -> Mapping[ClientId, Mapping[str, int]]:
+        """The latest label counts of all clients, also of those that have left."""
+        return self._members.counts
+
+    def influence(self) -> dict[ClientId, float]:
+        """The mean weight of each client over the aggregations so far; see `Influence`."""
+        return self._influence.by_client()
+
+    @property
     def rare_clients(self) -> list[ClientId]:
         """Clients that hold a label that the metrics call rare, also those that have left."""
         return [client for client in self._members.counts if self._members.is_rare(client)]

@@ -29,8 +29,7 @@ from fedraw.eventlog.records import (
     to_fields,
 )
 from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log
-
-MODEL = "model.safetensors"
+from fedraw.storage.snapshot import MODEL
 
 
 @dataclass(frozen=True, eq=False)

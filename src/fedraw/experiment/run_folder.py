@@ -36,15 +36,13 @@ from fedraw.eventlog.compare import flat
 from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
 from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
-from fedraw.experiment.result import MODEL
 from fedraw.experiment.spec import refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
-from fedraw.storage.snapshot import write_model
+from fedraw.storage.snapshot import MODEL, SERVING, write_model
 
 SPEC = "spec.toml"
-# Models besides the last one.
-SERVING, CALIBRATED = "serving.safetensors", "calibrated.safetensors"
+CALIBRATED = "calibrated.safetensors"  # a model besides the last one
 
 
 class RunFolder:

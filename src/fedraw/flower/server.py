@@ -8,7 +8,9 @@ list is a text with commas, and an empty text means "not set". Keys may be writt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any, get_origin
@@ -16,8 +18,10 @@ from typing import Any, get_origin
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, type_hints
 from fedraw.core.types import Vector
+from fedraw.dashboard.monitor import Monitor
 from fedraw.errors import BadInput
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import MessageCodec
@@ -53,8 +57,9 @@ def server_app(
     """
 
     def main(grid: Grid, context: Context) -> None:
-        _show_log()
         chosen = read_server_settings(context.run_config, settings)
+        _show_log(chosen.log_format)
+        Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         record = record_of(initial_model())
         template = Template.of(record, statistics)
         method = _choose(strategy, context.run_config)
@@ -71,10 +76,12 @@ def server_app(
             chosen,
             template.layout,
             dtypes={name: header.dtype.name for name, header in template.headers.items()},
+            constants={name: kept.numpy() for name, kept in template.kept.items()},
             evaluate=None if evaluate is None else tested,
             engine=f"flwr {version('flwr')}",
         )
-        run_federation(grid, coordinator, codec, chosen.poll)
+        with _watched(chosen):
+            run_federation(grid, coordinator, codec, chosen.poll)
 
     app = ServerApp()
     app.main()(main)
@@ -153,10 +160,41 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
-def _show_log() -> None:
-    """Send fedraw's log messages to Flower's handlers, so that `flwr log` shows them."""
+@contextmanager
+def _watched(settings: ServerSettings) -> Iterator[None]:
+    """Let another process serve the dashboard and send alerts, if the settings want them."""
+    if not settings.dashboard and settings.alerts is None:
+        yield
+        return
+    token, alerts = settings.dashboard_token, settings.alerts
+    monitor = Monitor(settings.folder, str(settings.dashboard), token, alerts)
+    try:
+        yield
+    finally:
+        monitor.close()
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Writes to what standard error is at that moment: Flower redirects it to `flwr log`."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        """The stream to write to."""
+        return sys.stderr
+
+
+def _show_log(log_format: str) -> None:
+    """Send fedraw's log messages to where `flwr log` shows them."""
     ours, flowers = logging.getLogger("fedraw"), logging.getLogger("flwr")
     ours.setLevel(logging.INFO)
+    if log_format == "json":
+        if not any(isinstance(handler, _Stderr) for handler in ours.handlers):
+            ours.addHandler(_Stderr())
+            ours.handlers[-1].setFormatter(JsonFormatter())
+        return
     for handler in flowers.handlers:
         if handler not in ours.handlers:
             ours.addHandler(handler)

@@ -20,17 +20,20 @@ from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 
 
-def fill(package: str, template: str, *, title: str, **parts: str) -> str:
+def fill(package: str, template: str, *, title: str, live: bool = False, **parts: str) -> str:
     """Fill a template file of a package with its parts, all of them HTML.
 
     A template begins with `$head`, which has the title, the common style and the page's policy,
     and goes on with its own `<style>`. The policy allows the scripts of the template and no other.
+    Only the scripts of a `live` page may ask the server that it came from for more.
     """
     own = _resource(package, template)
     style = _resource("fedraw.pages", "style.css")
     # Scripts are looked for before anything is filled in, so what is filled in can add none.
     allowed = " ".join(map(_digest, re.findall(r"<script>(.*?)</script>", own, re.DOTALL)))
     scripts = f"script-src {allowed};" if allowed else ""
+    if live:
+        scripts += " connect-src 'self';"
     head = Template(_resource("fedraw.pages", "head.html")).substitute(
         title=title, style=style, scripts=scripts
     )

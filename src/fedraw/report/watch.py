@@ -155,6 +155,7 @@ def _detail_lines(run: RunStatus, detail: RunDetail, width: int, limits: Limits)
     parts = [
         list(_accuracy(detail, run.state == "finished")),
         list(_labels(detail, width, limits)),
+        list(_at_risk(detail, width)),
         list(_buffer(detail, width, limits)),
         list(_participation(detail, width)),
         list(_members(detail, width, limits)),
@@ -279,6 +280,18 @@ def _labels(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
         low, high = number("", rest[0].recall), number("", rest[-1].recall)
         between = low if low == high else f"{low} to {high}"
         yield Text(f"  {len(rest)} other{'s' * (len(rest) > 1)}: {between}", style="dim")
+
+
+def _at_risk(detail: RunDetail, width: int) -> Iterator[Text]:
+    """Yield the labels that are being lost for another reason than what recall shows."""
+    named = []
+    for risk in detail.at_risk:
+        own = [reason for reason in risk.reasons if "recall" not in reason]
+        if own:
+            who = "" if risk.last_holder is None else f", {one_line(str(risk.last_holder))}"
+            named.append(f"{one_line(risk.label)} ({own[0]}{who})")
+    if named:
+        yield from _folded("at risk", _few(named), width, style="bold red")
 
 
 def _is_behind(trend: LabelTrend) -> bool:

@@ -31,6 +31,7 @@ from fedraw.server.admission import (
 from fedraw.server.evaluation import Evaluations, Recall
 from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
+from fedraw.server.progress import ProgressLine
 from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationIdentity, FederationStore
 from fedraw.server.tasks import (
@@ -44,7 +45,7 @@ from fedraw.server.tasks import (
     TaskKind,
     TrainReply,
 )
-from fedraw.storage.snapshot import can_be_saved, write_model
+from fedraw.storage.snapshot import can_be_saved
 from fedraw.strategies.protocol import Needs, Setup, State, Strategy, check, check_form, is_finite
 from fedraw.strategies.statistics import with_statistics
 
@@ -64,6 +65,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     *,
     evaluate: Callable[[Vector], Recall] | None = None,
     dtypes: Mapping[str, str] | None = None,
+    constants: Mapping[str, Any] | None = None,
     engine: str = "",
     now: float | None = None,
     wall: Callable[[], float] | None = None,
@@ -77,11 +79,17 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
         layout: The tensors of the model's vector.
         evaluate: Evaluates a model on the server's own test set.
         dtypes: The types of the user's tensors that are not float32, by name.
+        constants: The user's tensors that no training changes, as arrays by name.
         engine: The name of the engine, for the log.
         now: The time of the clock that drives the coordinator, by default time.monotonic().
         wall: Returns unix seconds, by default time.time.
 
     """
+    if settings.keep_best and evaluate is None and not settings.federated_evaluation:
+        raise BadInput(
+            f"keep_best = {settings.keep_best!r} keeps nothing, because nothing is evaluated; give "
+            "the server a test set (evaluate), or set federated_evaluation"
+        )
     if settings.target is not None and evaluate is None and not settings.federated_evaluation:
         raise BadInput(
             f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
@@ -89,7 +97,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
         )
     _refuse_residuals(strategy)
     now = time.monotonic() if now is None else now
-    identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine)
+    identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine, constants)
     strategy = with_statistics(strategy, layout)
     state_type = _state_type(strategy, settings, layout)
     store = FederationStore(settings.folder, strategy, identity, wall or time.time)
@@ -129,6 +137,7 @@ class Coordinator:
             needs_counts=self._needs.label_evidence != "inferred",
         )
         self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate)
+        self._progress = ProgressLine(settings.folder, settings.progress_every)
         self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
         self._disk_full_since: float | None = None
@@ -446,6 +455,7 @@ class Coordinator:
             self._stop_at_limits(now)
             if now >= self._next_snapshot:
                 self._snapshot(now)
+            self._progress.tick(now, self._store.wall())
 
     def _snapshot(self, now: float) -> None:
         """Write a snapshot; on a full disk skip it, because the journal has everything."""
@@ -463,8 +473,8 @@ class Coordinator:
         store = self._store
         if store.begun:
             if self._finished and store.state.ended is None:
-                path = store.folder / "model.safetensors"
-                write_model(store.strategy_state.model, self._layout, path, private=True)
+                serving = None if store.serving is None else store.serving.model
+                store.models.write(store.strategy_state.model, serving)
                 store.end(self._finished, now)
             self._snapshot(now)
             store.log.to_disk()

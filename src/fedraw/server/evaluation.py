@@ -283,6 +283,7 @@ class Evaluations:
         if record is None:
             return True, None
         self._store.log.note(record)
+        self._keep_if_best(current.model, record, now)
         reached = record.metrics[metric]
         if target is None or reached is None or reached < target:
             return True, None
@@ -294,6 +295,12 @@ class Evaluations:
             alone = f"{metric} reached {reached:.1f}, but only by the word of {site!r}"
             self._store.note(f"{alone}; the target has to be reached without any one site", now)
         return True, None
+
+    def _keep_if_best(self, model: Vector, record: EvaluationRecord, now: float) -> None:
+        try:
+            self._store.models.evaluated(model, record)
+        except OSError as problem:
+            self._store.note(f"the best model cannot be written: {problem.strerror}", now)
 
 
 def _bounded(recall: Mapping[str, float], rare: Collection[str]) -> dict[str, float]:

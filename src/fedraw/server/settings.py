@@ -7,9 +7,11 @@ from pathlib import Path
 
 from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
+from fedraw.eventlog.summary import QUALITY
 
 # Metrics that can have a target.
 TARGETS = ("GlobalAcc", "AvgRare")
+LOG_FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,16 @@ class ServerSettings:
     snapshot_every: float = 60.0
     poll: float = 0.5
 
+    keep_best: str = ""  # the model that was best by this metric is kept as well
+    serve: str = "last"  # ema: an average of the models is kept as well
+    ema_decay: float = 0.99
+
+    progress_every: float = 60.0  # between two lines about the progress in the console's log
+    log_format: str = "text"  # of the console's log: text or json
+    dashboard: str | int = ""  # a port or host:port at which a dashboard is served
+    dashboard_token: Path | None = None  # a file with the token that visitors need
+    alerts: Path | None = None  # a file with rules for alerts
+
     def __post_init__(self) -> None:
         whole("min_clients", self.min_clients)
         if self.sites and self.min_clients > len(self.sites):
@@ -64,6 +76,13 @@ class ServerSettings:
         one_of("target_metric", self.target_metric, TARGETS)
         for name in ("deadline", "back_off", "quarantine", "snapshot_every", "poll"):
             positive(name, getattr(self, name))
+        positive("progress_every", self.progress_every)
+        if self.keep_best:
+            one_of("keep_best", self.keep_best, QUALITY)
+        one_of("serve", self.serve, ("last", "ema"))
+        if not 0 < self.ema_decay < 1:
+            raise BadInput(f"ema_decay = {self.ema_decay} must be between 0 and 1")
+        one_of("log_format", self.log_format, LOG_FORMATS)
         at_least("absence", self.absence, 0)
         whole("patience", self.patience)
         at_least("evaluate_every", self.evaluate_every, 0)

@@ -8,7 +8,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedraw.core.aggregation import ServingAverage
 from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
 from fedraw.server.journal import Journal
@@ -84,6 +86,8 @@ class SnapshotContent:
 
     strategy_state: State
     state: FederationState
+    model: Vector | None = None  # the strategy's model, where an export finds it
+    serving: ServingAverage | None = None
 
 
 class Snapshot(NamedTuple):
@@ -93,6 +97,7 @@ class Snapshot(NamedTuple):
     state: FederationState
     log: Position  # where the log ended
     damaged: list[str]  # newer snapshots that cannot be read
+    serving: ServingAverage | None = None
 
 
 class Snapshots:
@@ -118,7 +123,12 @@ class Snapshots:
         self._written: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
 
     def write(
-        self, strategy_state: State, state: FederationState, log: Position, time: float
+        self,
+        strategy_state: State,
+        state: FederationState,
+        log: Position,
+        time: float,
+        serving: ServingAverage | None = None,
     ) -> None:
         """Write a snapshot, and remove what no snapshot needs; skip it if no event happened.
 
@@ -135,7 +145,10 @@ class Snapshots:
             "tensors": self._tensors,
             "updates": sorted(used.values()),
         }
-        content = SnapshotContent(strategy_state, state)
+        model = strategy_state.model
+        if id(model) in beside:  # an export reads the snapshot alone
+            model = model.copy()
+        content = SnapshotContent(strategy_state, state, model, serving)
         self._folders.write(
             state.event, lambda draft: snapshot.save(content, draft, beside), metadata
         )
@@ -158,7 +171,7 @@ class Snapshots:
             content = self._load(found, state_type)
             self._written = [(content.state.event, set(found.metadata["updates"]))]
             log = Position(*found.metadata["log"])
-            return Snapshot(content.strategy_state, content.state, log, damaged)
+            return Snapshot(content.strategy_state, content.state, log, damaged, content.serving)
         if damaged:
             raise BadInput(damaged[0])
         return None
@@ -172,6 +185,7 @@ class Snapshots:
             return SnapshotContent(
                 snapshot.unpack(state_type, tree["strategy_state"], arrays),
                 snapshot.unpack(FederationState, tree["state"], arrays),
+                serving=snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.rarity import rare_labels_of
@@ -43,6 +44,7 @@ from fedraw.server.log import (
     scores_record,
     short,
 )
+from fedraw.server.models import ModelFiles
 from fedraw.server.settings import ServerSettings
 from fedraw.server.snapshots import FederationState, Snapshots, Tensor, tensors_of
 from fedraw.strategies.catalog import log_name, settings_of, spec_name
@@ -72,6 +74,7 @@ class FederationIdentity:
     settings: Mapping[str, Any]
     tensors: Sequence[Tensor] = ()  # of the model
     layout: Layout | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)  # tensors that nothing changes
     start_fields: Mapping[str, Any] = field(default_factory=dict)  # more fields of the start record
 
     @classmethod
@@ -82,6 +85,7 @@ class FederationIdentity:
         layout: Layout,
         dtypes: Mapping[str, str] | None,
         engine: str,
+        constants: Mapping[str, Any] | None = None,
     ) -> FederationIdentity:
         """Describe a strategy, its server's settings and its model."""
         own = {name: _as_json(value) for name, value in settings_of(strategy).items()}
@@ -91,6 +95,7 @@ class FederationIdentity:
             {name: _as_json(value) for name, value in chosen if value is not None},
             tensors_of(layout, dtypes),
             layout,
+            dict(constants or {}),
             {"name": log_name(strategy), "influence": strategy.needs.influence, "engine": engine},
         )
 
@@ -118,8 +123,12 @@ class FederationStore:
         self._snapshots = Snapshots(
             folder / "checkpoint", self.journal, identity.strategy, identity.tensors
         )
+        self.models = ModelFiles(
+            folder, identity.tensors, identity.constants, identity.settings.get("keep_best", "")
+        )
+        self.serving: ServingAverage | None = None
         self._strategy = strategy
-        self._wall = wall
+        self.wall = wall
         self._zero = 0.0  # the log's time 0 on the clock of `now`
         self._strategy_state: State | None = None
 
@@ -165,7 +174,7 @@ class FederationStore:
         scorer = scorer_of(self._strategy.needs, strategy_state)
         labels, rare_labels = _labels_of(scorer, table, rare)
         self.log.clear()
-        epoch = self._wall()
+        epoch = self.wall()
         self.log.commit(self._start_record(labels, rare_labels, epoch))
         for site, own in counts.items():
             self.log.commit(
@@ -180,8 +189,17 @@ class FederationStore:
             scale=scale,
         )
         self._hand_out(receivers)
-        self._snapshots.write(strategy_state, self.state, self.log.to_disk(), 0.0)
+        self.models.begin()
+        self.serving = self._new_average(strategy_state.model)
+        log = self.log.to_disk()
+        self._snapshots.write(strategy_state, self.state, log, 0.0, self.serving)
         self._strategy_state, self._zero = strategy_state, now
+
+    def _new_average(self, model: Vector) -> ServingAverage | None:
+        settings = self.identity.settings
+        if settings.get("serve") != "ema":
+            return None
+        return ServingAverage(model.copy(), settings["ema_decay"])
 
     def _start_record(
         self, labels: Sequence[str], rare: Sequence[str], epoch: float
@@ -295,6 +313,8 @@ class FederationStore:
         state.norms[site] = flight.norm
         state.awaiting_model.pop(site, None)
         self._hand_out(receivers)
+        if self.serving is not None:
+            self.serving.observe(self.strategy_state.model)
         return arrival_record(event, update, flight, before, self.strategy_state)
 
     def _hand_out(self, receivers: Receivers) -> None:
@@ -343,7 +363,8 @@ class FederationStore:
 
     def snapshot(self, now: float) -> None:
         """Write a snapshot; an OSError leaves the earlier ones."""
-        self._snapshots.write(self.strategy_state, self.state, self.log.to_disk(), self.time(now))
+        log = self.log.to_disk()
+        self._snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
 
     # Recovery
 
@@ -368,6 +389,9 @@ class FederationStore:
                 f"when it had {found.log.length}; {PUT_BACK}"
             )
         self._strategy_state, self.state = found.strategy_state, found.state
+        # Without an average of before, it begins with the model of the snapshot.
+        average = self._new_average(found.strategy_state.model)
+        self.serving = average and (found.serving or average)
         last, missing = self._replay(found.log)
         self.log.cut_torn_line()
         for record in missing:
@@ -416,7 +440,7 @@ class FederationStore:
 
     def _log_restart(self, last: float, damaged: Sequence[str]) -> None:
         """Log the restart; the gap is the one thing that only the wall clock knows."""
-        wall = self._wall()
+        wall = self.wall()
         gap = round(max(0.0, wall - (self.state.epoch + last)), 3)
         self.state.epoch = wall - last
         self.log.note(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import stat
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,6 +23,11 @@ from safetensors.numpy import load_file, save_file
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.storage.files import PRIVATE_FILE, atomic_file
+
+# The names of model files in the folders of runs and servers. Constants are the tensors of a
+# server's model that no training changes.
+MODEL, SERVING = "model.safetensors", "serving.safetensors"
+BEST, CONSTANTS = "best.safetensors", "constants.safetensors"
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -63,7 +69,9 @@ def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
     (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
 
 
-def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+def write_tensors(
+    tensors: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a safetensors file; a full disk is an OSError, as for every other file.
 
     The process's umask decides who may read it, also as for every other file: safetensors itself
@@ -73,7 +81,7 @@ def write_tensors(tensors: Mapping[str, Any], path: Path) -> None:
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     try:
-        save_file(dict(tensors), path)
+        save_file(dict(tensors), path, dict(metadata) if metadata else None)
     except SafetensorError as problem:
         raise OSError(errno.EIO, str(problem), str(path)) from None
     path.chmod(mode)
@@ -95,6 +103,25 @@ def write_model(model: Vector, layout: Layout, path: Path, *, private: bool = Fa
         write_tensors(tensors, draft)
         if private:
             draft.chmod(PRIVATE_FILE)
+
+
+def named_tensors(model: Vector, tensors: Iterable[Sequence[Any]]) -> dict[str, Array]:
+    """The tensors of a model's vector, in the user's types.
+
+    Args:
+        model: The flat vector of all parameters and statistics.
+        tensors: For each tensor, in the order of the vector: its name, shape, type and more.
+
+    >>> named_tensors(np.ones(3, np.float32), [("w", (2,), "float32"), ("b", [1], "float16")])
+    {'w': array([1., 1.], dtype=float32), 'b': array([1.], dtype=float16)}
+
+    """
+    named, start = {}, 0
+    for name, shape, dtype, *_ in tensors:
+        end = start + math.prod(shape)
+        named[str(name)] = np.ascontiguousarray(model[start:end].reshape(shape), dtype)
+        start = end
+    return named
 
 
 def load(kind: type[T], folder: Path, beside: Mapping[str, Array] = {}) -> T:

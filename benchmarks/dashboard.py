@@ -1,0 +1,162 @@
+"""What the dashboard costs: on a log of a million arrivals, and to a run that it follows.
+
+The log has 30 clients, a buffer of ten and an evaluation every 1,000 arrivals. `first page` is the
+time from the start of `fedraw dashboard` until it answers with the curves of the whole run,
+`whole log` until every line was read and verified. Memory is the largest resident size of the
+process. CPU seconds are those of the process, which other jobs on the machine affect less.
+`Followed` is a training-free simulation, which does nothing but write its log, alone and with a
+dashboard that follows it; the rates are arrivals per second of wall time and of its own CPU time.
+Run: python -m benchmarks.dashboard [ARRIVALS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import headline
+
+from fedraw.eventlog.log_file import Chain
+from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, JoinedRecord, StartRecord
+
+CLIENTS, SLOTS, EVERY = 30, 10, 1000
+
+
+def write_log(path: Path, arrivals: int) -> None:
+    chain, rng = Chain(), random.Random(1)
+    labels = [str(label) for label in range(10)]
+    with path.open("wb") as file:
+        start = StartRecord(
+            origin="simulation", name="fedraw", seed=1, events=arrivals, labels=labels,
+            rare_labels=["8", "9"], spec={"strategy": {"buffer": SLOTS}},
+        )  # fmt: skip
+        file.write(chain.encode(start))
+        for client in range(CLIENTS):
+            held = labels if client < 4 else labels[:8]
+            counts = dict.fromkeys(held, 20)
+            file.write(chain.encode(JoinedRecord(event=0, time=0.0, client=client, counts=counts)))
+        buffer: list[int] = []
+        for event in range(1, arrivals + 1):
+            client = rng.randrange(CLIENTS)
+            others = [other for other in buffer if other != client]
+            buffer = [*others[1 - SLOTS :], client]
+            arrival = ArrivalRecord(
+                event=event, time=0.37 * event, client=client, start_time=0.37 * event - 10,
+                start_version=max(0, event - 30), version=event, staleness_events=30,
+                staleness_versions=29, aggregated=True, buffer=list(buffer),
+                weights=[1 / len(buffer)] * len(buffer),
+            )  # fmt: skip
+            file.write(chain.encode(arrival))
+            if event % EVERY == 0:
+                recall = {label: 90 * rng.random() for label in labels}
+                evaluation = EvaluationRecord(
+                    event=event, time=0.37 * event, version=event, server_models=12.0,
+                    metrics={"GlobalAcc": 80.0, "AvgRare": 40.0}, recall=recall,
+                )  # fmt: skip
+                file.write(chain.encode(evaluation))
+
+
+def asked(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=600) as reply:
+        return json.loads(reply.read())
+
+
+def process_facts(pid: int) -> tuple[float, float]:
+    """CPU seconds and the largest resident size in MB so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak = re.search(r"VmHWM:\s+(\d+)", status)
+    return (int(fields[11]) + int(fields[12])) / 100, int(peak[1]) / 1024 if peak else 0.0
+
+
+def measure(folder: Path) -> list[tuple[str, float, float, float]]:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "fedraw", "dashboard", str(folder), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    found, rows = re.search(r"http://\S+", process.stderr.readline()), []
+    assert found is not None
+    try:
+        for name, is_there in (("first page", has_curve), ("whole log", is_read)):
+            while not is_there(asked(f"{found[0]}api/runs")["runs"]):
+                time.sleep(0.1)
+            rows.append((name, time.monotonic() - begun, *process_facts(process.pid)))
+    finally:
+        process.terminate()
+        process.wait()
+        process.stderr.close()
+    return rows
+
+
+SIMULATION = """
+import sys
+from pathlib import Path
+from benchmarks.arrivals import scene
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from dataclasses import replace
+spec, parts = scene(30)
+short = replace(spec, run=replace(spec.run, events=int(sys.argv[2])))
+run_seed(short, 1, Path(sys.argv[1]), parts, Options())
+"""
+
+
+def simulate(folder: Path, events: int) -> tuple[float, float]:
+    """Arrivals per second of wall time and of CPU time."""
+    begun = time.monotonic()
+    command = [sys.executable, "-c", SIMULATION, str(folder), str(events)]
+    _, status, used = os.wait4(subprocess.Popen(command).pid, 0)
+    assert status == 0
+    return events / (time.monotonic() - begun), events / (used.ru_utime + used.ru_stime)
+
+
+def followed(place: Path, events: int) -> tuple[float, float]:
+    """The same with a dashboard that follows the run."""
+    place.mkdir()
+    command = [sys.executable, "-m", "fedraw", "dashboard", str(place), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    try:
+        return simulate(place / "seed-1", events)
+    finally:
+        process.terminate()
+        process.wait()
+        process.stderr.close()
+
+
+def has_curve(runs: list[Any]) -> bool:
+    return bool(runs) and bool(runs[0]["curve"]) and runs[0]["event"] == runs[0]["events"]
+
+
+def is_read(runs: list[Any]) -> bool:
+    return has_curve(runs) and runs[0]["unread"] == 0
+
+
+def main() -> None:
+    arrivals = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    print(headline())
+    with tempfile.TemporaryDirectory() as place:
+        log = Path(place) / "events.jsonl"
+        write_log(log, arrivals)
+        print(f"{arrivals:,} arrivals, {log.stat().st_size / 1e6:.0f} MB")
+        print("| | wall s | CPU s | peak MB |\n|---|--:|--:|--:|")
+        for name, wall, cpu, memory in measure(Path(place)):
+            print(f"| {name} | {wall:.1f} | {cpu:.1f} | {memory:.0f} |")
+        events = min(arrivals, 100_000)
+        print(f"\n| {events:,} arrivals | per wall s | per CPU s |\n|---|--:|--:|")
+        print("| alone | {:,.0f} | {:,.0f} |".format(*simulate(Path(place) / "alone", events)))
+        print("| followed | {:,.0f} | {:,.0f} |".format(*followed(Path(place) / "two", events)))
+
+
+if __name__ == "__main__":
+    main()

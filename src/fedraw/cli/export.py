@@ -1,0 +1,34 @@
+"""`fedraw export`: the series of runs for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.core.settings import one_of
+from fedraw.export import TARGETS, export_runs
+
+
+def export(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
+    ],
+    to: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="DIR", help="The folder for what is written.")
+    ] = Path("exported"),
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until the runs are finished, or Ctrl-C.")
+    ] = False,
+) -> None:
+    """Export evaluations, recall per label and arrivals to files or to an experiment tracker."""
+    one_of("--to", to, list(TARGETS))
+    for run in export_runs(runs, TARGETS[to], out, follow=follow):
+        state = "finished" if run.finished else "not finished"
+        console.say(
+            f"{run.name} ({state}): {run.evaluations:,} evaluations and {run.arrivals:,} arrivals "
+            f"exported to {out}"
+        )

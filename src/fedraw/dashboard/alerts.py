@@ -1,0 +1,340 @@
+"""Alerts: rules over the status of runs, and their delivery.
+
+A rule fires once when its condition begins to hold, and again only after it has ceased to hold.
+Deliveries wait in a bounded queue and happen in a thread of their own, so that a receiver that is
+down delays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import shutil
+import subprocess
+import threading
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import fedraw
+from fedraw.core.settings import at_least, positive, read_settings, shown
+from fedraw.core.text import duration, one_line
+from fedraw.dashboard.watcher import RunView
+from fedraw.errors import BadInput, nearest
+
+LOGGER = logging.getLogger("fedraw.alerts")
+
+# Alerts that wait for a receiver; further ones only go to the log.
+MOST_WAITING = 100
+# A rule names at most so many subjects (labels, sites) of one run.
+MOST_SUBJECTS = 100
+# Seconds before the second attempt; each further pause is twice as long.
+PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When an alert fires; None or false switches a rule off."""
+
+    last_holder_left: bool = True  # a label has no holder left
+    recall_fell: float | None = None  # points, over the last three evaluations
+    site_silent: float | None = None  # seconds without an update
+    disk_low: float | None = None  # GB free where the run is written
+    run_stopped: bool = True  # the run ended without having completed
+    run_finished: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("recall_fell", "site_silent", "disk_low"):
+            value = getattr(self, name)
+            if value is not None:
+                positive(f"rules.{name}", value)
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """An address to which every alert is posted as JSON."""
+
+    url: str
+    timeout: float = 5.0  # seconds for one attempt
+    attempts: int = 4
+    headers: tuple[str, ...] = ()  # such as "Authorization: Bearer …"
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadInput(
+                f"webhook.url = {shown(self.url)} must be an address that begins with https:// or "
+                "http://"
+            )
+        positive("webhook.timeout", self.timeout)
+        at_least("webhook.attempts", self.attempts, 1)
+        for header in self.headers:
+            if ":" not in header or "\n" in header or "\r" in header:
+                raise BadInput(
+                    f"webhook.headers holds {shown(header)}; write 'Name: value', one a text"
+                )
+
+    def __call__(self, alert: Alert) -> None:
+        """Post the alert; an OSError or ValueError says that it was not taken."""
+        body = json.dumps(alert.as_dict()).encode()
+        request = urllib.request.Request(self.url, body, method="POST")
+        request.add_header("Content-Type", "application/json")
+        request.add_header("User-Agent", f"fedraw/{fedraw.__version__}")
+        for header in self.headers:
+            name, value = header.split(":", 1)
+            request.add_header(name.strip(), value.strip())
+        with urllib.request.urlopen(request, timeout=self.timeout) as reply:
+            reply.read(1024)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program that gets every alert as JSON on its standard input."""
+
+    run: tuple[str, ...]
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        positive("command.timeout", self.timeout)
+        if not self.run:
+            raise BadInput("command.run is empty; list the program and its arguments")
+        if shutil.which(self.run[0]) is None:
+            raise BadInput(
+                f"command.run = {shown(self.run[0])} is no program that can be found; give its path"
+            )
+
+    def __call__(self, alert: Alert) -> None:
+        """Run the program; an OSError says that it failed."""
+        try:
+            done = subprocess.run(
+                self.run,
+                input=json.dumps(alert.as_dict()).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=self.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise OSError(f"it took more than {self.timeout:g} s") from None
+        if done.returncode:
+            words = one_line(done.stderr.decode(errors="replace"))[-200:]
+            raise OSError(f"exit code {done.returncode} {words}".rstrip())
+
+
+@dataclass(frozen=True)
+class AlertSettings:
+    """The content of an alerts file."""
+
+    rules: Rules = field(default_factory=Rules)
+    webhook: Webhook | None = None
+    command: Command | None = None
+
+    @classmethod
+    def from_file(cls, path: Path) -> AlertSettings:
+        """Read an alerts file; BadInput names the file and the key that is wrong."""
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise BadInput(f"cannot read {path}: {problem.strerror}; name an alerts file") from None
+        except ValueError as problem:
+            raise BadInput(f"{path} is no TOML file: {problem}; see docs/dashboard.md") from None
+        try:
+            return cls.from_tables(tables)
+        except BadInput as problem:
+            raise BadInput(f"{path}: {problem}") from None
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any]) -> AlertSettings:
+        """The settings of a parsed alerts file.
+
+        >>> AlertSettings.from_tables({"rules": {"recall_fell": 20}}).rules.recall_fell
+        20.0
+        """
+        kinds: dict[str, type[Any]] = {"rules": Rules, "webhook": Webhook, "command": Command}
+        for name in tables:
+            if name not in kinds:
+                raise BadInput(f"the table [{name}] is unknown; {nearest(name, kinds)}")
+        return cls(**{name: read_settings(kinds[name], t, name) for name, t in tables.items()})
+
+
+class Alert(NamedTuple):
+    """One rule that fired."""
+
+    rule: str
+    subject: str  # a label, a site or a path; empty for the run itself
+    text: str  # the whole message
+    run: str
+    folder: str
+    event: int
+    time: float = 0.0  # unix seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """The alert as receivers get it."""
+        return {"alert": self.rule, **{k: v for k, v in self._asdict().items() if k != "rule"}}
+
+
+def conditions(view: RunView, rules: Rules) -> Iterator[Alert]:
+    """The alerts whose conditions hold for a run now."""
+    status = view.status
+    name = status.name if status.seed is None else f"{status.name}, seed {status.seed}"
+
+    def alert(rule: str, subject: str, text: str) -> Alert:
+        place = f"{one_line(name)} ({status.folder})"
+        words = one_line(f"{place}: {text}")
+        return Alert(rule, subject, words, name, str(status.folder), status.event)
+
+    found = [*_of_labels(view, rules), *_of_sites(view, rules), *_of_run(view, rules)]
+    for rule, subject, text in found:
+        yield alert(rule, subject, text)
+
+
+def _of_labels(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+    for risk in view.detail.at_risk[:MOST_SUBJECTS]:
+        if rules.last_holder_left and "last holder gone" in risk.reasons:
+            who = "" if risk.last_holder is None else f", {risk.last_holder}"
+            yield "last_holder_left", risk.label, f"the last holder of label {risk.label}{who} left"
+    limit = rules.recall_fell
+    for trend in view.detail.labels if limit is not None else ():
+        if trend.change is not None and limit is not None and trend.change <= -limit:
+            yield (
+                "recall_fell",
+                trend.label,
+                f"the recall of label {trend.label} fell by {-trend.change:.1f} points to "
+                f"{trend.recall:.1f} %",
+            )
+
+
+def _of_sites(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+    limit = rules.site_silent
+    if limit is None or view.status.state == "finished":
+        return
+    silent = [site for site in view.sites if site.silent >= limit]
+    for site in silent[:MOST_SUBJECTS]:
+        client = str(site.client)
+        yield (
+            "site_silent",
+            client,
+            f"site {client} has been silent for {duration(site.silent)} ({site.state})",
+        )
+
+
+def _of_run(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+    status = view.status
+    if rules.disk_low is not None and status.state != "finished":
+        try:
+            free = shutil.disk_usage(status.folder).free / 1e9
+        except OSError:
+            free = None
+        if free is not None and free < rules.disk_low:
+            yield "disk_low", "", f"only {free:.1f} GB are free on the disk of {status.folder}"
+    if rules.run_stopped and view.problem is not None:
+        yield "run_stopped", "", f"the log cannot be followed: {view.problem}"
+    elif rules.run_stopped and status.state == "stopped":
+        yield "run_stopped", "", f"the run stopped at event {status.event} without having completed"
+    if rules.run_finished and status.state == "finished":
+        yield "run_finished", "", f"the run has completed at event {status.event}"
+
+
+class Alerts:
+    """Evaluates rules after every look at the logs, and hands what fires to a `Delivery`."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        deliver: Callable[[Alert], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._rules = rules
+        self._deliver = deliver
+        self._clock = clock
+        self._holding: set[tuple[str, str, str]] = set()
+        self.fired = 0
+
+    def evaluate(self, views: Sequence[RunView]) -> None:
+        """Deliver alerts whose conditions have begun to hold; runs not yet read are left out."""
+        holding: set[tuple[str, str, str]] = set()
+        for view in views:
+            if view.status.unread and view.problem is None:
+                holding |= {key for key in self._holding if key[0] == view.id}
+                continue
+            for alert in conditions(view, self._rules):
+                key = (view.id, alert.rule, alert.subject)
+                holding.add(key)
+                if key not in self._holding:
+                    self.fired += 1
+                    self._deliver(alert._replace(time=round(self._clock(), 3)))
+        self._holding = holding
+
+
+class Delivery:
+    """Brings alerts to the log at once, and to webhook and command in a thread."""
+
+    def __init__(self, settings: AlertSettings) -> None:
+        receivers = {"webhook": settings.webhook, "command": settings.command}
+        self._receivers = {n: receiver for n, receiver in receivers.items() if receiver is not None}
+        self._attempts = {"webhook": settings.webhook.attempts if settings.webhook else 1}
+        self._waiting: queue.Queue[Alert | None] = queue.Queue(MOST_WAITING)
+        self._closing = threading.Event()
+        self.delivered = 0
+        self.failed = 0
+        self._thread = threading.Thread(target=self._work, name="fedraw-alerts", daemon=True)
+        self._thread.start()
+
+    def __call__(self, alert: Alert) -> None:
+        """Log the alert, and queue it for the receivers."""
+        LOGGER.warning("alert %s: %s", alert.rule, alert.text, extra={"alert": alert.as_dict()})
+        if not self._receivers:
+            return
+        try:
+            self._waiting.put_nowait(alert)
+        except queue.Full:
+            self.failed += 1
+            LOGGER.error("%d alerts wait already; this one is only logged", MOST_WAITING)
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Deliver what waits, for so many seconds at most."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                self._waiting.put(None, timeout=0.1)
+                break
+            except queue.Full:
+                continue
+        self._thread.join(max(0.0, until - time.monotonic()))
+        self._closing.set()
+
+    def _work(self) -> None:
+        while (alert := self._waiting.get()) is not None:
+            for name, receiver in self._receivers.items():
+                self._try(name, receiver, alert)
+
+    def _try(self, name: str, receiver: Webhook | Command, alert: Alert) -> None:
+        problem: Exception | None = None
+        for attempt in range(self._attempts.get(name, 1)):
+            if attempt and self._closing.wait(PAUSE * 2 ** (attempt - 1)):
+                break
+            try:
+                receiver(alert)
+            except urllib.error.HTTPError as refusal:
+                problem = refusal
+                refusal.close()
+                if 400 <= refusal.code < 500 and refusal.code not in (408, 429):
+                    break  # the receiver does not want it, however often it is sent
+            except (OSError, ValueError) as failure:
+                problem = failure
+            except Exception as failure:  # nothing that a receiver does may end the thread
+                LOGGER.exception("the %s failed", name)
+                problem = failure
+                break
+            else:
+                self.delivered += 1
+                return
+        self.failed += 1
+        LOGGER.error("the %s did not take alert %s: %s", name, alert.rule, problem)

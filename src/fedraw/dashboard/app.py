@@ -1,0 +1,301 @@
+"""The web application of the dashboard: the page, its event stream, metrics and health.
+
+Nothing can be changed through it. Every stream sends only the newest state, so a client that reads
+slowly misses states in between and costs no memory; one that does not read at all is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from fedraw.dashboard.metrics import exposition
+from fedraw.dashboard.view import full, overview, sites_page
+from fedraw.dashboard.watcher import Watcher
+from fedraw.errors import MissingExtra
+from fedraw.pages.html import fill
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+# Open event streams; further ones are refused.
+MOST_STREAMS = 64
+# Seconds between two signs of life, and seconds after which a client that does not read is let go.
+HEARTBEAT, UNREAD = 15.0, 30.0
+COOKIE = "fedraw-token"
+LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+
+
+class Feed:
+    """The newest state of all runs as JSON, for any number of streams."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._wanted: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed: asyncio.Event | None = None
+        watcher.on_look(self.refresh)
+
+    def bind(self) -> None:
+        """Wake the streams of the running event loop from now on."""
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def refresh(self) -> None:
+        """Work out the newest state; called in the watcher's thread."""
+        if not self._wanted:
+            return
+        views, problems = self._watcher.views(), self._watcher.problems
+        texts = {"": json.dumps(overview(views, problems))}
+        for run_id in list(self._wanted):
+            view = self._watcher.view(run_id) if run_id else None
+            if view is not None:
+                texts[run_id] = json.dumps(full(view))
+        if texts != self._texts:
+            self._texts = texts
+            loop, changed = self._loop, self._changed
+            if loop is not None and changed is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def text(self, run_id: str) -> str | None:
+        """The newest state of a run, or of all runs for the empty id."""
+        return self._texts.get(run_id)
+
+    def join(self, run_id: str) -> None:
+        """Keep the state of a run up to date for one more stream."""
+        for key in ("", run_id):
+            self._wanted[key] = self._wanted.get(key, 0) + 1
+
+    def leave(self, run_id: str) -> None:
+        """One stream less needs the state of a run."""
+        for key in ("", run_id):
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key]
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return self._wanted.get("", 0)
+
+    def next_change(self) -> asyncio.Event:
+        """An event that is set when the state changes the next time."""
+        if self._changed is None:
+            raise RuntimeError("the feed is not bound to an event loop")
+        return self._changed
+
+
+class EventStream:
+    """Sends the state of all runs and of one of them as server-sent events."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request until its client goes."""
+        if self._feed.streams >= MOST_STREAMS:
+            await _plain(send, 503, f"{MOST_STREAMS} pages are open already; close some of them")
+            return
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("run", [""])[0]
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._feed.join(asked)
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await self._send_all(asked, send, gone)
+        except (TimeoutError, OSError):
+            return  # it does not read, or has gone
+        finally:
+            gone.cancel()
+            self._feed.leave(asked)
+
+    async def _send_all(self, run_id: str, send: Send, gone: asyncio.Future[None]) -> None:
+        await asyncio.to_thread(self._feed.refresh)
+        sent: dict[str, str | None] = {}
+        while not gone.done():
+            changed = self._feed.next_change()  # before the state is read, so that none is missed
+            parts = []
+            for key, name in (("", "overview"), (run_id, "run")):
+                text = self._feed.text(key)
+                if text is not None and (key or name == "overview") and sent.get(name) != text:
+                    sent[name] = text
+                    parts.append(f"event: {name}\ndata: {text}\n\n")
+            parts.append(f"event: now\ndata: {time.time():.1f}\n\n")
+            body = "".join(parts).encode()
+            await asyncio.wait_for(
+                send({"type": "http.response.body", "body": body, "more_body": True}), UNREAD
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), HEARTBEAT)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _plain(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+    start = [(b"content-type", b"text/plain; charset=utf-8"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+class Guard:
+    """Lets in whoever has the token; without a token, only requests to this machine by name.
+
+    A page of another site could reach a port of this machine through a name that it makes resolve
+    to it. The `Host` of such a request gives it away.
+    """
+
+    def __init__(self, app: Any, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {key.lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        if self._token is None:
+            if _host(headers.get(b"host", "")) in LOCAL:
+                await self._app(scope, receive, send)
+            else:
+                await _plain(send, 403, "this dashboard answers to localhost only")
+            return
+        if scope["path"] == "/health" or self._known(headers):
+            await self._app(scope, receive, send)
+            return
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if self._fits(given):  # the page is opened by its address; from then on a cookie does
+            cookie = f"{COOKIE}={given}; HttpOnly; SameSite=Strict; Path=/"
+            await _plain(
+                send, 303, "", (b"location", b"/"), (b"set-cookie", cookie.encode("latin-1"))
+            )
+            return
+        await _plain(
+            send,
+            401,
+            "a token is needed: open the address that 'fedraw dashboard' has printed, or send the "
+            "header 'Authorization: Bearer TOKEN'",
+            (b"www-authenticate", b"Bearer"),
+        )
+
+    def _known(self, headers: dict[bytes, str]) -> bool:
+        scheme, _, given = headers.get(b"authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._fits(given.strip()):
+            return True
+        cookies = (part.strip().partition("=") for part in headers.get(b"cookie", "").split(";"))
+        return any(name == COOKIE and self._fits(value) for name, _, value in cookies)
+
+    def _fits(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+
+
+def _host(header: str) -> str:
+    """The host of a Host header, without its port.
+
+    >>> _host("localhost:8080"), _host("[::1]:8080"), _host("evil.example")
+    ('localhost', '[::1]', 'evil.example')
+    """
+    if header.startswith("["):
+        return header.partition("]")[0] + "]"
+    return header.partition(":")[0].lower()
+
+
+def make_app(watcher: Watcher, token: str | None = None) -> Any:
+    """Return the ASGI application over a watcher, which somebody else starts."""
+    try:
+        import prometheus_client  # noqa: F401 - a clear message now, not at the first scrape
+        from starlette.applications import Starlette
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "starlette", "dashboard") from None
+    feed = Feed(watcher)
+    return Guard(_routes(Starlette, watcher, feed), token)
+
+
+def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlette:
+    from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
+    from starlette.responses import Response as PlainResponse
+    from starlette.routing import Route
+
+    safe = {
+        "cache-control": "no-store",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+    }
+    page = fill("fedraw.dashboard", "page.html", title="fedraw dashboard", live=True)
+    rendered = exposition(lambda: watcher.views(sites=True))
+
+    async def show_page(_: Request) -> Response:
+        return HTMLResponse(page, headers=safe)
+
+    def runs(_: Request) -> Response:
+        return JSONResponse(overview(watcher.views(), watcher.problems), headers=safe)
+
+    def one_run(request: Request) -> Response:
+        view = watcher.view(request.path_params["run"])
+        if view is None:
+            return PlainTextResponse("there is no such run; see /api/runs", 404, headers=safe)
+        return JSONResponse(full(view), headers=safe)
+
+    def sites(request: Request) -> Response:
+        view = watcher.view(request.path_params["run"])
+        asked = request.query_params.get("offset", "0")
+        if view is None or not asked.isdecimal() or len(asked) > 9:
+            words = "there is no such run, or the offset is no whole number; see /api/runs"
+            return PlainTextResponse(words, 404, headers=safe)
+        search = request.query_params.get("search", "")
+        return JSONResponse(sites_page(view, int(asked), search), headers=safe)
+
+    def metrics(_: Request) -> Response:
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return PlainResponse(rendered(), headers={**safe, "content-type": kind})
+
+    def health(_: Request) -> Response:
+        content, status = health_of(watcher)
+        return JSONResponse(content, status, headers=safe)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        feed.bind()
+        yield
+
+    routes = [
+        Route("/", show_page),
+        Route("/events", EventStream(feed)),
+        Route("/api/runs", runs),
+        Route("/api/runs/{run}", one_run),
+        Route("/api/runs/{run}/sites", sites),
+        Route("/metrics", metrics),
+        Route("/health", health),
+    ]
+    return starlette(routes=routes, lifespan=lifespan)
+
+
+def health_of(watcher: Watcher) -> tuple[dict[str, Any], int]:
+    """The answer to a health check, and its HTTP status: 503 if a run stopped or is unreadable.
+
+    It names no run, because it is given without a token.
+    """
+    views = watcher.views()
+    stopped = sum(view.status.state == "stopped" for view in views)
+    unreadable = sum(view.problem is not None for view in views)
+    word = "failing" if stopped or unreadable else "reading" if not watcher.is_complete else "ok"
+    content = {"status": word, "runs": len(views), "stopped": stopped, "unreadable": unreadable}
+    return content, 503 if word == "failing" else 200

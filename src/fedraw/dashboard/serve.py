@@ -1,0 +1,133 @@
+"""Serves the dashboard on a port: the address, the token, the socket, the process's signals."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fedraw.core.settings import shown
+from fedraw.dashboard.app import make_app
+from fedraw.dashboard.watcher import Watcher
+from fedraw.errors import BadInput, MissingExtra
+
+PORT = 8080
+TOKEN = "FEDRAW_DASHBOARD_TOKEN"
+# A shorter token could be guessed.
+SHORTEST_TOKEN = 16
+
+
+class Address(NamedTuple):
+    """Where a dashboard listens."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+
+    @classmethod
+    def parse(cls, text: str, name: str = "dashboard") -> Address:
+        """Read "8080", "0.0.0.0:8080" or "[::1]:8080".
+
+        >>> Address.parse("8080"), Address.parse("[::1]:9000")
+        (Address(host='127.0.0.1', port=8080), Address(host='::1', port=9000))
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            raise BadInput(
+                f"{name} = {shown(text)} must be a port or host:port, such as 8080 or 0.0.0.0:8080"
+            )
+        return cls(host.strip("[]") or cls._field_defaults["host"], int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def url(self, port: int, token: str | None) -> str:
+        """The address to open in a browser."""
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{port}/" + (f"?token={token}" if token else "")
+
+
+def read_token(address: Address, file: Path | None) -> str | None:
+    """The token of the file or of the environment; None is only allowed on this machine itself."""
+    if file is not None:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise BadInput(
+                f"cannot read the token from {file}: {problem}; name a file that holds it"
+            ) from None
+        source = str(file)
+    else:
+        token, source = os.environ.get(TOKEN, "").strip(), f"the environment variable {TOKEN}"
+        if not token:
+            return None if address.is_local else secrets.token_urlsafe(24)
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise BadInput(
+            f"the token in {source} has {len(token)} characters; use at least {SHORTEST_TOKEN} "
+            "printable ASCII characters without blanks, such as those of: openssl rand -hex 24"
+        )
+    if any(c in token for c in ' ;,"\\'):
+        raise BadInput(f"the token in {source} holds a blank, ';', ',', '\"' or '\\'; leave it out")
+    return token
+
+
+def bind(address: Address) -> socket.socket:
+    """A socket that listens at the address; BadInput if another program does so already."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(128)
+    except (OSError, UnicodeError) as problem:
+        listener.close()
+        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+            raise BadInput(
+                f"port {address.port} of {address.host} is in use, perhaps by another dashboard; "
+                "choose another --port (0: any that is free)"
+            ) from None
+        why = getattr(problem, "strerror", None) or problem
+        raise BadInput(
+            f"cannot listen at {address.host}, port {address.port}: {why}; choose another --host "
+            "or --port"
+        ) from None
+    return listener
+
+
+def serve(
+    watcher: Watcher, listener: socket.socket, token: str | None, until: Callable[[], bool]
+) -> None:
+    """Serve the dashboard until the process is asked to stop, or until `until` says so."""
+    try:
+        import uvicorn
+    except ModuleNotFoundError:
+        raise MissingExtra("uvicorn", "dashboard") from None
+    config = uvicorn.Config(
+        make_app(watcher, token),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=256,
+        ws="none",
+    )
+
+    class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or until()
+
+    Server(config).run(sockets=[listener])

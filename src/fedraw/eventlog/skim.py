@@ -1,0 +1,53 @@
+"""A quick first impression of a long event log, while the whole of it is still being read.
+
+Almost all lines of a long log are arrivals. Skimming reads every other record, and of the arrivals
+only those at the end. It does not check digests; whoever follows the log does that afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedraw.eventlog.log_file import is_cut_off
+from fedraw.eventlog.records import Record, from_fields
+from fedraw.eventlog.status import RunProgress
+
+# Bytes at the end of the log of which arrivals are read as well, and bytes that are read at once.
+TAIL, PIECE = 1 << 20, 1 << 22
+
+_OTHER = re.compile(rb'^\{"kind":"(?!arrival")[^\n]*\n', re.MULTILINE)
+
+
+def skim(log: Path) -> RunProgress | None:
+    """What the log says so far, apart from arrivals long ago; None if a line does not fit."""
+    progress = RunProgress()
+    try:
+        for record in _records(log):
+            progress.observe(record)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return progress
+
+
+def _records(log: Path) -> Iterator[Record]:
+    tail = max(0, log.stat().st_size - TAIL)
+    with log.open("rb") as file:
+        rest = b""
+        while file.tell() < tail:
+            rest += file.read(min(PIECE, tail - file.tell()))
+            end = rest.rfind(b"\n") + 1
+            for found in _OTHER.finditer(rest, 0, end):
+                yield _record(found[0])
+            rest = rest[end:]
+        for line in (rest + file.read()).splitlines(keepends=True):
+            if not is_cut_off(line):
+                yield _record(line)
+
+
+def _record(line: bytes) -> Record:
+    fields = json.loads(line)
+    del fields["digest"]
+    return from_fields(fields)

@@ -1,0 +1,264 @@
+"""Exports a model: from a finished run, or from a server that is running or has stopped.
+
+A server's current model and its serving average are in its newest snapshot. The best model by the
+metric of its setting `keep_best` is a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
+
+import fedraw
+from fedraw.core.text import one_line
+from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import find_logs, read_log
+from fedraw.eventlog.records import EvaluationRecord, StartRecord
+from fedraw.storage.files import atomic_file, atomic_write
+from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
+from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, named_tensors, write_tensors
+
+Which = Literal["current", "best", "serving"]
+CHOICES: tuple[Which, ...] = get_args(Which)
+# A snapshot may be replaced while it is read; then the next one is there.
+ATTEMPTS = 5
+_TITLES = {
+    "current": "the current global model",
+    "best": "the best model so far",
+    "serving": "the serving average of the global models",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedModel:
+    """A model with what is known about it."""
+
+    which: Which
+    tensors: Mapping[str, Any]
+    start: StartRecord
+    event: int
+    version: int | None
+    evaluation: EvaluationRecord | None  # the last one at or before the event
+    finished: bool
+    best_by: tuple[str, float] | None = None
+
+    def metadata(self) -> dict[str, str]:
+        """What stands in the header of the file; safetensors has room for texts only."""
+        start, last = self.start, self.evaluation
+        facts: dict[str, Any] = {
+            "which": self.which,
+            "method": start.name,
+            "event": self.event,
+            "version": self.version,
+            "finished": self.finished,
+            "labels": list(start.labels),
+            "rare_labels": list(start.rare_labels),
+            "spec": start.spec,
+            "seed": start.seed,
+            "evaluated_at": last and last.event,
+            "metrics": dict(self._metrics()),
+            "recall": dict(self._recall()),
+            "fedraw": fedraw.__version__,
+        }
+        return {"format": "pt", "fedraw": json.dumps(facts)}
+
+    def _metrics(self) -> Mapping[str, float | None]:
+        if self.evaluation is None:
+            return {}
+        if self.which == "serving":
+            return (self.evaluation.serving or {}).get("metrics", {})
+        return self.evaluation.metrics
+
+    def _recall(self) -> Mapping[str, float | None]:
+        if self.evaluation is None:
+            return {}
+        if self.which == "serving":
+            return (self.evaluation.serving or {}).get("recall", {})
+        return self.evaluation.recall
+
+    def card(self, file: Path) -> str:
+        """A short model card in Markdown."""
+        start, last = self.start, self.evaluation
+        count = sum(int(np.prod(t.shape)) for t in self.tensors.values())
+        best = "" if self.best_by is None else f" by {self.best_by[0]} ({self.best_by[1]:.1f})"
+        version = "" if self.version is None else f", version {self.version:,}"
+        lines = [
+            f"# {_cell(file.name)}",
+            "",
+            f"This file holds {_TITLES[self.which]}{best} of a federation trained with "
+            f"{_cell(start.name)}, after {self.event:,} arrivals{version}. "
+            + ("The run is complete." if self.finished else "The run was not complete."),
+            "",
+            f"- Tensors: {len(self.tensors)}, {count:,} numbers in all.",
+            f"- Origin: {start.origin}" + ("" if start.seed is None else f", seed {start.seed}"),
+            f"- Labels: {', '.join(map(_cell, start.labels)) or 'not known'}.",
+            f"- Labels that the metrics call rare: "
+            f"{', '.join(map(_cell, start.rare_labels)) or 'none'}.",
+            f"- Exported with fedraw {fedraw.__version__}.",
+        ]
+        metrics = {k: v for k, v in self._metrics().items() if v is not None}
+        if last is None or not metrics:
+            lines += ["", "This model was not evaluated."]
+        else:
+            lines += ["", f"## Evaluation at arrival {last.event:,}", "", "| metric | value |"]
+            lines += ["|---|--:|", *(f"| {_cell(k)} | {v:.2f} |" for k, v in metrics.items())]
+        recall = {k: v for k, v in self._recall().items() if v is not None}
+        if recall:
+            rare = set(map(str, start.rare_labels))
+            lines += ["", "| label | recall, % |", "|---|--:|"]
+            for label, value in sorted(recall.items(), key=lambda item: item[1]):
+                lines.append(f"| {_cell(label)}{' (rare)' * (label in rare)} | {value:.1f} |")
+        lines += ["", "## Settings", "", "```json"]
+        lines += [json.dumps(start.spec, indent=2).replace("```", "` ` `"), "```", ""]
+        return "\n".join(lines)
+
+
+def _cell(words: object) -> str:
+    return one_line(str(words)).replace("|", "\\|").replace("<", "&lt;")
+
+
+def read_model(folder: Path, which: Which = "current") -> ExportedModel:
+    """Read a model from the folder of a seed or of a server, which may be running."""
+    logs = find_logs(folder)
+    if len(logs) > 1:
+        raise BadInput(
+            f"{folder} holds {len(logs)} runs; name the folder of one of them, such as "
+            f"{logs[0].parent}"
+        )
+    folder = logs[0].parent
+    start = _start(logs[0])
+    if which == "best":
+        return _best(folder, logs[0], start)
+    name = MODEL if which == "current" else SERVING
+    if (folder / name).exists():
+        return _described(folder, logs[0], start, which, _load(folder / name))
+    if not start.is_server:
+        raise BadInput(_no_file(folder, which, (folder / MODEL).exists()))
+    found, tensors = _from_snapshot(folder, which)
+    return _described(folder, logs[0], start, which, tensors, int(found.path.stem))
+
+
+def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
+    """Write a model with its metadata, and its card beside it; return the path of the card."""
+    model = read_model(folder, which)
+    path = out.with_suffix(".md")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as draft:
+            write_tensors(model.tensors, draft, model.metadata())
+        if card:
+            atomic_write(path, model.card(out).encode(errors="backslashreplace"))
+    except OSError as problem:
+        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another --out") from None
+    return path
+
+
+def _start(log: Path) -> StartRecord:
+    first = next(read_log(log, allow_cut_off=True), None)
+    if not isinstance(first, StartRecord):
+        raise BadInput(f"{log} is empty: training has not begun, so there is no model yet")
+    return first
+
+
+def _no_file(folder: Path, which: Which, finished: bool) -> str:
+    if which == "serving" and finished:
+        return f"{folder} has no serving average; run it with run.serve = 'ema'"
+    return (
+        f"{folder} has no model: a simulation writes it when it is finished, and a training-free "
+        "one has none; wait for its end, or continue it with --resume"
+    )
+
+
+def _described(
+    folder: Path,
+    log: Path,
+    start: StartRecord,
+    which: Which,
+    tensors: Mapping[str, Any],
+    event: int | None = None,
+) -> ExportedModel:
+    """Look up in the log what is known about the model at an event; by default, at the end."""
+    last, version, reached, finished = None, None, 0, False
+    for record in read_log(log, allow_cut_off=True):
+        if event is not None and getattr(record, "event", 0) > event:
+            break
+        reached = max(reached, getattr(record, "event", 0))
+        version = getattr(record, "version", version)
+        finished = finished or record.kind == "end"
+        if isinstance(record, EvaluationRecord):
+            last = record
+    return ExportedModel(which, tensors, start, reached, version, last, finished)
+
+
+def _best(folder: Path, log: Path, start: StartRecord) -> ExportedModel:
+    path = folder / BEST
+    if not path.exists():
+        raise BadInput(
+            f"{folder} has no best model; a server keeps one with its setting keep_best, such as "
+            "keep_best = 'AvgRare', from its first evaluation on"
+        )
+    tensors = _load(path)
+    try:
+        with safe_open(path, "numpy") as file:
+            facts = json.loads(file.metadata()["fedraw"])
+        by, event = (str(facts["metric"]), float(facts["value"])), int(facts["event"])
+        evaluated = EvaluationRecord(
+            event=event,
+            time=0.0,
+            version=int(facts["version"]),
+            metrics=facts["metrics"],
+            recall=facts["recall"],
+            server_models=0.0,
+        )
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+        raise BadInput(f"{path} is no model that a server of this version has kept") from None
+    return ExportedModel(
+        "best", tensors, start, event, evaluated.version, evaluated, finished=False, best_by=by
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as problem:
+        raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+
+
+def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str, Any]]:
+    folders = NumberedFolders(
+        folder / "checkpoint", number_key="event", required=("tensors",), remedy="try again"
+    )
+    problem: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            found = folders.read()
+            if found is None:
+                raise BadInput(f"{folder} has no snapshot yet: training has not begun")
+            return found, _tensors(folder, found, which)
+        except (OSError, SafetensorError) as replaced:
+            problem = replaced
+        except BadInput as damaged:
+            problem = damaged
+            if not (folder / "checkpoint").is_dir():
+                break
+    raise BadInput(f"cannot read the model of {folder}: {problem}")
+
+
+def _tensors(folder: Path, found: VerifiedFolder, which: Which) -> dict[str, Any]:
+    tree = json.loads((found.path / "state.json").read_text(encoding="utf-8"))
+    own = tree.get("model") if which == "current" else (tree.get("serving") or {}).get("model")
+    if own is None:
+        remedy = "set serve = 'ema'" if which == "serving" else "start the server once more"
+        raise BadInput(f"{found.path} holds no {which} model; {remedy}")
+    with safe_open(found.path / "state.safetensors", "numpy") as file:
+        vector = file.get_tensor(own["array"])
+    constants = folder / CONSTANTS
+    kept = _load(constants) if constants.exists() else {}
+    return {**named_tensors(vector, found.metadata["tensors"]), **kept}

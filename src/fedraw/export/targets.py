@@ -1,0 +1,273 @@
+"""Where exported series go. Each target imports its library when it is used."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from fedraw.errors import BadInput, MissingExtra
+from fedraw.export.scalars import ARRIVAL, RunSeries, Scalars
+
+EVALUATION = ("event", "time", "version", "series", "value")
+# Rows of a Parquet file that are written at once.
+ROW_GROUP = 50_000
+
+
+class Target(Protocol):
+    """Receives one run: its start, then evaluations and arrivals, then its end."""
+
+    def scalars(self, found: Scalars) -> None:
+        """Write the values of one evaluation."""
+        ...
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Write one arrival."""
+        ...
+
+    def flush(self) -> None:
+        """Show readers what was written so far."""
+        ...
+
+    def close(self) -> None:
+        """End the run, finished or not."""
+        ...
+
+
+class CsvTarget:
+    """Two files of a run: `evaluations.csv`, a row per value, and `arrivals.csv`."""
+
+    def __init__(self, series: RunSeries, out: Path) -> None:
+        folder = _folder(out, series)
+        self._files: list[IO[str]] = []
+        self._evaluations = self._open(folder / "evaluations.csv", EVALUATION)
+        self._arrivals = self._open(folder / "arrivals.csv", ARRIVAL)
+
+    def _open(self, path: Path, columns: tuple[str, ...]) -> Any:
+        file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        self._files.append(file)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        return writer
+
+    def scalars(self, found: Scalars) -> None:
+        """Write a row for each value."""
+        self._evaluations.writerows(_rows(found))
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Write the arrival's row."""
+        self._arrivals.writerow(row.values())
+
+    def flush(self) -> None:
+        """Show readers what was written so far."""
+        for file in self._files:
+            file.flush()
+
+    def close(self) -> None:
+        """Close both files."""
+        for file in self._files:
+            file.close()
+
+
+class ParquetTarget:
+    """The same two tables as Parquet files, which are readable once the export has ended."""
+
+    def __init__(self, series: RunSeries, out: Path) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ModuleNotFoundError:
+            raise MissingExtra("pyarrow", "export") from None
+        folder = _folder(out, series)
+        text, whole, real = pyarrow.string(), pyarrow.int64(), pyarrow.float64()
+        kinds = {"series": text, "client": text, "aggregated": pyarrow.bool_()}
+        reals = {"time", "start_time", "norm", "value"}
+        self._table = pyarrow.Table.from_pydict
+        self._tables: dict[str, tuple[Any, Any, list[Any]]] = {}
+        for name, columns in (("evaluations", EVALUATION), ("arrivals", ARRIVAL)):
+            own = [(c, kinds.get(c, real if c in reals else whole)) for c in columns]
+            schema = pyarrow.schema(own)
+            writer = parquet.ParquetWriter(folder / f"{name}.parquet", schema)
+            self._tables[name] = (writer, schema, [])
+
+    def scalars(self, found: Scalars) -> None:
+        """Keep a row for each value."""
+        self._add("evaluations", _rows(found))
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Keep the arrival's row."""
+        self._add("arrivals", [{**row, "client": str(row["client"])}.values()])
+
+    def _add(self, name: str, rows: list[Any]) -> None:
+        kept = self._tables[name][2]
+        kept.extend(map(tuple, rows))
+        if len(kept) >= ROW_GROUP:
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        writer, schema, kept = self._tables[name]
+        if kept:
+            columns = dict(zip(schema.names, zip(*kept, strict=True), strict=True))
+            writer.write_table(self._table(columns, schema=schema))
+            kept.clear()
+
+    def flush(self) -> None:
+        """Do nothing: row groups are written when they are large enough."""
+
+    def close(self) -> None:
+        """Write what is left, and close both files."""
+        for name, (writer, _, _) in self._tables.items():
+            self._write(name)
+            writer.close()
+
+
+class TensorBoardTarget:
+    """An event file that TensorBoard shows; one folder a run."""
+
+    def __init__(self, series: RunSeries, out: Path) -> None:
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ModuleNotFoundError as missing:
+            raise MissingExtra(missing.name or "tensorboard", "export") from None
+        folder = _folder(out, series)
+        for earlier in folder.glob("events.out.tfevents.*"):  # of an earlier export of this run
+            earlier.unlink()
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(folder))
+
+    def scalars(self, found: Scalars) -> None:
+        """Write one event with all values."""
+        values = [
+            self._summary.Value(tag=name, simple_value=value)
+            for name, value in found.values.items()
+        ]
+        wall = found.time if found.wall is None else found.wall
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(wall_time=wall, step=found.event, summary=summary))
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Leave arrivals out: TensorBoard has no place for tables."""
+
+    def flush(self) -> None:
+        """Show readers what was written so far."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class MlflowTarget:
+    """A run of MLflow, in the store of MLFLOW_TRACKING_URI or in a database file in `out`."""
+
+    def __init__(self, series: RunSeries, out: Path) -> None:
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric, Param
+        except ModuleNotFoundError:
+            raise _not_installed("mlflow") from None
+        out.mkdir(parents=True, exist_ok=True)
+        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db"
+        self._metric = Metric
+        self._client = MlflowClient(tracking_uri=store)
+        found = self._client.get_experiment_by_name("fedraw")
+        number = self._client.create_experiment("fedraw") if found is None else found.experiment_id
+        run = self._client.create_run(number, run_name=series.name)
+        self._run = run.info.run_id
+        settings = series.settings().items()
+        params = [Param(_plain_name(key), str(value)[:6000]) for key, value in settings]
+        for start in range(0, len(params), 100):
+            self._client.log_batch(self._run, params=params[start : start + 100])
+        self._series = series
+
+    def scalars(self, found: Scalars) -> None:
+        """Log the values of one evaluation."""
+        stamp = round(1000 * (found.time if found.wall is None else found.wall))
+        metrics = [
+            self._metric(_plain_name(name), value, stamp, found.event)
+            for name, value in found.values.items()
+        ]
+        for start in range(0, len(metrics), 1000):
+            self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Leave arrivals out: MLflow has no place for tables that grow."""
+
+    def flush(self) -> None:
+        """Do nothing: every value is logged at once."""
+
+    def close(self) -> None:
+        """End the run."""
+        self._client.set_terminated(self._run, "FINISHED" if self._series.finished else "KILLED")
+
+
+class WandbTarget:
+    """A run of Weights & Biases: offline in `out`, unless WANDB_MODE says otherwise."""
+
+    def __init__(self, series: RunSeries, out: Path) -> None:
+        try:
+            import wandb
+        except ModuleNotFoundError:
+            raise _not_installed("wandb") from None
+        out.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project="fedraw",
+            name=series.name,
+            dir=str(out),
+            config=series.settings(),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
+    def scalars(self, found: Scalars) -> None:
+        """Log the values of one evaluation."""
+        self._run.log({**found.values, "time": found.time}, step=found.event)
+
+    def arrival(self, row: Mapping[str, Any]) -> None:
+        """Leave arrivals out: wandb has no place for tables that grow."""
+
+    def flush(self) -> None:
+        """Do nothing: wandb writes by itself."""
+
+    def close(self) -> None:
+        """End the run."""
+        self._run.finish()
+
+
+TARGETS: dict[str, Callable[[RunSeries, Path], Target]] = {
+    "csv": CsvTarget,
+    "parquet": ParquetTarget,
+    "tensorboard": TensorBoardTarget,
+    "mlflow": MlflowTarget,
+    "wandb": WandbTarget,
+}
+
+
+def _rows(found: Scalars) -> list[tuple[Any, ...]]:
+    own = found.event, found.time, found.version
+    return [(*own, name, value) for name, value in found.values.items()]
+
+
+def _folder(out: Path, series: RunSeries) -> Path:
+    folder = out / series.name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _plain_name(name: str) -> str:
+    """A name that MLflow takes: letters, digits, `_`, `-`, `.`, blanks and `/`.
+
+    >>> _plain_name("recall/Mélanome <1>")
+    'recall/Mélanome _1_'
+    """
+    return re.sub(r"[^\w\-. /]", "_", name)[:250]
+
+
+def _not_installed(library: str) -> BadInput:
+    return BadInput(f"this export needs {library}: pip install {library}")

@@ -1,0 +1,86 @@
+"""The models that a server keeps for whoever exports them: the best so far, and the last.
+
+The current model and the serving average are in every snapshot. All files have the tensors of the
+app, with their names, shapes and types; integers, which no training changes, are as in the initial
+model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from fedraw.core.types import Vector
+from fedraw.eventlog.records import EvaluationRecord
+from fedraw.server.snapshots import Tensor
+from fedraw.storage.files import PRIVATE_FILE, atomic_file
+from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, named_tensors, write_tensors
+
+
+class ModelFiles:
+    """The model files of one federation."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tensors: Sequence[Tensor],
+        constants: Mapping[str, Any] | None = None,
+        best_metric: str = "",
+    ) -> None:
+        self._folder = folder
+        self._tensors = tensors
+        self._constants = {name: np.asarray(value) for name, value in (constants or {}).items()}
+        self._metric = best_metric
+        self._best = self._read_best()
+
+    def begin(self) -> None:
+        """Write the tensors that no training changes, and forget the best model of before."""
+        (self._folder / BEST).unlink(missing_ok=True)
+        self._best = None
+        if self._constants:
+            self._write(CONSTANTS, self._constants, {})
+
+    def write(self, model: Vector, serving: Vector | None) -> None:
+        """Write the last model, and the average that is served if there is one."""
+        self._write(MODEL, self._named(model), {})
+        if serving is not None:
+            self._write(SERVING, self._named(serving), {})
+
+    def evaluated(self, model: Vector, record: EvaluationRecord) -> bool:
+        """Keep the model if it is the best so far by the chosen metric; return whether it is."""
+        value = record.metrics.get(self._metric) if self._metric else None
+        if value is None or (self._best is not None and value <= self._best):
+            return False
+        facts = {
+            "metric": self._metric,
+            "value": value,
+            "event": record.event,
+            "version": record.version,
+            "metrics": dict(record.metrics),
+            "recall": dict(record.recall),
+        }
+        self._write(BEST, self._named(model), {"fedraw": json.dumps(facts)})
+        self._best = value
+        return True
+
+    def _named(self, model: Vector) -> dict[str, Any]:
+        return {**named_tensors(model, self._tensors), **self._constants}
+
+    def _write(self, name: str, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+        with atomic_file(self._folder / name) as draft:
+            write_tensors(tensors, draft, metadata)
+            draft.chmod(PRIVATE_FILE)
+
+    def _read_best(self) -> float | None:
+        """The value of the best model that an earlier server has kept, by the same metric."""
+        try:
+            with safe_open(self._folder / BEST, "numpy") as file:
+                facts = json.loads(file.metadata()["fedraw"])
+            return float(facts["value"]) if facts["metric"] == self._metric else None
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+            return None

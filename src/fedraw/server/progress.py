@@ -1,0 +1,59 @@
+"""A line for the operator at a sane interval: arrivals, accuracy, labels at risk."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fedraw.core.text import one_line, several
+from fedraw.errors import BadInput
+from fedraw.eventlog.follow import LogFollower
+from fedraw.eventlog.log_file import LOG
+from fedraw.eventlog.status import RunDetail, RunStatus
+
+LOGGER = logging.getLogger("fedraw.server")
+
+# Seconds for which the log is read at once, so that training does not wait; a restarted server
+# reads a long log in several turns.
+READ_SECONDS = 0.05
+
+
+class ProgressLine:
+    """Follows the server's own log, and logs a line every so many seconds."""
+
+    def __init__(self, folder: Path, every: float) -> None:
+        self._follower = LogFollower(folder / LOG)
+        self._every = every
+        self._next: float | None = None
+
+    def tick(self, now: float, wall: float) -> None:
+        """Log the line if it is due; `wall` is in unix seconds."""
+        if self._next is None:
+            self._next = now + self._every
+        if now < self._next:
+            return
+        try:
+            if not self._follower.look(READ_SECONDS):
+                return
+        except BadInput:  # the server itself finds out what is wrong with its log
+            return
+        self._next = now + self._every
+        LOGGER.info("%s", progress_text(self._follower.status(wall), self._follower.detail()))
+
+
+def progress_text(status: RunStatus, detail: RunDetail) -> str:
+    """The line.
+
+    It says how many updates have arrived, how many sites take part, the last accuracies and which
+    labels are at risk.
+    """
+    of = "" if status.events is None else f" of {status.events:,}"
+    parts = [f"{status.event:,}{of} arrivals", f"version {detail.version:,}"]
+    parts += [f"{key} {value:.1f}" for key, value in status.metrics.items() if value is not None]
+    parts.append(f"{detail.members} sites")
+    if detail.at_risk:
+        named = (f"{one_line(risk.label)} ({risk.reasons[0]})" for risk in detail.at_risk)
+        parts.append(f"labels at risk: {several(named)}")
+    else:
+        parts.append("no label at risk")
+    return "; ".join(parts)

@@ -1,0 +1,163 @@
+"""Alerts fire once, reach a real receiver, and survive one that is down."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dashboard.test_dashboard import watched
+from tests.eventlog.federation_log import STORY, write
+from tests.eventlog.logs import as_bytes, record
+
+from fedraw.dashboard import alerts as module
+from fedraw.dashboard.alerts import Alert, Alerts, AlertSettings, Command, Delivery, Rules, Webhook
+
+ALERT = Alert("recall_fell", "owl", "it fell", "fedraw", "runs", 3)
+
+
+class Receiver(HTTPServer):
+    """Answers with the given statuses in turn, then with 200; keeps what it was sent."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.got: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/hook"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, Receiver)
+        server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        server.headers.append(dict(self.headers))
+        self.send_response(server.statuses.pop(0) if server.statuses else 200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    yield
+
+
+def close(server: Receiver) -> None:
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_story_fires_each_alert_once(tmp_path: Path) -> None:
+    log = write(tmp_path / "events.jsonl", STORY[:7])
+    fired: list[Alert] = []
+    rules = Alerts(Rules(recall_fell=20.0, site_silent=100.0, disk_low=1e9), fired.append)
+    watcher = watched(tmp_path)
+
+    def look(*more: Any) -> list[tuple[str, str]]:
+        with log.open("ab") as file:
+            file.write(as_bytes(more, after=log))
+        del fired[:]
+        watcher.look()
+        rules.evaluate(watcher.views(sites=True))
+        return [(alert.rule, alert.subject) for alert in fired]
+
+    assert look() == [("disk_low", "")]
+    # When north gives up `owl`, east was last heard at 0 and west at 10, and it is 110.
+    assert look(*STORY[7:11]) == [
+        ("last_holder_left", "owl"),
+        ("site_silent", "west"),
+        ("site_silent", "east"),
+    ]
+    assert "the last holder of label owl, north left" in fired[0].text
+    assert look(*STORY[11:]) == []
+    assert look(
+        record("joined", event=5, time=160.0, client="south", counts={"owl": 4}),
+        record("evaluation", event=5, time=161.0, recall={"cat": 60.0, "owl": 60.0}),
+    ) == [("recall_fell", "cat")]
+    assert "fell by 30.0 points to 60.0 %" in fired[0].text
+    assert look(record("left", event=5, time=162.0, client="south")) == [
+        ("last_holder_left", "owl")  # once more, because it had a holder in between
+    ]
+    log.write_bytes(log.read_bytes()[:-40] + b"\n")
+    del fired[:]
+    watcher.look()
+    rules.evaluate(watcher.views(sites=True))
+    assert [alert.rule for alert in fired][-1] == "run_stopped"
+
+
+def test_a_webhook_is_tried_again_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    server = Receiver(500, 429)
+    hook = Webhook(server.url, headers=("Authorization: Bearer secret",))
+    with caplog.at_level(logging.WARNING):
+        delivery = Delivery(AlertSettings(webhook=hook))
+        delivery(ALERT)
+        delivery.close()
+    close(server)
+    assert (delivery.delivered, delivery.failed, len(server.got)) == (1, 0, 3)
+    assert server.got[-1]["alert"] == "recall_fell"
+    assert server.headers[-1]["Authorization"] == "Bearer secret"
+    assert "it fell" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_receiver_that_refuses_or_is_down_delays_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusing, down = Receiver(404), Receiver()
+    url = down.url
+    close(down)
+    for hook, attempts in ((Webhook(refusing.url), 1), (Webhook(url, attempts=2), 0)):
+        with caplog.at_level(logging.ERROR):
+            delivery = Delivery(AlertSettings(webhook=hook))
+            before = time.monotonic()
+            for _ in range(3):
+                delivery(ALERT)
+            assert time.monotonic() - before < 5  # it only queues them
+            delivery.close()
+        assert delivery.failed == 3 or attempts == 1
+        assert "did not take alert recall_fell" in caplog.text
+    close(refusing)
+
+
+def test_a_command_gets_the_alert_and_may_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out.json"
+    code = f"import sys; open({str(out)!r}, 'w').write(sys.stdin.read()); sys.exit('no')"
+    with caplog.at_level(logging.ERROR):
+        delivery = Delivery(AlertSettings(command=Command((sys.executable, "-c", code))))
+        delivery(ALERT)
+        delivery.close(60)
+    assert json.loads(out.read_text())["subject"] == "owl"
+    assert "exit code 1 no" in caplog.text
+
+
+def test_too_many_waiting_alerts_only_go_to_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    stuck = threading.Event()
+    monkeypatch.setattr(Webhook, "__call__", lambda *_: stuck.wait(30))
+    with caplog.at_level(logging.WARNING):
+        delivery = Delivery(AlertSettings(webhook=Webhook("http://127.0.0.1:9/")))
+        for _ in range(6):
+            delivery(ALERT)
+        stuck.set()
+        delivery.close()
+    assert caplog.text.count("it fell") == 6
+    assert delivery.failed >= 3

@@ -1,0 +1,132 @@
+"""Which labels are at risk and why, and what every site is doing, from logs known by heart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.eventlog.federation_log import END, STORY, write
+from tests.eventlog.logs import arrival, as_bytes, record
+from tests.server.engine import Engine, failing
+
+from fedraw.eventlog.follow import LogFollower
+from fedraw.eventlog.records import Record, StartRecord
+from fedraw.eventlog.skim import TAIL
+from fedraw.eventlog.status import LabelRisk, RunProgress
+
+
+def of(records: list[Record]) -> RunProgress:
+    progress = RunProgress()
+    for known in records:
+        progress.observe(known)
+    return progress
+
+
+def states(progress: RunProgress, now: float | None = None) -> dict[str, str]:
+    return {str(site.client): site.state for site in progress.sites(now)}
+
+
+def test_the_sites_of_the_story() -> None:
+    progress = of(STORY)
+    west, _east, north = progress.sites()
+    assert states(progress) == {"west": "quarantined", "east": "training", "north": "training"}
+    assert (west.arrivals, west.rejected, west.heard, west.silent) == (1, 1, 130.0, 21.0)
+    assert west.until == 1_700_003_600.0
+    assert west.reason.startswith("quarantined for 3600 s")
+    assert (north.arrivals, north.staleness, north.last_staleness) == (2, 1.5, 2)
+    assert progress.site_counts(1_700_003_601.0)["away"] == 1
+    assert states(of(STORY[:8])) == {"west": "training", "east": "back-off", "north": "training"}
+    assert states(of(STORY[:8]), now=56.0)["east"] == "training"  # 30 s after time 25
+    assert states(of(STORY[:9]))["east"] == "away"
+
+
+def test_a_round_is_waited_for() -> None:
+    opening = [record("start"), record("joined", client="a"), record("joined", client="b")]
+    first = arrival(event=1, client="a")
+    assert states(of([*opening, first])) == {"a": "waiting", "b": "training"}
+    closed = arrival(event=2, client="b", aggregated=True, buffer=["a", "b"], weights=[0.5, 0.5])
+    assert states(of([*opening, first, closed])) == {"a": "training", "b": "training"}
+
+
+def test_the_last_holder_is_named_and_comes_back() -> None:
+    assert of(STORY[:7]).detail().at_risk == ()
+    (risk,) = of(STORY).detail().at_risk
+    assert risk == LabelRisk("owl", True, ("last holder gone",), 0, "north", None, 60.0, None)
+    back = record("joined", event=5, time=160.0, client="north", counts={"owl": 1})
+    assert of([*STORY, back]).detail().at_risk == ()
+
+
+def evaluated(event: int, cat: float, owl: float) -> Record:
+    return record("evaluation", event=event, metrics={}, recall={"cat": cat, "owl": owl})
+
+
+def test_recall_and_standing_are_reasons_too() -> None:
+    start = StartRecord(
+        origin="simulation", name="fedraw", seed=1, events=None, labels=["cat", "owl"],
+        rare_labels=["owl"], spec={},
+    )  # fmt: skip
+    members = [
+        record("joined", client="a", counts={"cat": 99}),
+        record("joined", client="b", counts={"cat": 98, "owl": 1}),
+    ]
+    alone = [arrival(event=n, client="a", aggregated=True, buffer=["a"], weights=[1.0])
+             for n in range(1, 7)]  # fmt: skip
+    falling = [evaluated(6, 90.0, 80.0), evaluated(6, 90.0, 20.0)]
+    detail = of([start, *members, *alone, *falling]).detail()
+    (risk,) = detail.at_risk
+    assert risk.reasons == ("low standing", "falling recall", "low recall")
+    assert (risk.standing, risk.recall, risk.change, risk.holders) == (0.0, 20.0, -60.0, 1)
+    assert detail.standing["cat"] == pytest.approx(2**0.5)  # sqrt(1 · 1 / median(0.995, 0.005))
+
+
+def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
+    """The words by which a server tells of a pause are those that the reader knows."""
+    engine = Engine(tmp_path, absence=10.0, patience=3, back_off=30.0, quarantine=500.0)
+    engine.accept(4)
+    engine.sites["west"].reply = failing
+    follower = LogFollower(tmp_path / "events.jsonl")
+
+    def state() -> str:
+        follower.look()
+        return states(follower.shown)["west"]
+
+    engine.run(lambda: state() == "back-off")
+    engine.unreachable.add("south")
+    engine.run(lambda: states(follower.shown)["south"] == "back-off" or not state())
+    engine.run(lambda: state() == "quarantined")
+    (risk,) = follower.detail().at_risk
+    assert (risk.label, risk.reasons[0], risk.last_holder) == ("owl", "last holder gone", "west")
+    engine.coordinator.abandon()
+
+
+def test_a_long_log_is_skimmed_first(tmp_path: Path) -> None:
+    many = [
+        arrival(event=n, time=float(n), client="abc"[n % 3], version=n, staleness_events=3)
+        for n in range(1, 12_001)
+    ]
+    opening, late = STORY[:3], evaluated(12_000, 90.0, 10.0)
+    early = [evaluated(10, 50.0, 50.0)]
+    log = tmp_path / "events.jsonl"
+    log.write_bytes(as_bytes([*opening, *many[:10], *early, *many[10:], late, END]))
+    assert log.stat().st_size > 2 * TAIL
+    follower = LogFollower(log)
+    assert not follower.look(0.0)
+    follower.preview()
+    seen = follower.detail()
+    assert [point.event for point in seen.curve] == [10, 12_000]
+    status = follower.status(0.0)
+    assert (status.event, status.state) == (12_000, "finished")
+    assert status.unread > 0
+    some = follower.sites(0.0)[-1].arrivals
+    assert 0 < some < 4000
+    assert follower.look()
+    assert follower.sites(0.0)[-1].arrivals == 4000
+    assert follower.detail().curve == seen.curve
+
+
+def test_a_damaged_log_has_no_preview(tmp_path: Path) -> None:
+    log = write(tmp_path / "events.jsonl", STORY)
+    log.write_bytes(log.read_bytes() + b'{"kind":"nonsense","digest":""}\n')
+    follower = LogFollower(log)
+    follower.preview()
+    assert follower.shown.summary.events == 0

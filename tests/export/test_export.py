@@ -1,0 +1,182 @@
+"""Exports are read back with the library that they are for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.eventlog.federation_log import END, STORY, write
+from tests.eventlog.logs import as_bytes, record
+from tests.report.hand_made import write_run
+
+from fedraw.errors import BadInput
+from fedraw.export import TARGETS, export_runs
+
+RARE = "scarce"
+# An environment with mlflow and wandb, which are large; `make trackers` makes it.
+TRACKERS = Path(os.environ.get("FEDRAW_TRACKERS", ".trackers"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "runs", "fedraw", 7)
+
+
+def test_csv(run: Path, tmp_path: Path) -> None:
+    (done,) = export_runs([run], TARGETS["csv"], tmp_path / "out")
+    assert done[1:] == ("fedraw-seed-7", 2, 2, True)
+    folder = tmp_path / "out/fedraw-seed-7"
+    rows = list(csv.DictReader((folder / "evaluations.csv").read_text().splitlines()))
+    found = {(row["event"], row["series"]): float(row["value"]) for row in rows}
+    assert found["2", "GlobalAcc"] == 90.0
+    assert found["1", f"recall/{RARE}"] == 20.0
+    assert found["2", "participation/RarePart"] == 50.0
+    assert found["2", "federation/members"] == 2.0
+    arrivals = list(csv.DictReader((folder / "arrivals.csv").read_text().splitlines()))
+    assert [(row["client"], row["staleness_events"]) for row in arrivals] == [
+        ("a", "4"),
+        ("b", "8"),
+    ]
+
+
+def test_parquet(run: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas: make install")
+    export_runs([run], TARGETS["parquet"], tmp_path)
+    frame = pandas.read_parquet(tmp_path / "fedraw-seed-7/evaluations.parquet")
+    recall = frame[frame.series == f"recall/{RARE}"]
+    assert recall[["event", "value"]].values.tolist() == [[1.0, 20.0], [2.0, 50.0]]
+    arrivals = pandas.read_parquet(tmp_path / "fedraw-seed-7/arrivals.parquet")
+    assert arrivals.client.tolist() == ["a", "b"]
+    assert arrivals.aggregated.all()
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    reading = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
+    )
+    log = write(tmp_path / "server/events.jsonl", [*STORY, END])
+    for _ in range(2):  # a second export replaces the first
+        export_runs([log.parent], TARGETS["tensorboard"], tmp_path / "out")
+    board = reading.EventAccumulator(str(tmp_path / "out/server"))
+    board.Reload()
+    (owl,) = board.Scalars("recall/owl")
+    assert (owl.step, owl.value) == (5, 60.0)
+    assert board.Scalars("federation/members")[0].value == 2.0
+
+
+def test_following_goes_on_to_the_end_of_the_run(tmp_path: Path) -> None:
+    log = write(tmp_path / "server/events.jsonl", STORY[:8])
+    later = [*STORY[8:], END]
+
+    def grow() -> bool:
+        if later:
+            with log.open("ab") as file:
+                file.write(as_bytes([later.pop(0), *([later.pop(0)] if later else [])], after=log))
+        return False
+
+    def slowly() -> None:
+        while later:
+            grow()
+
+    writer = threading.Thread(target=slowly)
+    writer.start()
+    (done,) = export_runs([log.parent], TARGETS["csv"], tmp_path / "out", follow=True)
+    writer.join()
+    assert (done.evaluations, done.arrivals, done.finished) == (1, 4, True)
+
+
+def test_following_can_be_left(tmp_path: Path) -> None:
+    log = write(tmp_path / "server/events.jsonl", STORY)
+    (done,) = export_runs(
+        [log.parent], TARGETS["csv"], tmp_path / "out", follow=True, until=lambda: True
+    )
+    assert not done.finished
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        export_runs([tmp_path / "none"], TARGETS["csv"], tmp_path / "out")
+    one = write(tmp_path / "a/server/events.jsonl", STORY)
+    write(tmp_path / "b/server/events.jsonl", STORY)
+    with pytest.raises(BadInput, match="would both be written as server"):
+        export_runs([tmp_path / "a", tmp_path / "b"], TARGETS["csv"], tmp_path / "out")
+    one.write_bytes(one.read_bytes() + as_bytes([record("end")]))
+    with pytest.raises(BadInput, match="was altered"):
+        export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "out")
+
+
+READ_MLFLOW = """
+import json, sys
+from pathlib import Path
+from fedraw.export import TARGETS, export_runs
+from mlflow import MlflowClient
+run, out = map(Path, sys.argv[1:])
+export_runs([run], TARGETS["mlflow"], out)
+client = MlflowClient(tracking_uri=f"sqlite:///{out.resolve()}/mlflow.db")
+number = client.get_experiment_by_name("fedraw").experiment_id
+(found,) = client.search_runs([number])
+history = client.get_metric_history(found.info.run_id, "recall/scarce")
+print(json.dumps([found.info.run_name, found.info.status, found.data.params["strategy.name"],
+                  [[m.step, m.value] for m in history]]))
+"""
+READ_WANDB = """
+import json, struct, sys
+from pathlib import Path
+from fedraw.export import TARGETS, export_runs
+from wandb.proto import wandb_internal_pb2
+run, out = map(Path, sys.argv[1:])
+export_runs([run], TARGETS["wandb"], out)
+(file,) = out.rglob("run-*.wandb")
+# wandb has no reader in Python any more: blocks of 32 KiB with parts of records, as in LevelDB.
+data, at, record, found = file.read_bytes(), 7, b"", []
+while at + 7 <= len(data):
+    if 32768 - at % 32768 < 7:
+        at += 32768 - at % 32768
+        continue
+    _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+    record += data[at + 7 : at + 7 + length]
+    at += 7 + length
+    if kind not in (1, 4):  # neither a whole record nor its end
+        continue
+    parsed, record = wandb_internal_pb2.Record.FromString(record), b""
+    if parsed.WhichOneof("record_type") == "history":
+        items = {i.key or "/".join(i.nested_key): json.loads(i.value_json)
+                 for i in parsed.history.item}
+        found.append([parsed.history.step.num, items["recall/scarce"]])
+print(json.dumps(found))
+"""
+
+
+def in_trackers(code: str, *arguments: object) -> list[object]:
+    python = TRACKERS / "bin/python"
+    if not python.exists():
+        pytest.skip(f"no environment with mlflow and wandb at {TRACKERS}: make trackers")
+    done = subprocess.run(
+        [str(python), "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p.endswith("src"))},
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_mlflow(run: Path, tmp_path: Path) -> None:
+    assert in_trackers(READ_MLFLOW, run, tmp_path / "out") == [
+        "fedraw-seed-7", "FINISHED", "fedraw", [[1, 20.0], [2, 50.0]],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_wandb(run: Path, tmp_path: Path) -> None:
+    assert in_trackers(READ_WANDB, run, tmp_path / "out") == [[1, 20.0], [2, 50.0]]

@@ -1,0 +1,127 @@
+"""Models out of servers that run, were killed or have ended, and out of finished runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from tests.eventlog.federation_log import STORY, write
+from tests.server.engine import COUNTS, LAYOUT, Engine
+
+from fedraw.core.aggregation import ServingAverage
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.eventlog.records import StartRecord
+from fedraw.export.model import Which, export_model, read_model
+from fedraw.server.evaluation import Recall
+from fedraw.server.settings import ServerSettings
+
+
+def scored(values: list[int]) -> Any:
+    """An evaluation that recognises so many of ten owls, one value a call, then none."""
+    left = list(values)
+
+    def evaluate(_: Vector) -> Recall:
+        owls = left.pop(0) if left else 0
+        return Recall({"cat": 5, "owl": owls}, {"cat": 10, "owl": 10})
+
+    return evaluate
+
+
+def exported(folder: Path, which: Which = "current") -> tuple[dict[str, Any], dict[str, Any], str]:
+    out = folder.parent / "out" / f"{which}.safetensors"
+    card = export_model(folder, out, which)
+    with safe_open(out, "numpy") as file:
+        facts = json.loads(file.metadata()["fedraw"])
+    return dict(load_file(out)), facts, card.read_text()
+
+
+def flat(tensors: dict[str, Any]) -> list[float]:
+    return [float(x) for s in LAYOUT.segments for x in tensors[s.name].ravel()]
+
+
+def test_a_running_server_gives_its_models(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    engine = Engine(
+        folder, evaluate=scored([2, 9, 4]), evaluate_every=2, keep_best="AvgRare", serve="ema",
+        snapshot_every=0.5,
+    )  # fmt: skip
+    engine.accept(6)
+    engine.wait(1.0)
+    event = engine.coordinator._store.state.event
+    tensors, facts, card = exported(folder)
+    assert set(tensors) == {segment.name for segment in LAYOUT.segments}
+    assert flat(tensors) == engine.coordinator._store.strategy_state.model.tolist()
+    assert (facts["event"], facts["finished"], facts["rare_labels"]) == (event, False, ["owl"])
+    assert facts["metrics"]["AvgRare"] == 40.0
+    assert "| AvgRare | 40.00 |" in card
+    _, best, words = exported(folder, "best")
+    assert (best["event"], best["metrics"]["AvgRare"]) == (4, 90.0)
+    assert "the best model so far by AvgRare (90.0)" in words
+    average = engine.coordinator._store.serving
+    assert isinstance(average, ServingAverage)
+    assert flat(exported(folder, "serving")[0]) == average.model.tolist()
+    assert average.arrivals == event
+
+    before = average.model.copy()
+    engine.restart()  # the average is as it was, and a worse model does not replace the best
+    again = engine.coordinator._store.serving
+    assert again is not None
+    assert np.array_equal(again.model, before)
+    engine.accept(8)
+    assert exported(folder, "best")[1]["event"] == 4
+    engine.coordinator.close(engine.now)
+
+
+def test_a_server_that_has_ended_gives_its_last_model(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    engine = Engine(folder, arrivals=5, serve="ema")
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    tensors, facts, card = exported(folder)
+    assert flat(tensors) == engine.coordinator._store.strategy_state.model.tolist()
+    assert facts["finished"]
+    assert "This model was not evaluated." in card
+    assert set(exported(folder, "serving")[0]) == set(tensors)
+    assert (folder / "model.safetensors").stat().st_mode & 0o077 == 0
+
+
+def test_a_finished_run_gives_its_model(tmp_path: Path) -> None:
+    log = write(tmp_path / "seed-1/events.jsonl", [StartRecord(
+        origin="simulation", name="a|b<", seed=1, events=1, labels=["x|y"], rare_labels=[], spec={},
+    )])  # fmt: skip
+    with pytest.raises(BadInput, match="a simulation writes it when it is finished"):
+        read_model(log.parent)
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.ones(2, np.float32)}, log.parent / "model.safetensors")
+    tensors, _, card = exported(log.parent)
+    assert tensors["w"].tolist() == [1.0, 1.0]
+    assert "a\\|b&lt;" in card
+    with pytest.raises(BadInput, match="no serving average"):
+        read_model(log.parent, "serving")
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        read_model(tmp_path / "none")
+    for name in ("a", "b"):
+        write(tmp_path / f"runs/{name}/events.jsonl", STORY)
+    with pytest.raises(BadInput, match="holds 2 runs; name the folder of one"):
+        read_model(tmp_path / "runs")
+    with pytest.raises(BadInput, match="no snapshot yet"):
+        read_model(tmp_path / "runs/a")
+    with pytest.raises(BadInput, match="with its setting keep_best"):
+        read_model(tmp_path / "runs/a", "best")
+    (tmp_path / "runs/a/events.jsonl").write_bytes(b"")
+    with pytest.raises(BadInput, match="training has not begun"):
+        read_model(tmp_path / "runs/a")
+    with pytest.raises(BadInput, match="keep_best = 'Avg' is unknown"):
+        ServerSettings(arrivals=1, keep_best="Avg")
+    with pytest.raises(BadInput, match="because nothing is evaluated"):
+        Engine(tmp_path / "server", sites=COUNTS, keep_best="AvgRare")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from fedraw.eventlog.compare import Comparison, ComparisonRow, PairedDifference, Stat, compare
+    from fedraw.experiment.conditions import Availability, Losses, Membership
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
@@ -99,6 +100,7 @@ _DEFINED_IN = {
     "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
+    "Availability": "fedraw.experiment.conditions",
     "BadInput": "fedraw.errors",
     "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
@@ -130,6 +132,8 @@ _DEFINED_IN = {
     "LabelTable": "fedraw.core.labels",
     "Layout": "fedraw.core.layout",
     "Left": "fedraw.strategies.protocol",
+    "Losses": "fedraw.experiment.conditions",
+    "Membership": "fedraw.experiment.conditions",
     "Misreport": "fedraw.experiment.sections",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
@@ -178,6 +182,7 @@ __all__ = [
     "SGD",
     "Arrived",
     "Audit",
+    "Availability",
     "BadInput",
     "Calibration",
     "ClientData",
@@ -209,6 +214,8 @@ __all__ = [
     "LabelTable",
     "Layout",
     "Left",
+    "Losses",
+    "Membership",
     "Misreport",
     "MissingExtra",
     "Needs",

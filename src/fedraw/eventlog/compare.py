@@ -499,7 +499,8 @@ def _events(summary: Mapping[str, Any]) -> int:
     """The events that a finished run was asked for; a last round may go on for a few more."""
     wanted = summary["spec"].get("run", {}).get("events")
     happened: int = summary["events"]
-    return wanted if isinstance(wanted, int) and summary.get("finished") else happened
+    complete = summary.get("finished") and not summary.get("ended")
+    return wanted if isinstance(wanted, int) and complete else happened
 
 
 def _data(summary: Mapping[str, Any]) -> str | None:

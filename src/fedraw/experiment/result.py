@@ -346,6 +346,11 @@ def problems_of(runs: Sequence[SeedResult]) -> list[str]:
                 f"seed {run.seed}: {refused} of {summary['events']} updates were refused, most of "
                 f"them from client {worst}; the first: {first_refusal([run])}"
             )
+        if summary.get("ended"):
+            found.append(
+                f"seed {run.seed}: the run ended after {summary['events']} events: "
+                f"{summary['ended']}"
+            )
         if not summary["metrics"]["Aggregations"]:
             found.append(
                 f"seed {run.seed}: the model never changed, because nothing was aggregated in "
@@ -362,4 +367,5 @@ def first_refusal(runs: Sequence[SeedResult]) -> str:
 
 def accepted_nothing(run: SeedResult) -> bool:
     """Whether every update of a run was refused."""
-    return bool(sum(run.summary["rejected"].values()) == run.summary["events"])
+    refused = sum(run.summary["rejected"].values())
+    return bool(refused == run.summary["events"] > 0)

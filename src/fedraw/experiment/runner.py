@@ -20,7 +20,12 @@ from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
-from fedraw.experiment.log_records import arrival_record, drift_records, opening_records
+from fedraw.experiment.log_records import (
+    arrival_record,
+    drift_records,
+    happening_records,
+    opening_records,
+)
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.result import SeedResult
@@ -28,7 +33,7 @@ from fedraw.experiment.run_folder import CALIBRATED, SERVING, RunFolder
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.loop import Simulation, Stalled
 from fedraw.storage.snapshot import can_be_saved
 
 # Events between two calls of a progress function.
@@ -209,10 +214,16 @@ def _simulate(
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
     # A round that is under way at the last event is finished, unless a client in it keeps failing.
     limit = wanted + len(scenario.clients.table)
-    event = simulation.timeline.event
+    event, ended = simulation.timeline.event, None
     with deferred_interrupts() as asked_to_stop:
         while event < wanted or (simulation.mid_round and event < limit):
-            step = simulation.step()
+            try:
+                step = simulation.step()
+            except Stalled as stalled:
+                recorder.note_all(happening_records(stalled.happened, event))
+                ended = str(stalled)
+                break
+            recorder.note_all(happening_records(step.happened, event))
             event = step.event
             recorder.note(arrival_record(step))
             if recorder.serving is not None:
@@ -233,7 +244,7 @@ def _simulate(
     if evaluate is not None:
         recorder.calibrated = calibrated(scenario, simulation.state.model)
         recorder.note(evaluate(simulation, recorder.serving, True, recorder.calibrated))
-    recorder.note(EndRecord(event=event, time=simulation.timeline.now))
+    recorder.note(EndRecord(event=event, time=simulation.timeline.now, reason=ended))
     _tell(wanted, recorder, options.progress)
     return recorder.summary
 

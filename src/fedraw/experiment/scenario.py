@@ -15,6 +15,7 @@ from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
+from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
@@ -24,6 +25,7 @@ from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
+from fedraw.simulation.membership import Change
 from fedraw.strategies.catalog import spec_name
 from fedraw.strategies.protocol import Declared, Setup, Strategy
 
@@ -48,6 +50,7 @@ class Scenario:
     trainer: Trainer | None = None
     loaded: LoadedWeights | None = None
     drift: Scheduled | None = None
+    changes: tuple[Change, ...] = ()  # joins and leaves
     parts: Parts = NO_PARTS  # with those that the spec names in its plugins
     given: Parts = NO_PARTS  # only those that were given in Python
 
@@ -80,11 +83,31 @@ class Scenario:
                 "of a float type and no labels; for classes, give whole numbers or names as "
                 "labels; for a regression, give groups, or use another method"
             )
-        setup = Setup(model, clients.claimed, layout, dataset.label_names, spec.training.lr)
+        if spec.losses is not None and spec.losses.twice and strategy.needs.sends == "residual":
+            raise BadInput(
+                f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, and "
+                "one that arrives twice would spoil its model for ever; set it to 0, or let the "
+                "server remember (for AREA, memory = 'server')"
+            )
+        changes = member_changes(spec, clients, streams)
+        there = founders(clients.claimed, changes)
+        setup = Setup(model, there, layout, dataset.label_names, spec.training.lr)
         drift = None
         if spec.drift is not None:
             drift = _drift(spec.drift, spec.run.events, clients)
-        return cls(spec, seed, clients, strategy, setup, trainer, loaded, drift, parts, given)
+        return cls(
+            spec,
+            seed,
+            clients,
+            strategy,
+            setup,
+            trainer,
+            loaded,
+            drift,
+            tuple(changes),
+            parts,
+            given,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -143,7 +166,7 @@ class Scenario:
     def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
         streams, run = Streams(self.seed), self.spec.run
-        first = _rare(self.setup.clients) if run.receivers == "rare-first" else ()
+        first = _rare(self.clients.claimed) if run.receivers == "rare-first" else ()
         return Simulation(
             self.strategy,
             self.setup,
@@ -151,6 +174,8 @@ class Scenario:
             executor,
             HandOut(run.concurrency, first, streams.generator("receivers")),
             () if self.drift is None else (self.drift,),
+            flights_of(self.spec, self.clients, self.changes, streams),
+            members_of(self.clients.claimed, self.changes),
         )
 
 

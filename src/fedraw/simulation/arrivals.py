@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedraw.core.randomness import Streams
+from fedraw.core.randomness import Purpose, Streams
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput
@@ -39,7 +39,7 @@ class ArrivalLaw(Protocol):
 class Drawn:
     """Each client's mean time, times a random factor for each of its trainings.
 
-    The factors of all clients' n-th trainings are one row from the stream (arrivals, n), because
+    The factors of all clients' n-th trainings are one row from the stream (purpose, n), because
     making a generator costs more than a draw. A row is dropped once all clients have used it.
     """
 
@@ -48,8 +48,10 @@ class Drawn:
         mean_seconds: Floats,
         streams: Streams,
         factors: Callable[[np.random.Generator, int], Floats],
+        purpose: Purpose = "arrivals",
     ) -> None:
         self._mean = mean_seconds
+        self._purpose = purpose
         self._streams = streams
         self._factors = factors
         self._rows: dict[int, Floats] = {}
@@ -59,7 +61,7 @@ class Drawn:
         """Seconds of a training."""
         row = self._rows.get(training)
         if row is None:
-            rng = self._streams.generator("arrivals", training)
+            rng = self._streams.generator(self._purpose, training)
             row = self._rows[training] = self._mean * self._factors(rng, self._mean.size)
             self._unused[training] = self._mean.size
         self._unused[training] -= 1

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from fedraw.eventlog.compare import Comparison, ComparisonRow, PairedDifference, Stat, compare
     from fedraw.experiment.conditions import Availability, Losses, Membership
+    from fedraw.experiment.costs import Costs
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
@@ -108,6 +109,7 @@ _DEFINED_IN = {
     "Comparison": "fedraw.eventlog.compare",
     "ComparisonRow": "fedraw.eventlog.compare",
     "Correlated": "fedraw.experiment.sections",
+    "Costs": "fedraw.experiment.costs",
     "Coverage": "fedraw.experiment.sections",
     "DataSpec": "fedraw.experiment.sections",
     "Dataset": "fedraw.data.dataset",
@@ -190,6 +192,7 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Correlated",
+    "Costs",
     "Coverage",
     "DataSpec",
     "Dataset",

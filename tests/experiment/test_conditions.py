@@ -211,10 +211,13 @@ def test_the_example_of_the_page_runs_and_its_spec_says_the_same(capsys: Any) ->
     code, tables = (
         re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "toml")
     )
-    exec(code[0], {})
+    names: dict[str, Any] = {}
+    exec(code[0], names)
     fast, slow = (line.split() for line in capsys.readouterr().out.splitlines())
     assert (fast[0], slow[0]) == ("fedraw", "fedavg")
     assert float(slow[1]) > 3 * float(fast[1])
+    exec(code[1], names)
+    assert "hours" in names["results"]["fedraw"].curves
     read = Spec.from_dict(tomllib.loads(tables[0]))
     assert read.availability == fedraw.Availability(
         online=0.5, tied_to="labels", rare_online=0.1, cycle=20.0

@@ -232,6 +232,7 @@ class EvaluationRecord:
     serving: Mapping[str, Mapping[str, float | None]] | None = None
     # The model with a calibrated output layer: its "metrics", "recall" and "own".
     calibrated: Mapping[str, Mapping[str, float | None]] | None = None
+    costs: Mapping[str, float] | None = None  # so far: "hours", "bytes", "joules"
 
     def __post_init__(self) -> None:
         if self.inferred is None:
@@ -266,6 +267,7 @@ class EndRecord:
     event: int
     time: float
     reason: str | None = None  # which limit a server has reached, or why a run ended early
+    costs: Mapping[str, float] | None = None  # as in an evaluation
 
 
 Record = (

@@ -127,6 +127,7 @@ class RunSummary:
         self.evaluations: list[EvaluationRecord] = []
         self.finished = False
         self.events = 0  # updates that have reached the server, refused ones included
+        self.costs: Mapping[str, float] | None = None  # hours, bytes and joules of the whole run
         self.ended: str | None = None  # why a simulation ended before all of its events
         self._rejected: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
@@ -167,6 +168,7 @@ class RunSummary:
                 self._influence = Influence(rule=record.influence)
             case EndRecord():
                 self.finished = True
+                self.costs = record.costs
                 if self.start is not None and not self.start.is_server:
                     self.ended = record.reason
             case LostRecord():
@@ -256,6 +258,7 @@ class RunSummary:
             **({"ended": self.ended} if self.ended else {}),
             "rejected": self.rejected,
             **({"lost": self.lost} if self._lost else {}),
+            **({"costs": dict(self.costs)} if self.costs is not None else {}),
             **({"doubted": self.doubted} if self.doubted else {}),
             **({"inferred": last.inferred} if last and last.inferred is not None else {}),
             "metrics": {

@@ -31,6 +31,7 @@ from fedraw.strategies.protocol import Joined, Left
 
 if TYPE_CHECKING:
     from fedraw.experiment.clients import Clients
+    from fedraw.experiment.costs import ClientCosts
     from fedraw.experiment.spec import Spec
 
 # Defaults of keys that only some kinds have.
@@ -215,7 +216,11 @@ def members_of(table: LabelTable, changes: Sequence[Change]) -> Members | None:
 
 
 def flights_of(
-    spec: Spec, clients: Clients, changes: Sequence[Change], streams: Streams
+    spec: Spec,
+    clients: Clients,
+    changes: Sequence[Change],
+    streams: Streams,
+    costs: ClientCosts | None = None,
 ) -> Flights | None:
     """What keeps clients from training and updates from arriving; None if nothing does."""
     availability, losses = spec.availability, spec.losses
@@ -226,7 +231,7 @@ def flights_of(
         uniform = Drawn(every, streams, lambda rng, n: rng.random(n), "losses")
         law = LossLaw(uniform, losses.lost, losses.twice)
     leaves = next_leave(changes) if changes else None
-    if process is None and law is None and leaves is None:
+    if process is None and law is None and leaves is None and costs is None:
         return None
     why = "no client comes online again"
     if availability is not None and availability.after_trace == "stop":
@@ -235,7 +240,8 @@ def flights_of(
             "again): no client comes online"
         )
     interrupted = "pause" if availability is None else availability.interrupted
-    return Flights(process, interrupted, law, leaves, why_never=why)
+    transfer = None if costs is None else costs.transfer
+    return Flights(process, interrupted, law, leaves, transfer, why)
 
 
 def _process(wanted: Availability, clients: Clients, streams: Streams) -> OnlineProcess | None:

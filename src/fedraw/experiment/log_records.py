@@ -81,7 +81,11 @@ def _start_record(scenario: Scenario) -> StartRecord:
 
 def _traces(spec: Spec) -> dict[str, str] | None:
     """The fingerprints of the traces that the spec names; None without any."""
-    sections = (("availability", spec.availability), ("membership", spec.membership))
+    sections = (
+        ("availability", spec.availability),
+        ("membership", spec.membership),
+        ("costs", spec.costs),
+    )
     found = {"sha256": _sha256(spec.speeds.trace, "speeds.trace")}
     for name, section in sections:
         found[name] = None if section is None else _sha256(section.trace, f"{name}.trace")

@@ -248,7 +248,7 @@ def _input(key: str, record: dict[str, Any]) -> str:
         case "weights":
             return f"its weights ({spec['training'].get('weights')})"
         case "trace":
-            sections = ("speeds", "availability", "membership")
+            sections = ("speeds", "availability", "membership", "costs")
             traces = [spec.get(name, {}).get("trace") for name in sections]
             return f"its trace ({', '.join(trace for trace in traces if trace)})"
         case "sources":

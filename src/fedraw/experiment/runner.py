@@ -14,10 +14,11 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
-from fedraw.eventlog.records import EndRecord, Record, finding_record
+from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
+from fedraw.experiment.costs import CostMeter
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
 from fedraw.experiment.log_records import (
@@ -120,6 +121,7 @@ class Recorder:
     observe: Callable[[Record], None] | None = None
     memory: io.BytesIO | None = None  # the log of a run without a folder, if it is kept
     serving: ServingAverage | None = None
+    meter: CostMeter | None = None
     calibrated: Vector | None = None
 
     @property
@@ -129,6 +131,10 @@ class Recorder:
 
     def note(self, record: Record) -> None:
         """Add one record."""
+        if self.meter is not None:
+            self.meter.observe(record)
+            if isinstance(record, EvaluationRecord | EndRecord):
+                record = replace(record, costs=self.meter.totals(record.time))
         self.summary.observe(record)
         if self.log is not None:
             self.log.write(record)
@@ -154,8 +160,8 @@ def _recording(
     if folder is None:
         memory = io.BytesIO() if options.keep_log else None
         log = None if memory is None else LogWriter(memory)
-        serving = scenario.serving_average()
-        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving)
+        serving, meter = scenario.serving_average(), scenario.cost_meter()
+        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving, meter)
         recorder.note_all(opening_records(scenario))
         yield recorder
         return
@@ -169,13 +175,19 @@ def _recording(
             usable = _usable(checkpoints, scenario, simulation)
             serving = scenario.serving_average()
             recorder = Recorder(RunSummary(), log, usable, options.observe, serving=serving)
+            recorder.meter = scenario.cost_meter()
             recorder.note_all(opening_records(scenario))
         else:
-            summary = RunSummary.of(read_log(run_folder.log, until=checkpoint.log))
+            summary, meter = RunSummary(), scenario.cost_meter()
+            for record in read_log(run_folder.log, until=checkpoint.log):
+                summary.observe(record)
+                if meter is not None:
+                    meter.observe(record)
             run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
             serving = checkpoint.serving
             recorder = Recorder(summary, log, checkpoints, options.observe, serving=serving)
+            recorder.meter = meter
             simulation.restore(checkpoint.saved)
         yield recorder
 

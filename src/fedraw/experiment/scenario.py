@@ -16,6 +16,7 @@ from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
 from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
+from fedraw.experiment.costs import ClientCosts, CostMeter, client_costs, with_costs
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
@@ -51,6 +52,7 @@ class Scenario:
     loaded: LoadedWeights | None = None
     drift: Scheduled | None = None
     changes: tuple[Change, ...] = ()  # joins and leaves
+    costs: ClientCosts | None = None
     parts: Parts = NO_PARTS  # with those that the spec names in its plugins
     given: Parts = NO_PARTS  # only those that were given in Python
 
@@ -89,6 +91,10 @@ class Scenario:
                 "one that arrives twice would spoil its model for ever; set it to 0, or let the "
                 "server remember (for AREA, memory = 'server')"
             )
+        costs = None
+        if spec.costs is not None:
+            costs = client_costs(spec, clients, model.nbytes, streams)
+            clients = with_costs(clients, costs)
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
         setup = Setup(model, there, layout, dataset.label_names, spec.training.lr)
@@ -105,6 +111,7 @@ class Scenario:
             loaded,
             drift,
             tuple(changes),
+            costs,
             parts,
             given,
         )
@@ -156,6 +163,12 @@ class Scenario:
         named = [(key, part) for key, part in self.parts.brought() if key not in given]
         return {k: digest(part) for k, part in named if k != "data"} | self.given.sources
 
+    def cost_meter(self) -> CostMeter | None:
+        """What adds up the costs of the run; None if it has none."""
+        if self.costs is None or self.spec.costs is None:
+            return None
+        return CostMeter(self.spec.costs, self.costs, self.clients.table.clients)
+
     def serving_average(self) -> ServingAverage | None:
         """The average of the models that the run serves, at its start; None if it serves none."""
         run = self.spec.run
@@ -174,7 +187,7 @@ class Scenario:
             executor,
             HandOut(run.concurrency, first, streams.generator("receivers")),
             () if self.drift is None else (self.drift,),
-            flights_of(self.spec, self.clients, self.changes, streams),
+            flights_of(self.spec, self.clients, self.changes, streams, self.costs),
             members_of(self.clients.claimed, self.changes),
         )
 

@@ -21,6 +21,7 @@ from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import BUILT_IN
 from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
+from fedraw.experiment.costs import Costs
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
@@ -82,6 +83,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     availability: Availability | None = None,
     losses: Losses | None = None,
     membership: Membership | None = None,
+    costs: Costs | None = None,
     features: Features | None = None,
     drift: Drift | None = None,
     label_noise: LabelNoise | None = None,
@@ -140,6 +142,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         availability: When clients are online; by default always.
         losses: Updates are lost, or arrive twice.
         membership: Clients join and leave during the run.
+        costs: What computing and sending cost, in seconds, bytes and energy.
         features: Train on the features of a frozen network instead of pixels.
         drift: A label moves to other clients, or appears, during the run.
         label_noise: Training labels are wrong.
@@ -195,6 +198,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         availability=availability,
         losses=losses,
         membership=membership,
+        costs=costs,
         features=features,
         drift=drift,
         label_noise=label_noise,
@@ -266,6 +270,7 @@ _OPTIONAL = {
     "availability": Availability,
     "losses": Losses,
     "membership": Membership,
+    "costs": Costs,
     "features": Features,
     "drift": Drift,
     "label_noise": LabelNoise,

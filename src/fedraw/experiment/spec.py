@@ -14,6 +14,7 @@ from typing import Any, TypeGuard, get_args
 from fedraw.core.settings import read_settings, shown, type_hints
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.experiment.conditions import Availability, Losses, Membership
+from fedraw.experiment.costs import Costs
 from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
     CAME_LATER,
@@ -45,6 +46,7 @@ _PATHS = (
     "training.weights",
     "availability.trace",
     "membership.trace",
+    "costs.trace",
 )
 
 
@@ -64,6 +66,7 @@ class Spec:
     availability: Availability | None = None
     losses: Losses | None = None
     membership: Membership | None = None
+    costs: Costs | None = None
     strategy: StrategySpec = field(default_factory=StrategySpec)
     misreport: Misreport | None = None
     label_noise: LabelNoise | None = None

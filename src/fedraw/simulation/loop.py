@@ -292,8 +292,6 @@ class Simulation:
         try:
             self.state, receivers = self._strategy.step(self.state, Arrived(update))
             timeline.mid_round = not receivers
-            if self._sends == "residual":
-                timeline.sent[client] = trained.vector
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [] if copy is not None else [update.client]
         if copy is not None:  # those that were named after the first copy train already

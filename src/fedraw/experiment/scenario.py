@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
+from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
@@ -23,7 +25,7 @@ from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
 from fedraw.experiment.training import make_network
 from fedraw.learning.losses import CROSS_ENTROPY
-from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
+from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, stand_ins
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
 from fedraw.simulation.membership import Change
@@ -87,8 +89,8 @@ class Scenario:
             )
         if spec.losses is not None and spec.losses.twice and strategy.needs.sends == "residual":
             raise BadInput(
-                f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, and "
-                "one that arrives twice would spoil its model for ever; set it to 0, or let the "
+                f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, "
+                "and one that arrives twice would spoil its model for ever; set it to 0, or let the "
                 "server remember (for AREA, memory = 'server')"
             )
         costs = None
@@ -128,7 +130,16 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
-        return self.clients.dataset.notes + own
+        return (*self.clients.dataset.notes, *own, *self._sites())
+
+    def _sites(self) -> tuple[str, ...]:
+        """Which clients stand for the sites of a recorded federation."""
+        trace = self.spec.speeds.trace
+        names = stand_ins(Path(trace), self.clients.table.clients) if trace else {}
+        if not names:
+            return ()
+        pairs = several((f"{client} for {site}" for site, client in names.items()), most=10)
+        return (f"clients stand for the sites of {Path(trace or '').parent.name}: {pairs}",)
 
     def tables(self) -> dict[str, Any]:
         """The spec as run: only this seed, and the names of what the user gave in Python."""

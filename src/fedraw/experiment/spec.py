@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, get_args
 
 from fedraw.core.settings import read_settings, shown, type_hints
 from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.eventlog.log_file import LOG
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
 from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
@@ -147,6 +148,28 @@ class Spec:
         tables = self.to_dict()
         _change(tables, changes)
         return Spec.from_dict(tables)
+
+    def replaying(self, folder: Path) -> Spec:
+        """The same experiment with the speeds, joins and leaves of a federation's event log.
+
+        Args:
+            folder: The folder of a server or of a run, with its `events.jsonl`.
+
+        """
+        log = (folder / LOG).absolute()
+        if not log.is_file():
+            raise BadInput(
+                f"{folder} has no {LOG}; name the folder of a server, or of one seed of a run"
+            )
+        kind = "auto" if self.speeds.kind == "ratio" else self.speeds.kind
+        speeds = SpeedsSpec(kind, arrivals="recorded", trace=str(log))
+        if self.membership is not None:
+            raise BadInput(
+                f"[membership] says who joins and leaves, and so does {log}; leave it out"
+            )
+        return Spec.from_dict(
+            replace(self, speeds=speeds, membership=Membership(trace=str(log))).to_dict()
+        )
 
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""

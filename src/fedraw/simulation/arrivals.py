@@ -21,7 +21,7 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
+from fedraw.eventlog.records import ArrivalRecord, JoinedRecord, RejectedRecord
 from fedraw.storage.tables import open_table, parse_seconds
 
 # Recorded training times of each client, in seconds, by the client's name as text.
@@ -123,15 +123,45 @@ def check_trace(clients: Sequence[ClientId], durations: Trace) -> None:
         )
 
 
-def read_trace(path: Path) -> dict[str, list[float]]:
+def sites_of(path: Path) -> list[str]:
+    """The clients of an event log, in the order in which they joined."""
+    records = read_log(path, allow_cut_off=True)
+    return list(dict.fromkeys(str(r.client) for r in records if isinstance(r, JoinedRecord)))
+
+
+def stand_ins(path: Path, clients: Sequence[ClientId]) -> dict[str, str]:
+    """By the name of a site in an event log: the simulated client that stands for it.
+
+    Simulated clients are often numbers. If there are as many as sites, and no site is called like
+    one of them, they stand for the sites in the order in which the sites joined. Otherwise every
+    site stands for itself; a table stands for itself too.
+    """
+    if path.suffix != ".jsonl" or list(clients) != list(range(len(clients))):
+        return {}
+    sites = sites_of(path)
+    if {str(client) for client in clients} & set(sites):
+        return {}
+    if len(sites) != len(clients):
+        raise BadInput(
+            f"{path} has {len(sites)} sites ({several(sites)}), and this federation has "
+            f"{len(clients)} clients; set partition.clients = {len(sites)}"
+        )
+    return {site: str(client) for site, client in zip(sites, clients, strict=True)}
+
+
+def read_trace(path: Path, clients: Sequence[ClientId] = ()) -> dict[str, list[float]]:
     """Durations per client from a table `client,seconds`, or from an event log (`.jsonl`).
 
     In an event log, a training lasts from the hand-out of the model to the arrival of the update.
+    For `clients`, see `stand_ins`.
     """
     durations: dict[str, list[float]] = {}
     try:
-        for client, seconds in _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path):
+        rows = _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path)
+        for client, seconds in rows:
             durations.setdefault(client, []).append(seconds)
+        names = stand_ins(path, clients) if clients else {}
+        durations = {names.get(client, client): own for client, own in durations.items()}
     except BadInput as problem:
         raise BadInput(f"speeds.trace: {problem}") from None
     if not durations:
@@ -148,8 +178,8 @@ def _table_rows(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _log_rows(path: Path) -> Iterator[tuple[str, float]]:
-    for number, record in enumerate(read_log(path), start=1):
-        if not isinstance(record, ArrivalRecord | RejectedRecord):
+    for number, record in enumerate(read_log(path, allow_cut_off=True), start=1):
+        if not isinstance(record, ArrivalRecord | RejectedRecord) or record.copy:
             continue
         try:
             seconds = float(record.time) - float(record.start_time)

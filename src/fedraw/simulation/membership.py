@@ -15,6 +15,7 @@ from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import JoinedRecord, LeftRecord
+from fedraw.simulation.arrivals import stand_ins
 from fedraw.simulation.availability import parse_time
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, quoted
 
@@ -74,6 +75,8 @@ def read_changes(path: Path, clients: Sequence[ClientId]) -> list[Change]:
     position = {str(client): i for i, client in enumerate(clients)}
     try:
         rows = _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path)
+        names = stand_ins(path, clients)
+        rows = [(time, names.get(name, name), kind) for time, name, kind in rows]
         unknown = next((name for _, name, _ in rows if name not in position), None)
         if unknown is not None:
             raise BadInput(

@@ -188,7 +188,7 @@ def test_wrong_costs_are_refused(costs: Any, message: str) -> None:
     ("table", "message"),
     [
         ("client,upload_mbit\n0,-4\n", r"column 'upload_mbit': '-4' is not from 1e-12"),
-        ("client,upload_mbit\nx,4\n", r"line 2, column 'client': 'x' is no client"),
+        ("client,upload_mbit\nx,4\n", r"line 2: 'x' is no client"),
         ("client,upload_mbit\n0,4\n", r"has no row of client 1; add it"),
         ("client,speed\n0,4\n", r"needs a column seconds_per_sample, upload_mbit or download_mbit"),
     ],

@@ -142,21 +142,16 @@ def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
         if not found:
             raise BadInput(f"{path}: needs a column {', '.join(DEVICE_COLUMNS[:-1])} or "
                            f"{DEVICE_COLUMNS[-1]}")  # fmt: skip
-        first, *columns = table.positions(("client", *found), extra_columns=True)
         values = {name: np.full(len(clients), np.nan) for name in found}
-        for place, texts in table.rows():
-            column = first
-            try:
-                client = parse_name(texts[column])
-                if client not in position:
-                    raise UnreadableCell(
-                        f"{quoted(client)} is no client of this federation (its clients: "
-                        f"{several(map(str, clients))}); leave the row out"
-                    )
-                for name, column in zip(found, columns, strict=True):
-                    values[name][position[client]] = _positive(texts[column])
-            except UnreadableCell as problem:
-                raise table.wrong(place, column, str(problem)) from None
+        parsers = {"client": parse_name, **dict.fromkeys(found, _positive)}
+        for place, (client, *numbers) in table.parsed(parsers):
+            if client not in position:
+                raise BadInput(
+                    f"{table.at(place)}: {client!r} is no client of this federation (its clients: "
+                    f"{several(map(str, clients))}); leave the row out"
+                )
+            for name, number in zip(found, numbers, strict=True):
+                values[name][position[client]] = number
         missing = np.isnan(values[found[0]])
         if missing.any():
             raise BadInput(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -106,19 +106,21 @@ class Recorded:
         return own[training % len(own)]
 
 
-def check_trace(clients: Sequence[ClientId], durations: Trace) -> None:
+def check_trace(
+    clients: Sequence[ClientId], trace: Mapping[str, Sequence[Any]], what: str = "duration"
+) -> None:
     """Refuse a trace that lacks a client, or that has one which does not take part."""
-    missing = [client for client in clients if not durations.get(str(client))]
+    missing = [client for client in clients if not trace.get(str(client))]
     if missing:
         raise BadInput(
-            f"the trace has no duration of client {missing[0]!r} "
+            f"the trace has no {what} of client {missing[0]!r} "
             f"({len(missing)} of {len(clients)} clients are missing); record every client"
         )
     known = set(map(str, clients))
-    unknown = [client for client in durations if client not in known]
+    unknown = [client for client in trace if client not in known]
     if unknown:
         raise BadInput(
-            f"the trace has durations of {unknown[0]!r}, which is no client of this federation "
+            f"the trace has {what}s of {unknown[0]!r}, which is no client of this federation "
             f"(its clients: {several(map(str, clients))}); rename it, or leave its rows out"
         )
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
-from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.errors import BadInput
+from fedraw.simulation.arrivals import check_trace
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, parse_number, quoted
 
 # What decides how much of the time a client is online.
@@ -200,19 +200,7 @@ class Recorded:
 
 def check_intervals(clients: Sequence[ClientId], intervals: Intervals) -> None:
     """Refuse a trace that lacks a client, has an unknown one, or has overlapping intervals."""
-    missing = [client for client in clients if not intervals.get(str(client))]
-    if missing:
-        raise BadInput(
-            f"the trace has no interval of client {missing[0]!r}, so it would never be online "
-            f"({len(missing)} of {len(clients)} clients are missing); add every client"
-        )
-    known = set(map(str, clients))
-    unknown = next((client for client in intervals if client not in known), None)
-    if unknown is not None:
-        raise BadInput(
-            f"the trace has intervals of {unknown!r}, which is no client of this federation (its "
-            f"clients: {several(map(str, clients))}); rename it, or leave its rows out"
-        )
+    check_trace(clients, intervals, "interval")
     for client, own in intervals.items():
         ordered = sorted(own)
         for (start, end), (later, _) in pairwise(ordered):
@@ -228,19 +216,10 @@ def read_intervals(path: Path) -> dict[str, list[tuple[float, float]]]:
     intervals: dict[str, list[tuple[float, float]]] = {}
     try:
         table = open_table(path)
-        columns = table.positions(("client", "start", "end"), extra_columns=True)
-        for place, texts in table.rows():
-            column = columns[0]
-            try:
-                client = parse_name(texts[column])
-                column = columns[1]
-                start = parse_time(texts[column])
-                column = columns[2]
-                end = parse_time(texts[column])
-            except UnreadableCell as problem:
-                raise table.wrong(place, column, str(problem)) from None
+        columns = {"client": parse_name, "start": parse_time, "end": parse_time}
+        for place, (client, start, end) in table.parsed(columns):
             if not start < end:
-                raise table.wrong(place, columns[2], f"{end:g} is not after the start {start:g}")
+                raise BadInput(f"{table.at(place)}: the end {end:g} is not after the start")
             intervals.setdefault(client, []).append((start, end))
         if not intervals:
             raise BadInput(f"{path} has no intervals; expected rows of client,start,end")

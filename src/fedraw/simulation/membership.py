@@ -118,23 +118,18 @@ Row = tuple[float, str, Literal["joined", "left"]]
 
 
 def _table_rows(path: Path) -> list[Row]:
-    table = open_table(path)
-    columns = table.positions(("client", "time", "change"), extra_columns=True)
-    rows: list[Row] = []
-    for place, texts in table.rows():
-        column = columns[0]
-        try:
-            name = parse_name(texts[column])
-            column = columns[1]
-            time = parse_time(texts[column])
-            column = columns[2]
-            kind = texts[column].strip()
-            if kind not in ("joined", "left"):
-                raise UnreadableCell(f"{quoted(kind)} is not a change; write joined or left")
-        except UnreadableCell as problem:
-            raise table.wrong(place, column, str(problem)) from None
-        rows.append((time, name, "joined" if kind == "joined" else "left"))
-    return rows
+    columns = {"client": parse_name, "time": parse_time, "change": _parse_change}
+    return [(time, name, kind) for _, (name, time, kind) in open_table(path).parsed(columns)]
+
+
+def _parse_change(text: str) -> Literal["joined", "left"]:
+    match text.strip():
+        case "joined":
+            return "joined"
+        case "left":
+            return "left"
+        case other:
+            raise UnreadableCell(f"{quoted(other)} is not a change; write joined or left")
 
 
 def _log_rows(path: Path) -> list[Row]:

@@ -90,8 +90,8 @@ class Scenario:
         if spec.losses is not None and spec.losses.twice and strategy.needs.sends == "residual":
             raise BadInput(
                 f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, "
-                "and one that arrives twice would spoil its model for ever; set it to 0, or let the "
-                "server remember (for AREA, memory = 'server')"
+                "and one that arrives twice would spoil its model for ever; set it to 0, or let "
+                "the server remember (for AREA, memory = 'server')"
             )
         costs = None
         if spec.costs is not None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from fedraw.eventlog.compare import Comparison, ComparisonRow, PairedDifference, Stat, compare
+    from fedraw.experiment.conditions import Availability, Losses, Membership
+    from fedraw.experiment.costs import Costs
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
@@ -99,6 +101,7 @@ _DEFINED_IN = {
     "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
+    "Availability": "fedraw.experiment.conditions",
     "BadInput": "fedraw.errors",
     "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
@@ -106,6 +109,7 @@ _DEFINED_IN = {
     "Comparison": "fedraw.eventlog.compare",
     "ComparisonRow": "fedraw.eventlog.compare",
     "Correlated": "fedraw.experiment.sections",
+    "Costs": "fedraw.experiment.costs",
     "Coverage": "fedraw.experiment.sections",
     "DataSpec": "fedraw.experiment.sections",
     "Dataset": "fedraw.data.dataset",
@@ -130,6 +134,8 @@ _DEFINED_IN = {
     "LabelTable": "fedraw.core.labels",
     "Layout": "fedraw.core.layout",
     "Left": "fedraw.strategies.protocol",
+    "Losses": "fedraw.experiment.conditions",
+    "Membership": "fedraw.experiment.conditions",
     "Misreport": "fedraw.experiment.sections",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
@@ -178,6 +184,7 @@ __all__ = [
     "SGD",
     "Arrived",
     "Audit",
+    "Availability",
     "BadInput",
     "Calibration",
     "ClientData",
@@ -185,6 +192,7 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Correlated",
+    "Costs",
     "Coverage",
     "DataSpec",
     "Dataset",
@@ -209,6 +217,8 @@ __all__ = [
     "LabelTable",
     "Layout",
     "Left",
+    "Losses",
+    "Membership",
     "Misreport",
     "MissingExtra",
     "Needs",

@@ -65,6 +65,8 @@ LARGEST_RATIO = 1e12  # of two clients' times
 
 Counts = LabelTable | Mapping[Any, LabelCounts]
 Seconds = Mapping[Any, float] | Sequence[float] | Floats
+# The share of the time for which each client is online.
+Shares = Mapping[Any, float] | Sequence[float] | Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,7 @@ def audit(
     cap: float | None = None,
     rare: Sequence[Label] | None = None,
     interval: tuple[Floats, Floats] | None = None,
+    availability: Shares | None = None,
 ) -> Audit:
     """Predict from label counts and mean training times alone which labels will be lost.
 
@@ -153,7 +156,9 @@ def audit(
     of rare labels are slower. buffer: the server's buffer size K; by default that of the
     strategies, or the number of clients if they are fewer. cap: a cap on FedRAW's weights, by
     water-filling. rare: the rare labels; by default those of low coverage. interval: the ends of a
-    95 % interval of each client's time, if the times are estimates.
+    95 % interval of each client's time, if the times are estimates. availability: the share of the
+    time for which each client is online, if it is not in the times already; see
+    `effective_seconds`.
 
     >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
     >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer=5)
@@ -172,6 +177,10 @@ def audit(
         )
     table = counts if isinstance(counts, LabelTable) else LabelTable.from_counts(counts)
     mean_seconds = seconds_of(seconds, table.clients)
+    if availability is not None:
+        slower = effective_seconds(mean_seconds, availability, table.clients) / mean_seconds
+        mean_seconds = mean_seconds * slower
+        interval = interval and (interval[0] * slower, interval[1] * slower)
     if buffer is None:
         buffer = min(DEFAULT_BUFFER, len(table))
     _check_buffer(buffer, table)
@@ -203,7 +212,7 @@ def audit(
         coverage=table.coverage(),
         fair_share=table.fair_shares(),
         seconds=mean_seconds,
-        times_known=seconds is not None,
+        times_known=seconds is not None or availability is not None,
         holders_slowness=labels.mean_of_holders(mean_seconds) / mean_seconds.mean(),
         holders_share=labels.sum_over_holders(shares),
         scores=scores,
@@ -255,6 +264,36 @@ def seconds_of(seconds: Seconds | None, clients: Sequence[ClientId]) -> Floats:
     return values
 
 
+def effective_seconds(seconds: Floats, availability: Shares, clients: Sequence[ClientId]) -> Floats:
+    """Mean seconds between two updates of clients that are online for a share of the time.
+
+    A client that pauses while it is offline, and goes on when it is back, needs its seconds online.
+    It gets these in seconds / share on average. The share of each client in all arrivals is then
+    exact in the long run. That arrivals have no memory, as presence and influence assume, holds
+    approximately if clients go on and off within the time between two of their updates, and fails
+    if they stay away much longer.
+
+    >>> effective_seconds(np.array([1.0, 2.0]), {"a": 1, "b": 0.1}, ["a", "b"])
+    array([ 1., 20.])
+    """
+    if isinstance(availability, Mapping):
+        availability = _in_order(availability, clients, "availability")
+    try:
+        shares = np.asarray(availability, np.float64)
+    except (TypeError, ValueError):
+        raise BadInput("availability must be numbers; give a share for each client") from None
+    if shares.shape != (len(clients),):
+        raise BadInput(f"{shares.size} shares for {len(clients)} clients; give one per client")
+    wrong = ~((shares > 0) & (shares <= 1))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise BadInput(
+            f"client {clients[i]!r}: {shares[i]:g} is no share of the time; give a number above 0 "
+            "and at most 1"
+        )
+    return seconds_of(seconds / shares, clients)
+
+
 def _first_not_a_number(seconds: Sequence[Any] | Floats, clients: Sequence[ClientId]) -> str:
     for client, value in zip(clients, seconds, strict=False):
         try:
@@ -264,17 +303,20 @@ def _first_not_a_number(seconds: Sequence[Any] | Floats, clients: Sequence[Clien
     return "times must be numbers; give one per client"
 
 
-def _in_order(seconds: Mapping[Any, float], clients: Sequence[ClientId]) -> list[float]:
+def _in_order(
+    seconds: Mapping[Any, float], clients: Sequence[ClientId], what: str = "time"
+) -> list[float]:
     known = set(clients)
+    named = "the times name" if what == "time" else f"the {what} names"
     for client in seconds:
         if client not in known:
             raise BadInput(
-                f"the times name client {client!r}, which is not in the label counts; "
+                f"{named} client {client!r}, which is not in the label counts; "
                 "remove it, or add its counts"
             )
     for client in clients:
         if client not in seconds:
-            raise BadInput(f"client {client!r} has no time; give the time of every client")
+            raise BadInput(f"client {client!r} has no {what}; give the {what} of every client")
     return [seconds[client] for client in clients]
 
 

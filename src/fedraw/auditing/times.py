@@ -47,6 +47,7 @@ class MeanTimes:
     high: Floats
     arrivals: Ints | None  # arrivals or measurements per client; None: one plain value each
     notes: tuple[str, ...]
+    from_arrivals: bool = False  # then they contain the time that clients were offline
 
 
 def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
@@ -63,6 +64,38 @@ def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
             "(or give the timestamp of every arrival in a column 'timestamp')"
         )
     return _from_values(path, clients, _read(file, "seconds", clients, parse_seconds))
+
+
+def read_shares(path: Path, clients: Sequence[str]) -> dict[str, float]:
+    """Read the share of the time for which each client is online: the columns client,online."""
+    known, shares = set(clients), dict[str, float]()
+    table = open_table(path)
+    column = table.positions(("client", "online"), extra_columns=True)[0]
+    for place, name, share in table.client_values("online", parse_share, extra_columns=True):
+        if name not in known:
+            raise table.wrong(
+                place, column, f"{quoted(name)} is not in the label counts; remove the row"
+            )
+        if name in shares:
+            raise table.wrong(place, column, f"{quoted(name)} has a row already; keep one")
+        shares[name] = share
+    missing = next((name for name in clients if name not in shares), None)
+    if missing is not None:
+        raise BadInput(f"{path}: client {missing!r} has no row; add one for every client")
+    return shares
+
+
+def parse_share(text: str) -> float:
+    """A share of the time.
+
+    >>> parse_share("0.25")
+    0.25
+    """
+    remedy = "write a number above 0 and at most 1"
+    value = parse_number(text.strip(" \t"), f"a share; {remedy}")
+    if not 0 < value <= 1:
+        raise UnreadableCell(f"{quoted(text)} is no share of the time; {remedy}")
+    return value
 
 
 class Timestamps:
@@ -224,4 +257,4 @@ def _from_log(path: Path, clients: Sequence[str], read: _Measurements) -> MeanTi
         notes += (
             "the timestamps look like milliseconds but are read as seconds; only ratios are right",
         )
-    return MeanTimes(seconds, window / high, longest, n, notes)
+    return MeanTimes(seconds, window / high, longest, n, notes, from_arrivals=True)

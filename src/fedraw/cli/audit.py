@@ -16,7 +16,7 @@ from fedraw.auditing.page import write_audit_page
 from fedraw.auditing.prediction import Audit, seconds_of
 from fedraw.auditing.prediction import audit as predict
 from fedraw.auditing.terminal import terminal_parts
-from fedraw.auditing.times import MeanTimes, read_times
+from fedraw.auditing.times import MeanTimes, read_shares, read_times
 from fedraw.auditing.view import AuditView, json_document
 from fedraw.auditing.words import counted
 from fedraw.cli import console
@@ -47,6 +47,12 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         Path | None,
         typer.Option(
             help="Times: the columns client,seconds, or a log of arrivals: client,timestamp."
+        ),
+    ] = None,
+    availability: Annotated[
+        Path | None,
+        typer.Option(
+            help="The share of the time for which each client is online: the columns client,online."
         ),
     ] = None,
     buffer: Annotated[
@@ -84,6 +90,18 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     table, notes = read.table, list(read.notes)
     known = None if times is None else _times(times, table.clients)
     notes += [] if known is None else known.notes
+    online = None
+    if availability is not None:
+        if known is not None and known.from_arrivals:
+            raise BadInput(
+                f"--availability: {times} has arrivals, which show the time offline already; leave "
+                "the option out"
+            )
+        online = read_shares(availability, list(map(str, table.clients)))
+        notes.append(
+            f"times are divided by the share of the time for which a client is online, from "
+            f"{availability.name}; this holds if clients come and go quickly"
+        )
     found = predict(
         table,
         None if known is None else known.seconds,
@@ -91,13 +109,15 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         cap=cap,
         rare=None if rare is None else _names(rare, table.labels),
         interval=None if known is None or known.arrivals is None else (known.low, known.high),
+        availability=None if online is None else [online[str(c)] for c in table.clients],
     )
     if buffer is None and found.buffer < DEFAULT_BUFFER:
         notes.append(
             f"a buffer of {DEFAULT_BUFFER} would never fill with {counted(len(table), 'client')}, "
             f"so K={found.buffer} is used"
         )
-    view = AuditView(found, _source(times, known), tuple(notes), f"Audit of {labels.name}")
+    source = _source(times, known, availability)
+    view = AuditView(found, source, tuple(notes), f"Audit of {labels.name}")
     if out is not None:
         write_audit_page(view, out)
         console.say(f"page: {out}")
@@ -142,8 +162,10 @@ def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:
     return names
 
 
-def _source(path: Path | None, known: MeanTimes | None) -> str:
+def _source(path: Path | None, known: MeanTimes | None, availability: Path | None) -> str:
     if path is None or known is None:
+        if availability is not None:
+            return "no times given, so clients differ only in how much they are online"
         return "no times given, so all clients count as equally fast"
     if known.arrivals is None:
         return f"times from {path.name}"

@@ -32,6 +32,13 @@ def compare(
         str | None,
         typer.Option(metavar="NAME,…", help="Metrics to show, such as GlobalAcc,AvgRare."),
     ] = None,
+    until: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GOAL",
+            help="Also show what was paid until a goal such as AvgRare>=50 was reached.",
+        ),
+    ] = None,
     sort: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Metric to sort by, highest first; or name."),
@@ -54,7 +61,7 @@ def compare(
         raise BadInput("--json and --format exclude each other; give one")
     if paired_ and format_ is not None:
         raise BadInput("--paired prints a table or, with --json, JSON; leave --format out")
-    rows = compare_runs(runs)
+    rows = compare_runs(runs, until or ())
     wanted = None if metrics is None else [name.strip() for name in metrics.split(",")]
     rows.require(wanted or ())
     if sort is not None:

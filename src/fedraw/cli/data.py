@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedraw.cli import console
+from fedraw.data.client_traces import KINDS, convert_trace, write_trace
 from fedraw.data.releases import (
     RELEASES,
     CheckReport,
@@ -50,6 +51,34 @@ Root = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@data.command("convert-trace")
+def convert_trace_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT",
+            help=f"The format of the file: {', '.join(KINDS)}.",
+            autocompletion=lambda: list(KINDS),
+        ),
+    ],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="The file to convert.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The CSV file to write.")],
+    clients: Annotated[
+        int | None,
+        typer.Option(help="How many clients to draw from the file; by default all.", min=1),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the clients.", min=0)] = 0,
+) -> None:
+    """Convert a public trace of devices or of their availability.
+
+    The table is for costs.trace or availability.trace of a spec.
+    """
+    header, rows = convert_trace(kind, source, clients, seed)
+    write_trace(header, rows, out)
+    many = len({row[0] for row in rows})
+    console.say(f"{out}: {len(rows):,} rows of {many:,} clients")
 
 
 @data.command("list")

@@ -44,6 +44,14 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
             "--set", metavar="KEY=VALUE", help="Change a key, for example strategy.buffer=5."
         ),
     ] = None,
+    replay_speeds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Take the times of all trainings, and who joins and leaves, from the event log of "
+            "a server or of a run.",
+        ),
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="Seeds instead of those in the spec, for example 42,123,456.")
     ] = None,
@@ -94,6 +102,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     workers = jobs or (cores() if address is None else 0)
     options = Options(executor.value, workers, address, data, resume=resume, force=force)
     spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
+    if replay_speeds is not None:
+        with naming(spec_file):
+            spec = spec.replaying(replay_speeds)
     if seeds is not None:
         spec = _with_seeds(spec, seeds)
     folder = out or Path("runs") / spec_file.stem

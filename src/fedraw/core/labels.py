@@ -99,6 +99,26 @@ class LabelTable:
         rows = (self.row(position) for position in range(len(self)))
         return {c: dict(entries[own]) for c, own in zip(self.clients, rows, strict=True)}
 
+    def select(self, positions: Ints) -> LabelTable:
+        """The table of the clients at these positions, with the labels that they hold.
+
+        >>> table = LabelTable.from_counts({"a": {"cat": 3}, "b": {"dog": 5}})
+        >>> table.select(np.array([1])).counts()
+        {'b': {'dog': 5}}
+        """
+        sizes = np.diff(self.start)[positions]
+        start = np.concatenate([[0], np.cumsum(sizes)])
+        entries = np.repeat(self.start[positions] - start[:-1], sizes) + np.arange(start[-1])
+        held, column = np.unique(self.column[entries], return_inverse=True)
+        return LabelTable(
+            tuple(self.clients[i] for i in positions.tolist()),
+            tuple(self.labels[i] for i in held.tolist()),
+            start,
+            column.astype(np.int64),
+            self.count[entries],
+            self.share[entries],
+        )
+
     def row(self, position: int) -> slice:
         """The entries of the client at this position."""
         return slice(int(self.start[position]), int(self.start[position + 1]))

@@ -21,6 +21,10 @@ Purpose = Literal[
     "privacy",
     "own training",
     "calibration",
+    "availability",
+    "losses",
+    "membership",
+    "bandwidth",
 ]  # add new ones at the end: every result depends on the numbers of the others
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

@@ -19,6 +19,7 @@ from fedraw.core.intervals import student_quantile
 from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
+from fedraw.eventlog.costs import Goal, cost_columns
 from fedraw.eventlog.log_file import find_logs, read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.eventlog.summary import BUILT_IN, METRICS, RunSummary, end_of_log
@@ -235,6 +236,21 @@ class HasSummaries(Protocol):
         ...
 
 
+@runtime_checkable
+class HasEvaluations(Protocol):
+    """One finished seed in memory whose log is at hand."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The content of the seed's summary.json."""
+        ...
+
+    @property
+    def evaluations(self) -> Sequence[EvaluationRecord]:
+        """What the models of the run could do."""
+        ...
+
+
 AnyRun = HasSummary | HasSummaries | Path | str
 
 
@@ -269,11 +285,14 @@ class Group:
         return spec | {"run": {**spec.get("run", {}), "seeds": list(self.row.seeds)}}
 
 
-def compare(runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun]) -> Comparison:
+def compare(
+    runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun], until: Sequence[str] = ()
+) -> Comparison:
     """Compare finished runs, given as results or as folders.
 
     There is one row per spec, in the order in which specs first appear. A mapping gives the rows
-    names of your own; then all runs under one name must have the same spec.
+    names of your own; then all runs under one name must have the same spec. For each goal in
+    `until`, such as "AvgRare>=50", there are columns for what was paid until it was reached.
 
     >>> compare({"mine": "runs/none"})
     Traceback (most recent call last):
@@ -281,14 +300,15 @@ def compare(runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun]) ->
     """
     if isinstance(runs, str | Path):
         runs = [runs]
+    goals = [Goal.parse(text) for text in ([until] if isinstance(until, str) else until)]
     if not isinstance(runs, Mapping):
-        return Comparison(tuple(row for row, _ in _rows(list(_summaries(runs)))))
+        return Comparison(tuple(row for row, _ in _rows(list(_summaries(runs, goals)))))
     rows = []
     for name, run in runs.items():
         if isinstance(run, str | Path | HasSummaries | HasSummary):
-            found = compare([run])
+            found = compare([run], until)
         else:
-            found = compare(run)
+            found = compare(run, until)
         if len(found) > 1:
             raise BadInput(
                 f"{name!r} holds {len(found)} different specs ({several(r.name for r in found)}); "
@@ -421,21 +441,48 @@ def _without_seeds(spec: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _summaries(runs: Iterable[AnyRun]) -> Iterator[Mapping[str, Any]]:
+def _summaries(runs: Iterable[AnyRun], goals: Sequence[Goal] = ()) -> Iterator[Mapping[str, Any]]:
     for run in runs:
         if isinstance(run, HasSummaries):
-            yield from run.summaries
+            seeds = run if goals and isinstance(run, Iterable) else run.summaries
+            yield from (_with_goals(seed, goals) for seed in seeds)
         elif isinstance(run, HasSummary):
-            yield run.summary
+            yield _with_goals(run, goals)
         else:
-            yield from map(_read, find_logs(Path(run)))
+            yield from (_with_goals(_read(log), goals) for log in find_logs(Path(run)))
 
 
-def _read(log: Path) -> Mapping[str, Any]:
+@dataclass(frozen=True, eq=False)
+class _ReadRun:
+    """A seed as its log tells."""
+
+    summary: Mapping[str, Any]
+    evaluations: Sequence[EvaluationRecord]
+
+
+def _read(log: Path) -> _ReadRun:
     summary = RunSummary.of(read_log(log, until=end_of_log(log)))
     if not summary.finished:
         raise BadInput(f"{log.parent} is not finished; run it to its end first")
-    return summary.as_dict()
+    return _ReadRun(summary.as_dict(), summary.evaluations)
+
+
+def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:
+    """A summary, among whose metrics is what was paid until each goal was reached."""
+    if not goals:
+        return run if isinstance(run, Mapping) else run.summary
+    if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
+        raise BadInput(f"a goal such as {goals[0]} needs the evaluations of a run; give its folder")
+    metrics = dict(run.summary["metrics"])
+    for goal in goals:
+        if not any(goal.metric in {**e.metrics, **(e.own or {})} for e in run.evaluations):
+            known = {name for e in run.evaluations for name in {**e.metrics, **(e.own or {})}}
+            raise BadInput(
+                f"no evaluation of {run.summary['name']} has the metric {goal.metric!r}; "
+                f"{nearest(goal.metric, known)}"
+            )
+        metrics |= goal.paid(run.evaluations)
+    return {**run.summary, "metrics": metrics}
 
 
 def _rows(
@@ -458,8 +505,8 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
     twice = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
     if twice is not None:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
-    keys = group[0]["metrics"]
-    stats = {key: Stat.of([summary["metrics"].get(key) for summary in group]) for key in keys}
+    metrics = [{**s["metrics"], **cost_columns(s.get("costs"))} for s in group]
+    stats = {key: Stat.of([own.get(key) for own in metrics]) for key in metrics[0]}
     collapsed = [s for s in group if has_collapsed(s.get("recall", {}).values(), s["metrics"])]
     notes = [*_distinct(summary.get("notes", ()) for summary in group)]
     notes += _chance_notes(name, group, len(collapsed), stats)
@@ -499,7 +546,8 @@ def _events(summary: Mapping[str, Any]) -> int:
     """The events that a finished run was asked for; a last round may go on for a few more."""
     wanted = summary["spec"].get("run", {}).get("events")
     happened: int = summary["events"]
-    return wanted if isinstance(wanted, int) and summary.get("finished") else happened
+    complete = summary.get("finished") and not summary.get("ended")
+    return wanted if isinstance(wanted, int) and complete else happened
 
 
 def _data(summary: Mapping[str, Any]) -> str | None:

@@ -124,6 +124,8 @@ class ArrivalRecord:
     weights: Sequence[float | None]  # of the buffer's slots in the aggregation; else empty
     norm: float | None = None  # of the update, as a server measured it
     metrics: Mapping[str, float | None] | None = None  # what the client's own training reports
+    paused: float = 0.0  # seconds that the client was offline while it trained
+    copy: bool = False  # whether the same update had arrived before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,22 @@ class RejectedRecord:
     start_time: float
     reason: str
     norm: float | None = None
+    paused: float = 0.0
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecord:
+    """A training whose update never reached the server."""
+
+    kind: ClassVar = "lost"
+
+    event: int
+    time: float
+    client: ClientId
+    start_time: float
+    reason: str
+    paused: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +232,7 @@ class EvaluationRecord:
     serving: Mapping[str, Mapping[str, float | None]] | None = None
     # The model with a calibrated output layer: its "metrics", "recall" and "own".
     calibrated: Mapping[str, Mapping[str, float | None]] | None = None
+    costs: Mapping[str, float] | None = None  # so far: "hours", "bytes", "joules"
 
     def __post_init__(self) -> None:
         if self.inferred is None:
@@ -247,7 +266,8 @@ class EndRecord:
 
     event: int
     time: float
-    reason: str | None = None  # which limit a server has reached
+    reason: str | None = None  # which limit a server has reached, or why a run ended early
+    costs: Mapping[str, float] | None = None  # as in an evaluation
 
 
 Record = (
@@ -257,6 +277,7 @@ Record = (
     | DeclaredRecord
     | ArrivalRecord
     | RejectedRecord
+    | LostRecord
     | DoubtedRecord
     | ClearedRecord
     | NoteRecord

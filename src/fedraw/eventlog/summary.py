@@ -28,6 +28,7 @@ from fedraw.eventlog.records import (
     EvaluationRecord,
     JoinedRecord,
     LeftRecord,
+    LostRecord,
     Record,
     RejectedRecord,
     RestartedRecord,
@@ -126,7 +127,10 @@ class RunSummary:
         self.evaluations: list[EvaluationRecord] = []
         self.finished = False
         self.events = 0  # updates that have reached the server, refused ones included
+        self.costs: Mapping[str, float] | None = None  # hours, bytes and joules of the whole run
+        self.ended: str | None = None  # why a simulation ended before all of its events
         self._rejected: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
         self._doubted: dict[str, list[str]] = {}
         self._members = _Members()
         self._dynamics = Dynamics()
@@ -164,6 +168,11 @@ class RunSummary:
                 self._influence = Influence(rule=record.influence)
             case EndRecord():
                 self.finished = True
+                self.costs = record.costs
+                if self.start is not None and not self.start.is_server:
+                    self.ended = record.reason
+            case LostRecord():
+                self._lost[str(record.client)] += 1
             case _:
                 self._observe_change(record)
 
@@ -226,6 +235,11 @@ class RunSummary:
         return dict(self._rejected)
 
     @property
+    def lost(self) -> dict[str, int]:
+        """How many trainings came to nothing, by client."""
+        return dict(self._lost)
+
+    @property
     def doubted(self) -> dict[str, list[str]]:
         """Labels about which a client's updates contradict its claim, by client."""
         return {client: list(labels) for client, labels in self._doubted.items() if labels}
@@ -250,7 +264,10 @@ class RunSummary:
             "notes": list(start.notes) if start else [],
             "finished": self.finished,
             "events": self.events,
+            **({"ended": self.ended} if self.ended else {}),
             "rejected": self.rejected,
+            **({"lost": self.lost} if self._lost else {}),
+            **({"costs": dict(self.costs)} if self.costs is not None else {}),
             **({"doubted": self.doubted} if self.doubted else {}),
             **({"inferred": last.inferred} if last and last.inferred is not None else {}),
             "metrics": {

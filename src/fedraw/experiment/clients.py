@@ -197,7 +197,7 @@ def _speeds(
             )
         return own_speeds(own, table.clients)
     if wanted.arrivals == "recorded":
-        trace = read_trace(Path(wanted.trace or ""))
+        trace = read_trace(Path(wanted.trace or ""), table.clients)
         return mean_of_trace(trace, table.clients), trace
     rng = streams.generator("speeds")
     return mean_seconds(wanted.kind, len(table), slow, rng, wanted.ratio or 1.0), None

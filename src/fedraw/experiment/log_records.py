@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,20 @@ from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
     JoinedRecord,
+    LeftRecord,
+    LostRecord,
     NoteRecord,
     Record,
     RejectedRecord,
     StartRecord,
 )
+from fedraw.experiment.conditions import founders
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import StrategySpec
-from fedraw.simulation.loop import Step
+from fedraw.experiment.spec import Spec
+from fedraw.simulation.loop import Happening, Step
 from fedraw.strategies.catalog import log_name
-from fedraw.strategies.protocol import Strategy
+from fedraw.strategies.protocol import Joined, Left, Strategy
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
@@ -37,9 +41,9 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
 
 
 def opening_records(scenario: Scenario) -> Iterator[Record]:
-    """What comes before the first arrival: the start, every client, and false claims."""
+    """What comes before the first arrival: the start, the first clients, and false claims."""
     yield _start_record(scenario)
-    table = scenario.clients.table
+    table = founders(scenario.clients.table, scenario.changes)
     names = [table.labels[column] for column in table.column.tolist()]
     entries = zip(names, table.count.tolist(), strict=True)
     for client, size in zip(table.clients, np.diff(table.start).tolist(), strict=True):
@@ -69,23 +73,35 @@ def _start_record(scenario: Scenario) -> StartRecord:
         weights=None
         if loaded is None
         else {"sha256": loaded.sha256, "loaded": loaded.loaded, "new": list(loaded.new)},
-        trace=_trace(scenario.spec.speeds.trace),
+        trace=_traces(scenario.spec),
         sources=scenario.sources() or None,
         spec=scenario.tables(),
     )
 
 
-def _trace(path: str | None) -> dict[str, str] | None:
-    """The fingerprint of the recorded durations; None if durations are drawn."""
+def _traces(spec: Spec) -> dict[str, str] | None:
+    """The fingerprints of the traces that the spec names; None without any."""
+    sections = (
+        ("availability", spec.availability),
+        ("membership", spec.membership),
+        ("costs", spec.costs),
+    )
+    found = {"sha256": _sha256(spec.speeds.trace, "speeds.trace")}
+    for name, section in sections:
+        found[name] = None if section is None else _sha256(section.trace, f"{name}.trace")
+    return {key: digest for key, digest in found.items() if digest is not None} or None
+
+
+def _sha256(path: str | None, key: str) -> str | None:
     if path is None:
         return None
     try:
         content = Path(path).read_bytes()
     except OSError as problem:
         raise BadInput(
-            f"speeds.trace: cannot read {path}: {problem.strerror}; name a readable file"
+            f"{key}: cannot read {path}: {problem.strerror}; name a readable file"
         ) from None
-    return {"sha256": hashlib.sha256(content).hexdigest()}
+    return hashlib.sha256(content).hexdigest()
 
 
 def _claim_records(scenario: Scenario) -> Iterator[Record]:
@@ -122,6 +138,8 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
             client=step.client,
             start_time=step.start_time,
             reason=step.refused,
+            paused=step.paused,
+            copy=step.copy,
         )
     return ArrivalRecord(
         event=step.event,
@@ -136,4 +154,18 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
         buffer=step.contents.clients,
         weights=step.contents.weights if step.aggregated else (),
         metrics=step.metrics,
+        paused=step.paused,
+        copy=step.copy,
     )
+
+
+def happening_records(happened: Iterable[Happening], event: int) -> Iterator[Record]:
+    """What happened between two arrivals; `event` is the number of the first of them."""
+    for time, what in happened:
+        match what:
+            case Joined(client, counts):
+                yield JoinedRecord(event=event, time=time, client=client, counts=counts)
+            case Left(client):
+                yield LeftRecord(event=event, time=time, client=client, reason="it leaves")
+            case _:
+                yield LostRecord(event=event, time=time, **what._asdict())

@@ -20,6 +20,7 @@ from fedraw.core.table import Table
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.compare import identity
+from fedraw.eventlog.costs import COSTS, Goal, cost_columns
 from fedraw.eventlog.log_file import LOG, Chain, find_logs, read_log
 from fedraw.eventlog.records import (
     ArrivalRecord,
@@ -158,6 +159,7 @@ class Result:
         """One row for each seed: the metrics of the last model, and how many events there were."""
         rows = [
             {"seed": run.seed, **_measured(run.summary), "events": run.summary["events"]}
+            | cost_columns(run.summary.get("costs"))
             for run in self.runs
         ]
         # A metric that no run can have, such as that of a missing test set, is left out.
@@ -170,11 +172,13 @@ class Result:
 
         Metrics of the user's own have their names, and "rare " before them on test samples of rare
         labels. The metrics of an average that is served have "serving " before them, those of a
-        calibrated model "calibrated ".
+        calibrated model "calibrated ". With costs, there are columns for the virtual hours, the
+        megabytes and the kilojoules so far.
         """
         return Table.of_rows(
             [
                 {"seed": run.seed, "event": e.event, "time": e.time, "version": e.version}
+                | cost_columns(e.costs)
                 | _measured(to_fields(e))
                 for run in self.runs
                 for e in run.evaluations
@@ -226,12 +230,29 @@ class Result:
         """
         return self._run(seed).state_dict()
 
-    def plot(self, metric: str = "AvgRare", ax: Any = None) -> Any:
+    def until(self, goal: str) -> Table:
+        """What each seed paid until a goal such as "AvgRare>=50" was reached.
+
+        There are columns for the events, the virtual seconds and, in a run with costs, the hours,
+        megabytes and kilojoules; all are None for a seed that never reached the goal.
+        """
+        wanted, rows = Goal.parse(goal), []
+        for run in self.runs:
+            first = wanted.reached(run.evaluations)
+            found = {"event": first and first.event, "time": first and first.time}
+            rows.append(
+                {"seed": run.seed, **found, **cost_columns(None if first is None else first.costs)}
+            )
+        return Table.of_rows(rows, ("seed", "event", "time"))
+
+    def plot(self, metric: str = "AvgRare", ax: Any = None, over: str = "event") -> Any:
         """Draw a metric over the events, a line for each seed, and return matplotlib's axes.
 
         Args:
             metric: A column of `curves`, or a label: then the line is the label's recall.
             ax: The axes to draw into; by default new ones.
+            over: Another column for the horizontal axis: "time", or with costs "hours", "MB" or
+                "kJ".
 
         """
         try:
@@ -242,14 +263,18 @@ class Result:
         if metric not in table:
             known = {*self.curves.columns[4:], *self.recalls.columns[3:]}
             raise BadInput(f"there is no metric {metric!r} to plot; {nearest(metric, known)}")
+        across = [name for name in ("event", "time", *COSTS) if name in self.curves]
+        if over not in across:
+            raise BadInput(f"over = {over!r} is no axis of this run; {nearest(over, across)}")
         ax = pyplot.subplots()[1] if ax is None else ax
-        rows = table.rows()
+        rows = list(zip(self.curves[over], table.rows(), strict=True))
         for run in self.runs:
-            points = [(r["event"], r[metric]) for r in rows if r["seed"] == run.seed]
+            points = [(at, r[metric]) for at, r in rows if r["seed"] == run.seed]
             known_points = [point for point in points if point[1] is not None]
             seed = "" if run.seed is None else f", seed {run.seed}"
             ax.plot(*zip(*known_points, strict=True), label=f"{self.name}{seed}")
-        ax.set_xlabel("event")
+        units = {"time": "virtual seconds", "hours": "virtual hours"}
+        ax.set_xlabel(units.get(over, over))
         ax.set_ylabel(metric if table is self.curves else f"recall of {metric} (%)")
         ax.legend()
         return ax
@@ -345,6 +370,11 @@ def problems_of(runs: Sequence[SeedResult]) -> list[str]:
                 f"seed {run.seed}: {refused} of {summary['events']} updates were refused, most of "
                 f"them from client {worst}; the first: {first_refusal([run])}"
             )
+        if summary.get("ended"):
+            found.append(
+                f"seed {run.seed}: the run ended after {summary['events']} events: "
+                f"{summary['ended']}"
+            )
         if not summary["metrics"]["Aggregations"]:
             found.append(
                 f"seed {run.seed}: the model never changed, because nothing was aggregated in "
@@ -361,4 +391,5 @@ def first_refusal(runs: Sequence[SeedResult]) -> str:
 
 def accepted_nothing(run: SeedResult) -> bool:
     """Whether every update of a run was refused."""
-    return bool(sum(run.summary["rejected"].values()) == run.summary["events"])
+    refused = sum(run.summary["rejected"].values())
+    return bool(refused == run.summary["events"] > 0)

@@ -246,7 +246,9 @@ def _input(key: str, record: dict[str, Any]) -> str:
         case "weights":
             return f"its weights ({spec['training'].get('weights')})"
         case "trace":
-            return f"its trace ({spec['speeds'].get('trace')})"
+            sections = ("speeds", "availability", "membership", "costs")
+            traces = [spec.get(name, {}).get("trace") for name in sections]
+            return f"its trace ({', '.join(trace for trace in traces if trace)})"
         case "sources":
             names = ", ".join(record.get("sources") or ["own parts"])
             return f"the source of one of its own parts ({names})"

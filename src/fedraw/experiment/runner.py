@@ -14,13 +14,19 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
-from fedraw.eventlog.records import EndRecord, Record, finding_record
+from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
+from fedraw.experiment.costs import CostMeter
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
-from fedraw.experiment.log_records import arrival_record, drift_records, opening_records
+from fedraw.experiment.log_records import (
+    arrival_record,
+    drift_records,
+    happening_records,
+    opening_records,
+)
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.result import SeedResult
@@ -28,7 +34,7 @@ from fedraw.experiment.run_folder import CALIBRATED, SERVING, RunFolder
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
-from fedraw.simulation.loop import Simulation
+from fedraw.simulation.loop import Simulation, Stalled
 from fedraw.storage.snapshot import can_be_saved
 
 # Events between two calls of a progress function.
@@ -115,6 +121,7 @@ class Recorder:
     observe: Callable[[Record], None] | None = None
     memory: io.BytesIO | None = None  # the log of a run without a folder, if it is kept
     serving: ServingAverage | None = None
+    meter: CostMeter | None = None
     calibrated: Vector | None = None
 
     @property
@@ -124,6 +131,10 @@ class Recorder:
 
     def note(self, record: Record) -> None:
         """Add one record."""
+        if self.meter is not None:
+            self.meter.observe(record)
+            if isinstance(record, EvaluationRecord | EndRecord):
+                record = replace(record, costs=self.meter.totals(record.time))
         self.summary.observe(record)
         if self.log is not None:
             self.log.write(record)
@@ -149,8 +160,8 @@ def _recording(
     if folder is None:
         memory = io.BytesIO() if options.keep_log else None
         log = None if memory is None else LogWriter(memory)
-        serving = scenario.serving_average()
-        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving)
+        serving, meter = scenario.serving_average(), scenario.cost_meter()
+        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving, meter)
         recorder.note_all(opening_records(scenario))
         yield recorder
         return
@@ -164,13 +175,19 @@ def _recording(
             usable = _usable(checkpoints, scenario, simulation)
             serving = scenario.serving_average()
             recorder = Recorder(RunSummary(), log, usable, options.observe, serving=serving)
+            recorder.meter = scenario.cost_meter()
             recorder.note_all(opening_records(scenario))
         else:
-            summary = RunSummary.of(read_log(run_folder.log, until=checkpoint.log))
+            summary, meter = RunSummary(), scenario.cost_meter()
+            for record in read_log(run_folder.log, until=checkpoint.log):
+                summary.observe(record)
+                if meter is not None:
+                    meter.observe(record)
             run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
             serving = checkpoint.serving
             recorder = Recorder(summary, log, checkpoints, options.observe, serving=serving)
+            recorder.meter = meter
             simulation.restore(checkpoint.saved)
         yield recorder
 
@@ -209,10 +226,16 @@ def _simulate(
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
     # A round that is under way at the last event is finished, unless a client in it keeps failing.
     limit = wanted + len(scenario.clients.table)
-    event = simulation.timeline.event
+    event, ended = simulation.timeline.event, None
     with deferred_interrupts() as asked_to_stop:
         while event < wanted or (simulation.mid_round and event < limit):
-            step = simulation.step()
+            try:
+                step = simulation.step()
+            except Stalled as stalled:
+                recorder.note_all(happening_records(stalled.happened, event))
+                ended = str(stalled)
+                break
+            recorder.note_all(happening_records(step.happened, event))
             event = step.event
             recorder.note(arrival_record(step))
             if recorder.serving is not None:
@@ -233,7 +256,7 @@ def _simulate(
     if evaluate is not None:
         recorder.calibrated = calibrated(scenario, simulation.state.model)
         recorder.note(evaluate(simulation, recorder.serving, True, recorder.calibrated))
-    recorder.note(EndRecord(event=event, time=simulation.timeline.now))
+    recorder.note(EndRecord(event=event, time=simulation.timeline.now, reason=ended))
     _tell(wanted, recorder, options.progress)
     return recorder.summary
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +12,23 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
+from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients
+from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
+from fedraw.experiment.costs import ClientCosts, CostMeter, client_costs, with_costs
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
 from fedraw.experiment.training import make_network
 from fedraw.learning.losses import CROSS_ENTROPY
-from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson
+from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, stand_ins
 from fedraw.simulation.executors.base import Executor
 from fedraw.simulation.loop import HandOut, Scheduled, Simulation
+from fedraw.simulation.membership import Change
 from fedraw.strategies.catalog import spec_name
 from fedraw.strategies.protocol import Declared, Setup, Strategy
 
@@ -48,6 +53,8 @@ class Scenario:
     trainer: Trainer | None = None
     loaded: LoadedWeights | None = None
     drift: Scheduled | None = None
+    changes: tuple[Change, ...] = ()  # joins and leaves
+    costs: ClientCosts | None = None
     parts: Parts = NO_PARTS  # with those that the spec names in its plugins
     given: Parts = NO_PARTS  # only those that were given in Python
 
@@ -80,11 +87,36 @@ class Scenario:
                 "of a float type and no labels; for classes, give whole numbers or names as "
                 "labels; for a regression, give groups, or use another method"
             )
-        setup = Setup(model, clients.claimed, layout, dataset.label_names, spec.training.lr)
+        if spec.losses is not None and spec.losses.twice and strategy.needs.sends == "residual":
+            raise BadInput(
+                f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, "
+                "and one that arrives twice would spoil its model for ever; set it to 0, or let "
+                "the server remember (for AREA, memory = 'server')"
+            )
+        costs = None
+        if spec.costs is not None:
+            costs = client_costs(spec, clients, model.nbytes, streams)
+            clients = with_costs(clients, costs)
+        changes = member_changes(spec, clients, streams)
+        there = founders(clients.claimed, changes)
+        setup = Setup(model, there, layout, dataset.label_names, spec.training.lr)
         drift = None
         if spec.drift is not None:
             drift = _drift(spec.drift, spec.run.events, clients)
-        return cls(spec, seed, clients, strategy, setup, trainer, loaded, drift, parts, given)
+        return cls(
+            spec,
+            seed,
+            clients,
+            strategy,
+            setup,
+            trainer,
+            loaded,
+            drift,
+            tuple(changes),
+            costs,
+            parts,
+            given,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -98,7 +130,16 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
-        return self.clients.dataset.notes + own
+        return (*self.clients.dataset.notes, *own, *self._sites())
+
+    def _sites(self) -> tuple[str, ...]:
+        """Which clients stand for the sites of a recorded federation."""
+        trace = self.spec.speeds.trace
+        names = stand_ins(Path(trace), self.clients.table.clients) if trace else {}
+        if not names:
+            return ()
+        pairs = several((f"{client} for {site}" for site, client in names.items()), most=10)
+        return (f"clients stand for the sites of {Path(trace or '').parent.name}: {pairs}",)
 
     def tables(self) -> dict[str, Any]:
         """The spec as run: only this seed, and the names of what the user gave in Python."""
@@ -133,6 +174,12 @@ class Scenario:
         named = [(key, part) for key, part in self.parts.brought() if key not in given]
         return {k: digest(part) for k, part in named if k != "data"} | self.given.sources
 
+    def cost_meter(self) -> CostMeter | None:
+        """What adds up the costs of the run; None if it has none."""
+        if self.costs is None or self.spec.costs is None:
+            return None
+        return CostMeter(self.spec.costs, self.costs, self.clients.table.clients)
+
     def serving_average(self) -> ServingAverage | None:
         """The average of the models that the run serves, at its start; None if it serves none."""
         run = self.spec.run
@@ -143,7 +190,7 @@ class Scenario:
     def simulation(self, executor: Executor) -> Simulation:
         """The federation at time zero."""
         streams, run = Streams(self.seed), self.spec.run
-        first = _rare(self.setup.clients) if run.receivers == "rare-first" else ()
+        first = _rare(self.clients.claimed) if run.receivers == "rare-first" else ()
         return Simulation(
             self.strategy,
             self.setup,
@@ -151,6 +198,8 @@ class Scenario:
             executor,
             HandOut(run.concurrency, first, streams.generator("receivers")),
             () if self.drift is None else (self.drift,),
+            flights_of(self.spec, self.clients, self.changes, streams, self.costs),
+            members_of(self.clients.claimed, self.changes),
         )
 
 

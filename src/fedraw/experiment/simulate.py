@@ -20,6 +20,8 @@ from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
 from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import BUILT_IN
 from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.conditions import Availability, Losses, Membership
+from fedraw.experiment.costs import Costs
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
@@ -78,6 +80,10 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     receivers: Literal["uniform", "rare-first"] | None = None,
     serve: Literal["last", "ema"] | None = None,
     ema_decay: float | None = None,
+    availability: Availability | None = None,
+    losses: Losses | None = None,
+    membership: Membership | None = None,
+    costs: Costs | None = None,
     features: Features | None = None,
     drift: Drift | None = None,
     label_noise: LabelNoise | None = None,
@@ -133,6 +139,10 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         receivers: Who trains next below full concurrency: any client, or rare ones first.
         serve: "ema" also evaluates and writes an exponential average of the model over arrivals.
         ema_decay: The factor by which a model loses its weight in the average with each arrival.
+        availability: When clients are online; by default always.
+        losses: Updates are lost, or arrive twice.
+        membership: Clients join and leave during the run.
+        costs: What computing and sending cost, in seconds, bytes and energy.
         features: Train on the features of a frozen network instead of pixels.
         drift: A label moves to other clients, or appears, during the run.
         label_noise: Training labels are wrong.
@@ -185,6 +195,10 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         receivers=receivers,
         serve=serve,
         ema_decay=ema_decay,
+        availability=availability,
+        losses=losses,
+        membership=membership,
+        costs=costs,
         features=features,
         drift=drift,
         label_noise=label_noise,
@@ -253,6 +267,10 @@ def _run(
 
 
 _OPTIONAL = {
+    "availability": Availability,
+    "losses": Losses,
+    "membership": Membership,
+    "costs": Costs,
     "features": Features,
     "drift": Drift,
     "label_noise": LabelNoise,

@@ -13,6 +13,9 @@ from typing import Any, TypeGuard, get_args
 
 from fedraw.core.settings import read_settings, shown, type_hints
 from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.eventlog.log_file import LOG
+from fedraw.experiment.conditions import Availability, Losses, Membership
+from fedraw.experiment.costs import Costs
 from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
     CAME_LATER,
@@ -37,7 +40,15 @@ from fedraw.strategies.protocol import Strategy
 
 VERSION = 1
 # Keys that hold the path of a file.
-_PATHS = ("data.path", "features.weights", "speeds.trace", "training.weights")
+_PATHS = (
+    "data.path",
+    "features.weights",
+    "speeds.trace",
+    "training.weights",
+    "availability.trace",
+    "membership.trace",
+    "costs.trace",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,10 @@ class Spec:
     features: Features | None = None
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
+    availability: Availability | None = None
+    losses: Losses | None = None
+    membership: Membership | None = None
+    costs: Costs | None = None
     strategy: StrategySpec = field(default_factory=StrategySpec)
     misreport: Misreport | None = None
     label_noise: LabelNoise | None = None
@@ -133,6 +148,28 @@ class Spec:
         tables = self.to_dict()
         _change(tables, changes)
         return Spec.from_dict(tables)
+
+    def replaying(self, folder: Path) -> Spec:
+        """The same experiment with the speeds, joins and leaves of a federation's event log.
+
+        Args:
+            folder: The folder of a server or of a run, with its `events.jsonl`.
+
+        """
+        log = (folder / LOG).absolute()
+        if not log.is_file():
+            raise BadInput(
+                f"{folder} has no {LOG}; name the folder of a server, or of one seed of a run"
+            )
+        kind = "auto" if self.speeds.kind == "ratio" else self.speeds.kind
+        speeds = SpeedsSpec(kind, arrivals="recorded", trace=str(log))
+        if self.membership is not None:
+            raise BadInput(
+                f"[membership] says who joins and leaves, and so does {log}; leave it out"
+            )
+        return Spec.from_dict(
+            replace(self, speeds=speeds, membership=Membership(trace=str(log))).to_dict()
+        )
 
     def make_strategy(self) -> Strategy[Any]:
         """The strategy that the spec names, with its settings."""
@@ -367,6 +404,7 @@ def _refuse_contradictions(spec: Spec) -> None:
     labels = spec.strategy.settings.get("labels", "declared")
     _refuse_summaries(spec, labels)
     _refuse_drift(spec)
+    _refuse_membership(spec)
     _refuse_receivers(spec, labels)
     if spec.training.kind == "none":
         _refuse_without_models(spec, labels)
@@ -402,6 +440,22 @@ def _refuse_drift(spec: Spec) -> None:
         raise BadInput(
             "drift.declared = 'again' reports true counts, also those of the attackers of "
             "[misreport]; use 'once', or leave one of them out"
+        )
+
+
+def _refuse_membership(spec: Spec) -> None:
+    if spec.membership is None:
+        return
+    for name, wrong in (("misreport", spec.misreport), ("summaries", spec.summaries)):
+        if wrong is not None:
+            raise BadInput(
+                f"[membership]: clients that join declare their counts openly, so it does not go "
+                f"with [{name}]; leave one of them out"
+            )
+    if spec.drift is not None and spec.drift.declared == "again":
+        raise BadInput(
+            "drift.declared = 'again' needs all clients at that moment, and with [membership] some "
+            "may be away; use 'once'"
         )
 
 

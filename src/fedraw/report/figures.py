@@ -70,6 +70,7 @@ def drawings(data: ReportData) -> dict[str, Drawing]:
     every = (
         gap(data),
         accuracy(data.evaluations),
+        accuracy_over_hours(data.evaluations),
         occupancy(data),
         weights(data),
         staleness(data),
@@ -108,6 +109,7 @@ class Panel:
     top: float | None = 100.0  # of the vertical axis; None: the largest value decides
     mark: float | None = None  # a dotted horizontal line to compare with
     end: float = 1.0  # of the run, in events
+    axis: str = "events"  # what the horizontal axis counts
 
 
 def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
@@ -121,13 +123,29 @@ def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
     return _drawing("curves", TITLE, panels, list(groups))
 
 
-def accuracy_curves(groups: Mapping[str, Evaluations]) -> dict[str, dict[str, Curve]]:
+def accuracy_over_hours(
+    groups: Mapping[str, Sequence[Sequence[EvaluationRecord]]],
+) -> Drawing | None:
+    """Draw the same lines over virtual hours; None unless all runs have costs."""
+    runs = [seed for seeds in groups.values() for seed in seeds]
+    if not all(seed and seed[-1].costs is not None for seed in runs):
+        return None
+    curves = accuracy_curves(groups, lambda evaluation: evaluation.time / 3600)
+    end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
+    panels = [Panel(PANELS[m], curves[m], end=end, axis="virtual hours") for m in PANELS]
+    return _drawing("hours", TITLE.replace("events", "virtual hours"), panels, list(groups))
+
+
+def accuracy_curves(
+    groups: Mapping[str, Evaluations],
+    at: Callable[[Any], float] = attrgetter("event"),
+) -> dict[str, dict[str, Curve]]:
     """Return, for each metric, the lines of the groups in which it was measured."""
     return {
         metric: {
             name: curve
             for name, seeds in groups.items()
-            if (curve := curve_of(seeds, metric)).event
+            if (curve := curve_of(seeds, metric, at)).event
         }
         for metric in PANELS
     }
@@ -162,7 +180,9 @@ def weights(data: ReportData) -> Drawing | None:
     return _drawing("weights", title, panels, data.names)
 
 
-def curve_of(seeds: Evaluations, metric: str) -> Curve:
+def curve_of(
+    seeds: Evaluations, metric: str, at: Callable[[Any], float] = attrgetter("event")
+) -> Curve:
     """Return the line of a metric over the evaluations that all seeds have.
 
     >>> def at(event, value): return EvaluationPoint(event, {"AvgRare": value}, {})
@@ -175,7 +195,7 @@ def curve_of(seeds: Evaluations, metric: str) -> Curve:
         values = [value for value in found if value is not None]
         if len(values) == len(found):
             # A synchronous method finishes its last round, so the last events may differ.
-            curve.add(fmean(evaluation.event for evaluation in together), values)
+            curve.add(fmean(map(at, together)), values)
     return curve
 
 
@@ -265,7 +285,8 @@ def _draw_lines(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None
 
 
 def _tidy(ax: Axes, panel: Panel) -> None:
-    ax.set(xlabel="events", xlim=(0, max(panel.end, 1)))
+    in_events = panel.axis == "events"
+    ax.set(xlabel=panel.axis, xlim=(0, max(panel.end, 1) if in_events else panel.end))
     if panel.top is None:
         ax.set_ylim(0, 1.05 * max(1.0, *(max(curve.high) for curve in panel.curves.values())))
     else:
@@ -273,7 +294,7 @@ def _tidy(ax: Axes, panel: Panel) -> None:
     if panel.mark is not None:
         dots: dict[str, Any] = {"linewidth": 1.4, "linestyle": (0, (1, 2)), "zorder": 2}
         ax.plot([0, panel.end], [panel.mark] * 2, color=INK, clip_on=False, **dots)
-    ax.locator_params(axis="x", integer=True)
+    ax.locator_params(axis="x", integer=in_events)
     ax.grid(axis="y", clip_on=False)
     ax.patch.set_visible(False)
     ax.tick_params(length=0, labelleft=True)

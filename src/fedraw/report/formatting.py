@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from fedraw.core.text import one_line
+from fedraw.eventlog.costs import COSTS
 
 UNDEFINED = "–"
 # Metrics that are shown with three decimals instead of one.
@@ -16,13 +17,17 @@ SPARK_WIDTH = 24
 
 
 def number(metric: str, value: float | None) -> str:
-    """Format the value of a metric with one decimal, or with three for Jain.
+    """Format the value of a metric with one decimal, or three for Jain; costs with three digits.
 
     >>> number("GlobalAcc", 89.97), number("Jain", 0.99), number("Jain", None)
     ('90.0', '0.990', '–')
+    >>> number("hours", 0.01234), number("MB to AvgRare>=50", 12345.6)
+    ('0.0123', '12,346')
     """
     if value is None:
         return UNDEFINED
+    if metric.split(maxsplit=1)[0] in COSTS:  # of very different sizes
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:.{3 if metric in PRECISE else 1}f}"
 
 

@@ -140,6 +140,8 @@ def _curves(data: ReportData, figures: Mapping[str, Drawing]) -> str:
     ]
     csv = csv_text(["metric", "name", "event", "mean", "lowest", "highest"], rows)
     figure = _figure(figures["curves"], BANDS)
+    if "hours" in figures:
+        figure += _figure(figures["hours"], BANDS)
     return section("curves", "Over the run", figure, copyable("curve-points", csv))
 
 

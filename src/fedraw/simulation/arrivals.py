@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from fedraw.core.randomness import Streams
+from fedraw.core.randomness import Purpose, Streams
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
+from fedraw.eventlog.records import ArrivalRecord, JoinedRecord, RejectedRecord
 from fedraw.storage.tables import open_table, parse_seconds
 
 # Recorded training times of each client, in seconds, by the client's name as text.
@@ -39,7 +39,7 @@ class ArrivalLaw(Protocol):
 class Drawn:
     """Each client's mean time, times a random factor for each of its trainings.
 
-    The factors of all clients' n-th trainings are one row from the stream (arrivals, n), because
+    The factors of all clients' n-th trainings are one row from the stream (purpose, n), because
     making a generator costs more than a draw. A row is dropped once all clients have used it.
     """
 
@@ -48,8 +48,10 @@ class Drawn:
         mean_seconds: Floats,
         streams: Streams,
         factors: Callable[[np.random.Generator, int], Floats],
+        purpose: Purpose = "arrivals",
     ) -> None:
         self._mean = mean_seconds
+        self._purpose = purpose
         self._streams = streams
         self._factors = factors
         self._rows: dict[int, Floats] = {}
@@ -59,7 +61,7 @@ class Drawn:
         """Seconds of a training."""
         row = self._rows.get(training)
         if row is None:
-            rng = self._streams.generator("arrivals", training)
+            rng = self._streams.generator(self._purpose, training)
             row = self._rows[training] = self._mean * self._factors(rng, self._mean.size)
             self._unused[training] = self._mean.size
         self._unused[training] -= 1
@@ -104,32 +106,64 @@ class Recorded:
         return own[training % len(own)]
 
 
-def check_trace(clients: Sequence[ClientId], durations: Trace) -> None:
+def check_trace(
+    clients: Sequence[ClientId], trace: Mapping[str, Sequence[Any]], what: str = "duration"
+) -> None:
     """Refuse a trace that lacks a client, or that has one which does not take part."""
-    missing = [client for client in clients if not durations.get(str(client))]
+    missing = [client for client in clients if not trace.get(str(client))]
     if missing:
         raise BadInput(
-            f"the trace has no duration of client {missing[0]!r} "
+            f"the trace has no {what} of client {missing[0]!r} "
             f"({len(missing)} of {len(clients)} clients are missing); record every client"
         )
     known = set(map(str, clients))
-    unknown = [client for client in durations if client not in known]
+    unknown = [client for client in trace if client not in known]
     if unknown:
         raise BadInput(
-            f"the trace has durations of {unknown[0]!r}, which is no client of this federation "
+            f"the trace has {what}s of {unknown[0]!r}, which is no client of this federation "
             f"(its clients: {several(map(str, clients))}); rename it, or leave its rows out"
         )
 
 
-def read_trace(path: Path) -> dict[str, list[float]]:
+def sites_of(path: Path) -> list[str]:
+    """The clients of an event log, in the order in which they joined."""
+    records = read_log(path, allow_cut_off=True)
+    return list(dict.fromkeys(str(r.client) for r in records if isinstance(r, JoinedRecord)))
+
+
+def stand_ins(path: Path, clients: Sequence[ClientId]) -> dict[str, str]:
+    """By the name of a site in an event log: the simulated client that stands for it.
+
+    Simulated clients are often numbers. If there are as many as sites, and no site is called like
+    one of them, they stand for the sites in the order in which the sites joined. Otherwise every
+    site stands for itself; a table stands for itself too.
+    """
+    if path.suffix != ".jsonl" or list(clients) != list(range(len(clients))):
+        return {}
+    sites = sites_of(path)
+    if {str(client) for client in clients} & set(sites):
+        return {}
+    if len(sites) != len(clients):
+        raise BadInput(
+            f"{path} has {len(sites)} sites ({several(sites)}), and this federation has "
+            f"{len(clients)} clients; set partition.clients = {len(sites)}"
+        )
+    return {site: str(client) for site, client in zip(sites, clients, strict=True)}
+
+
+def read_trace(path: Path, clients: Sequence[ClientId] = ()) -> dict[str, list[float]]:
     """Durations per client from a table `client,seconds`, or from an event log (`.jsonl`).
 
     In an event log, a training lasts from the hand-out of the model to the arrival of the update.
+    For `clients`, see `stand_ins`.
     """
     durations: dict[str, list[float]] = {}
     try:
-        for client, seconds in _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path):
+        rows = _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path)
+        for client, seconds in rows:
             durations.setdefault(client, []).append(seconds)
+        names = stand_ins(path, clients) if clients else {}
+        durations = {names.get(client, client): own for client, own in durations.items()}
     except BadInput as problem:
         raise BadInput(f"speeds.trace: {problem}") from None
     if not durations:
@@ -146,8 +180,8 @@ def _table_rows(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _log_rows(path: Path) -> Iterator[tuple[str, float]]:
-    for number, record in enumerate(read_log(path), start=1):
-        if not isinstance(record, ArrivalRecord | RejectedRecord):
+    for number, record in enumerate(read_log(path, allow_cut_off=True), start=1):
+        if not isinstance(record, ArrivalRecord | RejectedRecord) or record.copy:
             continue
         try:
             seconds = float(record.time) - float(record.start_time)

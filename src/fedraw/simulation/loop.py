@@ -6,7 +6,8 @@ import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,16 @@ import numpy.typing as npt
 
 from fedraw.core.types import ClientId, Finding, Vector
 from fedraw.core.update import Update, difference
-from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.errors import BadInput, FedrawError, RefusedUpdate
 from fedraw.simulation.arrivals import ArrivalLaw
 from fedraw.simulation.executors.base import Executor, Job, TrainingResult
+from fedraw.simulation.flights import Conditions, Flight
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Declared,
+    Joined,
+    Left,
     Setup,
     State,
     Strategy,
@@ -28,6 +32,9 @@ from fedraw.strategies.protocol import (
 )
 from fedraw.strategies.scoring import Scorer
 from fedraw.strategies.statistics import with_statistics
+
+# A run ends after this many trainings in a row that come to nothing, or 20 for each client.
+MOST_LOST = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +66,41 @@ class Scheduled(NamedTuple):
     declarations: Sequence[Declared] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """All clients that ever take part, by position, and when they join and leave.
+
+    Clients without a `Joined` are members from the start. Changes are in the order of their times.
+    """
+
+    clients: Sequence[ClientId]
+    changes: Sequence[tuple[float, Joined | Left]]
+
+
+class Lost(NamedTuple):
+    """A training whose update never reaches the server, and why."""
+
+    client: ClientId
+    start_time: float
+    reason: str
+    paused: float = 0.0
+
+
+class Happening(NamedTuple):
+    """Something that happened between two arrivals."""
+
+    time: float
+    what: Joined | Left | Lost
+
+
+class Stalled(FedrawError):
+    """No update can arrive any more; `happened` is what happened since the last one."""
+
+    def __init__(self, reason: str, happened: Sequence[Happening]) -> None:
+        super().__init__(reason)
+        self.happened = happened
+
+
 class Step(NamedTuple):
     """What one arrival did."""
 
@@ -75,16 +117,31 @@ class Step(NamedTuple):
     refused: str | None = None
     doubts: Sequence[Finding] = ()
     metrics: Mapping[str, float | None] | None = None  # what the client's training reports
+    paused: float = 0.0  # seconds that the client was offline while it trained
+    copy: bool = False  # whether this is the second copy of an update
+    happened: Sequence[Happening] = ()  # since the last arrival
 
 
 @dataclass(slots=True, eq=False)
 class InTraining:
-    """A client in training: the model it was handed, and when."""
+    """A client in training: the model it was handed, and when; the rest is as in a `Flight`."""
 
     model: Vector
     version: int
     event: int
     time: float
+    copies: int = 1
+    reason: str = ""
+    paused: float = 0.0
+
+
+@dataclass(eq=False)
+class SecondCopy:
+    """An update that is about to arrive a second time, and who was named after the first time."""
+
+    update: Update
+    flight: InTraining
+    named: list[ClientId]
 
 
 @dataclass
@@ -105,6 +162,12 @@ class Timeline:
     client_states: dict[ClientId, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
     # The model of each client's last accepted update, if clients send residuals.
     sent: dict[ClientId, Vector] = field(default_factory=dict)
+    # Clients that wait offline, and from when on they can be handed the model: a heap.
+    offline: list[tuple[float, int, ClientId]] = field(default_factory=list)
+    # Clients that have left and may still have an entry among those that wait.
+    gone: dict[ClientId, bool] = field(default_factory=dict)
+    changes: int = 0  # joins and leaves so far
+    copy: SecondCopy | None = None
 
 
 @dataclass
@@ -119,8 +182,9 @@ class Saved:
 class Simulation:
     """Runs a strategy in virtual time; the caller decides when to evaluate, log and stop.
 
-    The loop knows two kinds of things that happen: arrivals, whose times come from `law`, and
-    `scheduled` changes. Whatever perturbs training wraps the executor.
+    The loop knows what happens: arrivals, whose times come from `law`, `scheduled` changes of the
+    data, and changes of the members. Whatever perturbs training wraps the executor. Whatever keeps
+    clients from training, or updates from arriving, is a condition.
 
     Args:
         strategy: Decides what the global model becomes and who is handed it next.
@@ -129,6 +193,9 @@ class Simulation:
         executor: Trains the clients.
         hand_out: How many clients train at once, and who is handed the model next.
         scheduled: Changes of the clients' data, at most one after each arrival.
+        conditions: When clients are online, and what becomes of updates; by default, everyone is
+            always online and every update arrives.
+        membership: Who joins and leaves; by default, all clients of the setup stay.
 
     """
 
@@ -140,14 +207,18 @@ class Simulation:
         executor: Executor,
         hand_out: HandOut | None = None,
         scheduled: Iterable[Scheduled] = (),
+        conditions: Conditions | None = None,
+        membership: Membership | None = None,
     ) -> None:
         hand_out = hand_out or HandOut()
-        clients = setup.clients
+        clients = setup.clients.clients if membership is None else membership.clients
         self._needs = strategy.needs
         self._sends = self._needs.sends
         self._has_findings = self._needs.label_evidence in ("checked", "inferred")
         self._strategy = with_statistics(strategy, setup.layout)
         self._law = law
+        self._conditions = conditions
+        self._member_changes = () if membership is None else membership.changes
         self._executor = executor
         self._layout = setup.layout
         self._statistics_size = 0 if setup.layout is None else setup.layout.statistics_count
@@ -157,13 +228,13 @@ class Simulation:
         self._first = frozenset(hand_out.first)
         self._scheduled = {change.after: change.declarations for change in scheduled}
         self._changes = sorted(self._scheduled)
-        self._position = {client: i for i, client in enumerate(clients.clients)}
+        self._position = {client: i for i, client in enumerate(clients)}
         self.timeline = Timeline()
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
         self.state, self._founders = self._strategy.start(setup)
         if self._sends == "residual":
-            self.timeline.sent = dict.fromkeys(clients.clients, self.state.model)
+            self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
     def save(self) -> Saved:
         """What `restore` needs to continue bit for bit; it shares arrays with this simulation."""
@@ -188,7 +259,7 @@ class Simulation:
         return scorer_of(self._needs, self.state)
 
     def step(self) -> Step:
-        """Advance to the next arrival."""
+        """Advance to the next arrival; Stalled if there is none."""
         timeline = self.timeline
         if self._founders:
             self._hand_out(self._founders)
@@ -196,31 +267,45 @@ class Simulation:
         if self._changes:
             for declared in self._scheduled.get(timeline.event, ()):
                 self.state, _ = self._strategy.step(self.state, declared)
-        if not timeline.due:
-            raise BadInput("nobody is training, so nothing can arrive: the strategy named no one")
-        timeline.now, _, client = heappop(timeline.due)
+        if timeline.copy is not None:
+            copy, timeline.copy = timeline.copy, None
+            timeline.event += 1
+            return self._arrive(copy.update, copy.flight, copy)
+        happened: list[Happening] = []
+        client, flight = self._next_arrival(happened)
         timeline.event += 1
-        flight = timeline.in_flight.pop(client)
-        before = self.state.version
-        refused = None
         trained = self._executor.collect(client)
         if trained.state is not None:
             timeline.client_states[client] = dict(trained.state)
+        step = self._arrive(self._update(client, flight, trained), flight)
+        if self._sends == "residual" and step.refused is None:
+            timeline.sent[client] = trained.vector
+        if happened or trained.metrics is not None:
+            return step._replace(metrics=trained.metrics, happened=happened)
+        return step
+
+    def _arrive(self, update: Update, flight: InTraining, copy: SecondCopy | None = None) -> Step:
+        """Let the strategy have an update, and hand out the model to those that it names."""
+        timeline = self.timeline
+        before = self.state.version
+        refused = None
         try:
-            arrived = Arrived(self._update(client, flight, trained))
-            self.state, receivers = self._strategy.step(self.state, arrived)
+            self.state, receivers = self._strategy.step(self.state, Arrived(update))
             timeline.mid_round = not receivers
-            if self._sends == "residual":
-                timeline.sent[client] = trained.vector
         except RefusedUpdate as refusal:
-            refused, receivers = str(refusal), [client]
+            refused, receivers = str(refusal), [] if copy is not None else [update.client]
+        if copy is not None:  # those that were named after the first copy train already
+            receivers = [client for client in receivers if client not in copy.named]
+            timeline.mid_round = timeline.mid_round and not copy.named
+        elif flight.copies > 1:
+            timeline.copy = SecondCopy(update, flight, list(receivers))
         self._hand_out(receivers)
         scorer = self.scorer if self._has_findings else None
         event, version = timeline.event, self.state.version
         return Step(
             event,
             timeline.now,
-            client,
+            update.client,
             flight.time,
             flight.version,
             version,
@@ -230,8 +315,84 @@ class Simulation:
             self.state.contents,
             refused,
             () if scorer is None else scorer.drain_findings(),
-            trained.metrics,
+            paused=flight.paused,
+            copy=copy is not None,
         )
+
+    def _next_arrival(self, happened: list[Happening]) -> tuple[ClientId, InTraining]:
+        """Go on to the next update that arrives, and note what happens until then."""
+        timeline = self.timeline
+        lost = 0
+        while True:
+            change, back, due = self._next_times()
+            if change <= min(back, due) and change < inf:
+                self._change_member(happened)
+            elif back <= due and back < inf:
+                timeline.now, _, client = heappop(timeline.offline)
+                self._hand_out([client])
+            elif due < inf:
+                timeline.now, _, client = heappop(timeline.due)
+                flight = timeline.in_flight.pop(client)
+                if flight.copies:
+                    return client, flight
+                stays = client in self.state.federation  # else it has just left
+                if stays:
+                    what = Lost(client, flight.time, flight.reason, flight.paused)
+                    happened.append(Happening(timeline.now, what))
+                self._hand_out([client] if stays else [])
+                lost += 1
+                if lost > max(MOST_LOST, 20 * len(self._position)):
+                    raise Stalled(
+                        f"{lost:,} trainings in a row came to nothing; the last one, of client "
+                        f"{client!r}: {flight.reason}",
+                        happened,
+                    )
+            else:
+                raise self._stalled(happened)
+
+    def _next_times(self) -> tuple[float, float, float]:
+        """When a member joins or leaves next, an offline client is back, a training ends."""
+        timeline, changes = self.timeline, self._member_changes
+        return (
+            changes[timeline.changes][0] if timeline.changes < len(changes) else inf,
+            timeline.offline[0][0] if timeline.offline else inf,
+            timeline.due[0][0] if timeline.due else inf,
+        )
+
+    def _stalled(self, happened: Sequence[Happening]) -> FedrawError:
+        timeline = self.timeline
+        if self._conditions is not None and (timeline.due or timeline.offline):
+            return Stalled(f"{self._conditions.why_never} after {timeline.now:g} s", happened)
+        if self._member_changes and not len(self.state.federation):
+            return Stalled(f"all clients have left after {timeline.now:g} s", happened)
+        return BadInput("nobody is training, so nothing can arrive: the strategy named no one")
+
+    def _change_member(self, happened: list[Happening]) -> None:
+        """Let the next client join or leave."""
+        timeline = self.timeline
+        timeline.now, change = self._member_changes[timeline.changes]
+        timeline.changes += 1
+        client = change.client
+        if isinstance(change, Joined) and timeline.gone.pop(client, False):
+            self._forget(client)
+        if isinstance(change, Joined) and self._sends == "residual":
+            timeline.sent[client] = self.state.model
+        self.state, receivers = self._strategy.step(self.state, change)
+        if isinstance(change, Left) and client not in timeline.in_flight:
+            timeline.gone[client] = True
+        if receivers:
+            timeline.mid_round = False
+        happened.append(Happening(timeline.now, change))
+        self._hand_out(receivers)
+
+    def _forget(self, client: ClientId) -> None:
+        """Remove a client that is back from those that wait since before it left."""
+        timeline = self.timeline
+        for waiting in (timeline.waiting, timeline.waiting_first):
+            if client in waiting:
+                waiting.remove(client)
+        timeline.offline = [entry for entry in timeline.offline if entry[2] != client]
+        heapify(timeline.offline)
 
     def _update(self, client: ClientId, flight: InTraining, trained: TrainingResult) -> Update:
         vector = trained.vector
@@ -259,17 +420,32 @@ class Simulation:
             self._launch(waiting.pop())
 
     def _launch(self, client: ClientId) -> None:
+        """Hand a client the model, or let it wait until it is online."""
         timeline, state = self.timeline, self.state
+        if timeline.gone and timeline.gone.pop(client, False):
+            return
+        position, conditions = self._position[client], self._conditions
+        if conditions is not None and (ready := conditions.ready(position, timeline.now)) > (
+            timeline.now
+        ):
+            heappush(timeline.offline, (ready, timeline.turn, client))
+            timeline.turn += 1
+            return
         training = timeline.trainings.get(client, 0)
         timeline.trainings[client] = training + 1
-        due = timeline.now + self._law.duration(self._position[client], training)
-        heappush(timeline.due, (due, timeline.turn, client))
+        seconds = self._law.duration(position, training)
+        plan = Flight(timeline.now + seconds)
+        if conditions is not None:
+            plan = conditions.flight(position, training, timeline.now, seconds)
+        heappush(timeline.due, (plan.ends, timeline.turn, client))
         timeline.turn += 1
-        flight = InTraining(state.model, state.version, timeline.event, timeline.now)
+        flight = InTraining(state.model, state.version, timeline.event, timeline.now, *plan[1:])
         timeline.in_flight[client] = flight
-        self._submit(client, training, due, flight)
+        self._submit(client, training, plan.ends, flight)
 
     def _submit(self, client: ClientId, training: int, due: float, flight: InTraining) -> None:
+        if not flight.copies or due == inf:
+            return  # nothing of it arrives
         epoch = bisect_right(self._changes, flight.event) if self._changes else 0
         state = self.timeline.client_states.get(client)
         job = Job(

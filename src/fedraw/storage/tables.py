@@ -12,7 +12,7 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +72,21 @@ class TableFile:
                 yield place, name, parse(texts[value])
             except UnreadableCell as problem:
                 raise self.wrong(place, at, str(problem)) from None
+
+    def parsed(
+        self, columns: Mapping[str, Callable[[str], Any]]
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Position and values of each row; each column has a function that parses its cells."""
+        positions = self.positions(tuple(columns), extra_columns=True)
+        parsers = list(zip(positions, columns.values(), strict=True))
+        for place, texts in self.rows():
+            values: list[Any] = []
+            try:
+                for column, parse in parsers:
+                    values.append(parse(texts[column]))
+            except UnreadableCell as problem:
+                raise self.wrong(place, positions[len(values)], str(problem)) from None
+            yield place, values
 
     def positions(self, wanted: Sequence[str], *, extra_columns: bool = False) -> list[int]:
         """The positions of the wanted columns; extra columns are refused unless allowed."""

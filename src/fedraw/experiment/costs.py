@@ -1,0 +1,218 @@
+"""The section [costs]: what computing and sending take, in seconds, bytes and energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedraw.core.randomness import Streams
+from fedraw.core.settings import positive, whole
+from fedraw.core.text import several
+from fedraw.core.types import ClientId, Floats
+from fedraw.errors import BadInput
+from fedraw.eventlog.records import ArrivalRecord, LostRecord, Record, RejectedRecord
+from fedraw.simulation.flights import WENT_OFFLINE
+from fedraw.storage.tables import UnreadableCell, open_table, parse_name, parse_number, quoted
+
+if TYPE_CHECKING:
+    from fedraw.experiment.clients import Clients
+    from fedraw.experiment.spec import Spec
+
+# The columns of a table of devices, of which it needs one at least.
+DEVICE_COLUMNS = ("seconds_per_sample", "upload_mbit", "download_mbit")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What training and sending cost; see docs/availability.md.
+
+    Args:
+        seconds_per_sample: The time of one sample in one epoch on a device of speed 1. A training
+            then takes this, times samples, times epochs, times what [speeds] draws for the client.
+            By default it takes what [speeds] draws.
+        upload_mbit: Megabits that a client sends in a second; by default sending takes no time.
+        download_mbit: Megabits that a client receives in a second.
+        bandwidth_spread: The spread of the clients' bandwidths: the standard deviation of their
+            logarithms.
+        model_bytes: The size of the model; by default that of the model that is trained.
+        watts: The power of a client that trains; by default no energy is counted.
+        joules_per_mb: The energy of sending or receiving a megabyte.
+        trace: A table of devices: the columns client and one or more of seconds_per_sample,
+            upload_mbit and download_mbit, which take the place of the keys of these names.
+
+    """
+
+    seconds_per_sample: float | None = None
+    upload_mbit: float | None = None
+    download_mbit: float | None = None
+    bandwidth_spread: float = 0.0
+    model_bytes: int | None = None
+    watts: float | None = None
+    joules_per_mb: float = 0.0
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in (*DEVICE_COLUMNS, "watts"):
+            value = getattr(self, key)
+            if value is not None:
+                positive(f"costs.{key}", value)
+        for key in ("bandwidth_spread", "joules_per_mb"):
+            if getattr(self, key) < 0:
+                raise BadInput(f"costs.{key} = {getattr(self, key)} must be at least 0")
+        if self.model_bytes is not None:
+            whole("costs.model_bytes", self.model_bytes)
+        if self.bandwidth_spread and self.upload_mbit is None and self.download_mbit is None:
+            raise BadInput("costs.bandwidth_spread goes with upload_mbit or download_mbit")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientCosts:
+    """What each client needs: mean seconds of a training, and seconds to receive and to send."""
+
+    seconds: Floats
+    download: Floats
+    upload: Floats
+    model_bytes: int
+
+    def transfer(self, client: int) -> float:
+        """Seconds to receive and to send the model, by the client's position."""
+        return self.download.item(client) + self.upload.item(client)
+
+
+def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Streams) -> ClientCosts:
+    """Draw or read what each client needs."""
+    costs = spec.costs
+    assert costs is not None
+    devices: Mapping[str, Floats] = {}
+    names = clients.table.clients
+    if costs.trace is not None:
+        devices = read_devices(Path(costs.trace), names)
+        twice = next((key for key in devices if getattr(costs, key) is not None), None)
+        if twice is not None:
+            raise BadInput(
+                f"costs.{twice} is set, and {costs.trace} has a column of this name; leave one out"
+            )
+    size = costs.model_bytes or model_bytes
+    rng = streams.generator("bandwidth")
+    # Both directions of a client are fast or slow together.
+    spread = np.exp(costs.bandwidth_spread * rng.standard_normal(len(names)))
+
+    def seconds_to_send(key: str) -> Floats:
+        mbit = getattr(costs, key)
+        if key in devices:
+            mbit = devices[key]
+        elif mbit is None:
+            return np.zeros(len(names))
+        else:
+            mbit = mbit * spread
+        if not size:
+            raise BadInput(
+                "costs.model_bytes is missing: with training.kind = 'none' there is no model, and "
+                f"{key} needs its size"
+            )
+        return np.asarray(8e-6 * size / mbit, np.float64)
+
+    seconds = clients.seconds
+    work = clients.table.totals() * spec.training.epochs
+    if "seconds_per_sample" in devices:
+        seconds = devices["seconds_per_sample"] * work
+    elif costs.seconds_per_sample is not None:
+        seconds = seconds * costs.seconds_per_sample * work
+    if seconds is not clients.seconds and clients.trace is not None:
+        raise BadInput(
+            "costs.seconds_per_sample says how long trainings take, and so does the trace of "
+            "[speeds]; leave one of them out"
+        )
+    return ClientCosts(
+        seconds, seconds_to_send("download_mbit"), seconds_to_send("upload_mbit"), size
+    )
+
+
+def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
+    """Each column of a table of devices, in the order of the clients."""
+    position = {str(client): i for i, client in enumerate(clients)}
+    with _naming("costs.trace"):
+        table = open_table(path)
+        found = [name for name in DEVICE_COLUMNS if name in table.header]
+        if not found:
+            raise BadInput(f"{path}: needs a column {', '.join(DEVICE_COLUMNS[:-1])} or "
+                           f"{DEVICE_COLUMNS[-1]}")  # fmt: skip
+        values = {name: np.full(len(clients), np.nan) for name in found}
+        parsers = {"client": parse_name, **dict.fromkeys(found, _positive)}
+        for place, (client, *numbers) in table.parsed(parsers):
+            if client not in position:
+                raise BadInput(
+                    f"{table.at(place)}: {client!r} is no client of this federation (its clients: "
+                    f"{several(map(str, clients))}); leave the row out"
+                )
+            for name, number in zip(found, numbers, strict=True):
+                values[name][position[client]] = number
+        missing = np.isnan(values[found[0]])
+        if missing.any():
+            raise BadInput(
+                f"{path} has no row of client {clients[int(missing.argmax())]!r}; add it"
+            )
+    return values
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as problem:
+        raise BadInput(f"{key}: {problem}") from None
+
+
+def _positive(text: str) -> float:
+    value = parse_number(text.strip(" \t"), "a number; write one above 0")
+    if not 1e-12 <= value <= 1e12:
+        raise UnreadableCell(f"{quoted(text)} is not from 1e-12 to 1e12; write a number above 0")
+    return value
+
+
+class CostMeter:
+    """Adds up what the trainings of a run cost, from the records of its log.
+
+    A training counts when it ends: one download, one upload for each time that its update was sent,
+    and the power of the client for the seconds that it computed. Trainings that are under way at
+    the end, or when their client leaves, are not counted.
+    """
+
+    def __init__(self, settings: Costs, costs: ClientCosts, clients: Sequence[ClientId]) -> None:
+        self._settings = settings
+        self._costs = costs
+        self._position = {client: i for i, client in enumerate(clients)}
+        self._bytes = 0
+        self._computed = 0.0  # seconds
+
+    def observe(self, record: Record) -> None:
+        """Take in the next record of the log."""
+        if not isinstance(record, ArrivalRecord | RejectedRecord | LostRecord):
+            return
+        size = self._costs.model_bytes
+        if not isinstance(record, LostRecord) and record.copy:
+            self._bytes += size
+            return
+        sent = not (isinstance(record, LostRecord) and record.reason == WENT_OFFLINE)
+        self._bytes += size * (1 + sent)
+        client = self._position[record.client]
+        busy = self._costs.transfer(client) if sent else self._costs.download.item(client)
+        self._computed += max(0.0, record.time - record.start_time - record.paused - busy)
+
+    def totals(self, time: float) -> dict[str, float]:
+        """The costs so far, at this virtual time."""
+        found = {"hours": time / 3600, "bytes": float(self._bytes)}
+        watts, sending = self._settings.watts, self._settings.joules_per_mb
+        if watts is not None or sending:
+            found["joules"] = (watts or 0.0) * self._computed + sending * self._bytes / 1e6
+        return found
+
+
+def with_costs(clients: Clients, costs: ClientCosts) -> Clients:
+    """The clients with the mean training times that follow from their costs."""
+    return replace(clients, seconds=costs.seconds)

@@ -20,8 +20,8 @@ TERMINAL = {"cli", "progress"}
 # A module imports only from those before it.
 ORDER = (
     "staleness", "aggregations", "bound",
-    "artefacts", "plan", "cells", "execute", "outcomes", "dynamics", "rules", "claims",
-    "comparisons", "render", "figures", "progress", "cli",
+    "artefacts", "plan", "cells", "execute", "outcomes", "dynamics", "federations", "rules",
+    "claims", "comparisons", "render", "figures", "progress", "cli",
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from fedraw_studies.claims import (
     load_claims,
 )
 from fedraw_studies.dynamics import DynamicsResults
+from fedraw_studies.federations import load_federations
 from fedraw_studies.outcomes import Finding, model_copies, outcomes, supporting_outcomes
 from fedraw_studies.plan import key_of
 from fedraw_studies.rules import Verdict
@@ -39,8 +40,12 @@ CLAIMS = load_claims()
 PARTS = [pytest.param(part, id=f"{c.name}: {part.name}") for c in CLAIMS for part in c.parts]
 ARTEFACTS = {
     artefact.name: artefact
-    for artefact in load_artefacts([*NAMES, *SUPPORTING], Scale.named("cpu"))
+    for artefact in [
+        *load_artefacts([*NAMES, *SUPPORTING], Scale.named("cpu")),
+        load_federations(),
+    ]
 }
+OF_RARE_RECALL = ("BetterRare", "WorseRare")  # metrics of every run, and no column of a table
 FIVE = replace(Scale.named("smoke"), seeds=(42, 123, 456, 789, 1011))
 
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]  # by row, by metric, seed by seed
@@ -99,43 +104,59 @@ def test_parts_are_about_rows_and_metrics_that_exist(own: Part) -> None:
         assert own.paper or own.artefact not in SUPPORTING
         artefact = ARTEFACTS[own.artefact]
         assert {*own.a, *own.b} <= {row.label for row in artefact.rows}
-        assert own.metric in artefact.columns
+        for metric in filter(None, (own.metric, own.less)):
+            assert metric in (*artefact.columns, *OF_RARE_RECALL)
 
 
 @pytest.mark.parametrize("own", PARTS)
 def test_parts_have_what_their_rule_needs(own: Part) -> None:
-    needs_other = {"greater", "comparable", "wider"}
+    needs_other = {"greater", "comparable", "wider", "every", "ratio"}
     if own.rule != "none" and own.artefact != DYNAMICS:
-        assert bool(own.b) == (own.rule in needs_other) or own.rule == "within"
+        fits = bool(own.b) == (own.rule in needs_other)
+        assert fits or own.rule == "within" or (own.rule == "greater" and own.less)
+    if own.rule == "ratio":
+        assert (len(own.a), len(own.b)) == (2, 2)
     if own.rule in ("comparable", "below"):
         assert own.limit > 0
     if own.rule == "ordered":
         assert len(own.a) > 2
 
 
-def sign(figures: list[Any]) -> float:
-    first, *others = (figure.values[0] for figure in figures)
-    return float(first - max(others))
+def gaps(own: Part) -> list[float]:
+    """A − B by the paper's own figures, seed by seed where it prints seeds; empty if it is mute."""
+    rows = {row.label: row for row in ARTEFACTS[own.artefact].rows}
+    sides = []
+    for label in (*own.a, *own.b):
+        figures = [rows[label].paper.get(metric) for metric in (own.metric, own.less) if metric]
+        if None in figures:
+            return []
+        first, *others = (figure.values for figure in figures if figure is not None)
+        sides.append([x - sum(other[n] for other in others) for n, x in enumerate(first)])
+    one, *rest = sides
+    return [x - max((other[n] for other in rest), default=0.0) for n, x in enumerate(one)]
+
+
+def fits(own: Part) -> bool:
+    """Whether the paper's own figures say what the part claims; true where it prints none."""
+    if own.rule == "wider":
+        rows = {row.label: row.paper[own.metric] for row in ARTEFACTS[own.artefact].rows}
+        one, other = (figure.sd or 0 for x in (*own.a, *own.b) if (figure := rows[x]) is not None)
+        return one > other
+    gap = gaps(own) if own.rule == "every" else gaps(own)[:1]
+    if own.rule == "comparable":
+        return all(abs(x) < own.limit for x in gap)
+    return all(x > 0 for x in gap)
 
 
 def test_claims_say_what_the_papers_own_tables_say() -> None:
     """What is claimed has the sign of the paper's figures; one note tells the exception."""
-    odd = []
-    for claim in CLAIMS:
-        for own in claim.parts:
-            if own.rule in ("greater", "comparable", "wider") and own.artefact in ARTEFACTS:
-                rows = {row.label: row for row in ARTEFACTS[own.artefact].rows}
-                figures = [rows[label].paper[own.metric] for label in (*own.a, *own.b)]
-                if None in figures:
-                    continue
-                if own.rule == "wider":
-                    one, other = (figure.sd for figure in figures if figure is not None)
-                    fits = (one or 0) > (other or 0)
-                else:
-                    gap = sign(figures)
-                    fits = gap > 0 if own.rule == "greater" else abs(gap) < own.limit
-                if not fits:
-                    odd.append((claim.name, own.name))
+    rules = ("greater", "comparable", "wider", "every")
+    odd = [
+        (claim.name, own.name)
+        for claim in CLAIMS
+        for own in claim.parts
+        if own.rule in rules and own.artefact in ARTEFACTS and not fits(own)
+    ]
     assert odd == [("dedup-steadies", "HAM10000, AvgRare")]
 
 
@@ -159,7 +180,8 @@ def test_what_a_server_keeps_is_counted() -> None:
 
 def test_nothing_is_run_and_nothing_is_judged(tmp_path: Path) -> None:
     every = judge(outcomes(tmp_path, FIVE), None)
-    free = {"memory", "time", "concept"}  # need no runs
+    free = {"memory", "time", "concept", "client-sizes", "few-rare-images", "eleven-updates"}
+    free |= {"four-times"}  # need no runs
     for own in every:
         if own.claim.name in free:
             assert own.verdict is Verdict.HOLDS, own.claim.name
@@ -288,6 +310,70 @@ def test_what_the_paper_leaves_open_is_shown_and_not_judged(tmp_path: Path) -> N
     assert own.verdict is Verdict.NOT_COMPARABLE
     assert own.parts[0].ours == "0.0, 1.0, 2.0, 3.0, one seed"
     assert own.parts[0].paper == "–"
+
+
+def test_every_seed_has_to_agree(tmp_path: Path) -> None:
+    scale = replace(FIVE, seeds=(42, 123, 456))
+    rows = {"FedRAW": {"AvgRare": [20.0, 45, 63]}, "FedFa": {"AvgRare": [3.0, 2, 33]}}
+    rows["FedBuff"] = {"AvgRare": [2.0, 50, 35]}
+    write_cells(tmp_path, "s11", rows, scale)
+    own = judged(tmp_path, "ham-every-seed", scale)
+    above_fedfa, above_fedbuff = own.parts
+    assert (above_fedfa.verdict, above_fedfa.why) == (Verdict.HOLDS, "3 of 3 seeds")
+    assert above_fedfa.ours == "20.0 / 45.0 / 63.0 against 3.0 / 2.0 / 33.0"
+    assert above_fedfa.paper == "20.37 / 45.73 / 63.54 against 3.70 / 1.92 / 32.81"
+    assert (above_fedbuff.verdict, own.verdict) == (Verdict.PARTLY, Verdict.PARTLY)
+
+
+def test_a_gap_is_one_metric_less_another(tmp_path: Path) -> None:
+    rows = {
+        "HAM10000, FedFa": {"LocalCommon": [70.0] * 5, "LocalRare": [62.0, 63, 62, 63, 62]},
+        "HAM10000, FedRAW": {"LocalCommon": [70.0] * 5, "LocalRare": [66.0, 65, 66, 65, 66]},
+    }
+    write_cells(tmp_path, "table2", rows)
+    (only,) = judged(tmp_path, "local-gap").parts
+    # Gaps 8, 7, 8, 7, 8 against 4, 5, 4, 5, 4.
+    assert (only.verdict, only.paper) == (Verdict.HOLDS, "7.6 against 5.7")
+    assert only.difference is not None
+    assert only.difference.mean == pytest.approx(3.2)
+
+
+def slow_rows(fedfa: Sequence[float]) -> Values:
+    rows = {f"{x}x, {m}": {"AvgRare": [20.0] * 5} for x in (2, 20) for m in ("FedRAW", "FedFa")}
+    rows |= {"2x, FedFa": {"AvgRare": [10.0] * 5}, "10x, FedRAW": {"AvgRare": [4.0] * 5}}
+    return rows | {"10x, FedFa": {"AvgRare": fedfa}}
+
+
+@pytest.mark.parametrize(
+    ("fedfa", "verdict", "words"),
+    [
+        ([0.0] * 5, Verdict.HOLDS, "4.0 over 0.0 against 20.0 over 10.0 (2.0 times), 5 seeds"),
+        ([1.0] * 5, Verdict.HOLDS, "4.0 over 1.0 (4.0 times) against 20.0 over 10.0 (2.0 times)"),
+        ([2.0] * 5, Verdict.FAILS, "4.0 over 2.0 (2.0 times)"),  # as at 2x: not above it
+    ],
+)
+def test_ratios_are_compared_crosswise(
+    tmp_path: Path, fedfa: list[float], verdict: Verdict, words: str
+) -> None:
+    write_cells(tmp_path, "table4", slow_rows(fedfa))
+    own = part(judged(tmp_path, "relative-advantage"), "the ratio at 10x above that at 2x")
+    assert own.verdict is verdict
+    assert words in own.ours
+    assert own.difference is None
+
+
+def test_which_label_wins_is_read_off_the_recalls(tmp_path: Path) -> None:
+    (artefact,) = load_artefacts(["s6"], FIVE)
+    cells = CellFiles(tmp_path)
+    for row in artefact.rows:
+        spread = 50.0 if row.label == "FedRAW" else 5.0
+        for n, seed in enumerate(artefact.seeds):
+            recall = {str(i): spread * (i == 3) + n for i in range(10)}
+            cells.write(cell(row.spec, seed, {"AvgRare": 1.0, "BufPres": 1.0}, recall=recall))
+    name = "the better recall of the two less the worse, FedRAW above FedFa"
+    own = part(judged(tmp_path, "dogs-as-cats"), name)
+    assert own.verdict is Verdict.HOLDS
+    assert own.ours == "50.0 ± 0.0 against 5.0 ± 0.0: +45.0 (+45.0 to +45.0), 5 seeds"
 
 
 def test_json_has_every_part(tmp_path: Path) -> None:

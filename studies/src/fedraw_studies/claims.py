@@ -10,6 +10,7 @@ from typing import Any
 
 from fedraw_studies.artefacts import Basis, PaperValue, study_file
 from fedraw_studies.dynamics import DynamicsResults, distinct
+from fedraw_studies.federations import federation_outcome
 from fedraw_studies.outcomes import Finding, Outcome, RowOutcome, supporting_outcomes
 from fedraw_studies.rules import (
     Judged,
@@ -17,6 +18,7 @@ from fedraw_studies.rules import (
     Verdict,
     below,
     comparable,
+    every,
     greater,
     inside,
     ordered,
@@ -38,6 +40,7 @@ class Part:
     metric: str = ""
     a: tuple[str, ...] = ()  # rows of the artefact; a sweep has several
     b: tuple[str, ...] = ()  # the rows to compare with; of several the best of each seed counts
+    less: str = ""  # a metric of the same row that is subtracted
     limit: float = 0.0  # margin or bound
     falling: bool = False
     beside: bool = False  # a condition of the claim, not the claim itself
@@ -72,7 +75,7 @@ class Evidence:
     def of(cls, part: Part, outcome: Outcome) -> Evidence:
         """Collect the rows of a part from the outcome of its artefact."""
         a, b = ([outcome.row(label) for label in side] for side in (part.a, part.b))
-        one, other = ([row.metrics[part.metric] for row in side] for side in (a, b))
+        one, other = ([_finding(part, row) for row in side] for side in (a, b))
         done = _cells([(row, list(row.records)) for row in (*a, *b)])
         missing = _cells([(row, row.missing) for row in (*a, *b)])
         return cls(one, other, outcome.artefact.basis, done, missing)
@@ -113,9 +116,18 @@ class Evidence:
             return self.first()
         return [one - other for one, other in zip(self.first(), self.best_other(), strict=True)]
 
+    def cross_products(self) -> list[float]:
+        """A1 · B2 − A2 · B1, seed by seed: positive where A1/A2 is above B1/B2."""
+        rows = zip(*map(self._known, (*self.a, *self.b)), strict=True)
+        return [a1 * b2 - a2 * b1 for a1, a2, b1, b2 in rows]
+
     def means(self) -> list[float]:
         """The means of the rows of a sweep."""
         return [fmean(self._known(own)) for own in self.a]
+
+    def other_means(self) -> list[float]:
+        """The means of the rows of B."""
+        return [fmean(self._known(own)) for own in self.b]
 
     def _known(self, own: Finding) -> list[float]:
         return [value for seed in self.seeds if (value := own.values[seed]) is not None]
@@ -179,7 +191,8 @@ def load_claims() -> list[Claim]:
 
 def judge(outcomes: Sequence[Outcome], dynamics: DynamicsResults | None) -> list[ClaimVerdict]:
     """Judge all claims; a part whose runs are not finished is not judged yet."""
-    by_name = {own.name: own for own in [*outcomes, *supporting_outcomes()]}
+    known = [*outcomes, *supporting_outcomes(), federation_outcome()]
+    by_name = {own.name: own for own in known}
     return [
         ClaimVerdict(claim, tuple(_judge(part, by_name, dynamics) for part in claim.parts))
         for claim in load_claims()
@@ -232,6 +245,7 @@ def _part_json(own: PartVerdict) -> dict[str, Any]:
         "limit": part.limit or None,
         "artefact": part.artefact,
         "metric": part.metric,
+        "less": part.less or None,
         "a": list(part.a),
         "b": list(part.b),
         "condition": part.beside,
@@ -257,7 +271,8 @@ def _judge(
     evidence = Evidence.of(part, outcomes[part.artefact])
     judged = _by_rule(part, evidence)
     waits = bool(evidence.missing) and part.rule != "none"
-    shows = bool(part.b and evidence.seeds and evidence.is_defined)
+    pairs = bool(part.b) and part.rule != "ratio"
+    shows = pairs and bool(evidence.seeds) and evidence.is_defined
     return PartVerdict(
         part,
         Verdict.NOT_RUN if waits else judged.verdict,
@@ -293,6 +308,8 @@ def _within(part: Part, evidence: Evidence) -> Judged:
 _RULES: dict[str, Callable[[Part, Evidence], Judged]] = {
     "greater": lambda _, own: greater(own.differences(), exact=own.is_exact),
     "comparable": lambda part, own: comparable(own.differences(), part.limit, exact=own.is_exact),
+    "every": lambda _, own: every(own.differences()),
+    "ratio": lambda _, own: greater(own.cross_products(), exact=own.is_exact),
     "below": lambda part, own: below(own.first(), part.limit, exact=own.is_exact),
     "wider": lambda _, own: wider(own.first(), own.best_other()),
     "ordered": lambda part, own: ordered([(-1) ** part.falling * mean for mean in own.means()]),
@@ -334,18 +351,61 @@ def our_words(part: Part, evidence: Evidence) -> str:
     if not evidence.is_defined:
         return "undefined"
     digits = 3 if "Weight" in part.metric else 1
-    said = _said(evidence)
+    if part.rule == "every":
+        sides = (evidence.first(), evidence.best_other())
+        return " against ".join(" / ".join(f"{v:.{digits}f}" for v in own) for own in sides)
+    return _both_sides(part, evidence, digits) + _said(evidence)
+
+
+def _both_sides(part: Part, evidence: Evidence, digits: int) -> str:
+    if part.rule == "ratio":
+        return f"{_ratio(evidence.means())} against {_ratio(evidence.other_means())}"
     if _is_sweep(part):
-        return ", ".join(f"{mean:.{digits}f}" for mean in evidence.means()) + said
+        return ", ".join(f"{mean:.{digits}f}" for mean in evidence.means())
     first = _spread(evidence.first(), digits)
     if not evidence.b:
-        return first + said
+        return first
     both = f"{first} against {_spread(evidence.best_other(), digits)}"
     if part.rule == "wider":
-        return both + said
+        return both
     mean, low, high = MeanInterval.of(evidence.differences())
     between = f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(evidence.seeds) > 1 else ""
-    return f"{both}: {mean:+.{digits}f}{between}{said}"
+    return f"{both}: {mean:+.{digits}f}{between}"
+
+
+def _finding(part: Part, row: RowOutcome) -> Finding:
+    """A row's metric, less another one if the part asks for that."""
+    own = _single(part, row, part.metric)
+    if not part.less:
+        return own
+    other = _single(part, row, part.less)
+    pairs = {seed: (value, other.values[seed]) for seed, value in own.values.items()}
+    values = {s: None if x is None or y is None else x - y for s, (x, y) in pairs.items()}
+    paper = _difference(own.paper, other.paper)
+    return Finding.of(part.artefact, row.label, f"{part.metric} − {part.less}", paper, values)
+
+
+def _single(part: Part, row: RowOutcome, metric: str) -> Finding:
+    """A column of the artefact, or any other metric of its runs."""
+    if metric in row.metrics:
+        return row.metrics[metric]
+    return Finding.of(part.artefact, row.label, metric, None, row.values(metric))
+
+
+def _difference(one: PaperValue | None, other: PaperValue | None) -> PaperValue | None:
+    if one is None or other is None:
+        return None
+    return PaperValue.of(f"{fmean(one.values) - fmean(other.values):.{one.decimals}f}")
+
+
+def _ratio(means: Sequence[float]) -> str:
+    """Two means and their ratio in words.
+
+    >>> _ratio([4.5, 0.25]), _ratio([4.5, 0.0])
+    ('4.5 over 0.2 (18.0 times)', '4.5 over 0.0')
+    """
+    one, other = means
+    return f"{one:.1f} over {other:.1f}" + (f" ({one / other:.1f} times)" if other else "")
 
 
 def _cells(rows: Sequence[tuple[RowOutcome, Sequence[int]]]) -> Runs:

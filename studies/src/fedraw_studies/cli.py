@@ -26,6 +26,7 @@ from fedraw_studies.artefacts import (
     refuse_unknown,
     scale_names,
 )
+from fedraw_studies.bound_report import BoundReport
 from fedraw_studies.cells import CellFiles
 from fedraw_studies.dynamics import DynamicsResults, dynamics_cells, measure_dynamics
 from fedraw_studies.execute import (
@@ -42,6 +43,7 @@ from fedraw_studies.execute import (
 from fedraw_studies.figures import write_figures
 from fedraw_studies.outcomes import Outcome, outcomes
 from fedraw_studies.plan import Planned, budget, budget_document, make_plan
+from fedraw_studies.positioning import as_json, profiles, table1_markdown
 from fedraw_studies.progress import Closing, budget_lines, plan_progress
 from fedraw_studies.render import (
     outcome_markdown,
@@ -56,7 +58,9 @@ DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
 # A group's name stands for all its artefacts.
 GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE}
-KNOWN = (*PAPER, *GROUPS, *BEYOND, *EVIDENCE)
+# Computed anew and printed whenever they are asked for by name; no file is kept of them.
+PRINTED = ("table1", "bound")
+KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
@@ -133,6 +137,12 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     wanted = _wanted(artefacts or PAPER)
     if seeds is not None and DYNAMICS not in wanted:
         raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
+    printed = _print_computed(wanted, quiet=json_, only_name=render or dry_run)
+    wanted = [name for name in wanted if name not in PRINTED]
+    if not wanted:
+        if json_:
+            console.print_json(printed)
+        return
     chosen = Scale.named(scale)
     folder = out or _default_out() / scale
     work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
@@ -148,7 +158,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         kept = None if artefacts else DynamicsResults.read(folder)
         document, failures = task.run(seeds or chosen.dynamics_seeds, kept)
     if json_:
-        console.print_json(document)
+        console.print_json({**document, **printed})
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         raise FedrawError(f"{count} failed, as told above; the same command tries again")
@@ -313,6 +323,27 @@ class _Reproduction:
             f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
             f"{self.work.cells.folder}{nothing}; the same command goes on from here"
         )
+
+
+def _print_computed(names: Sequence[str], *, quiet: bool, only_name: bool) -> dict[str, Any]:
+    """Print the artefacts that keep no files, and return them for JSON."""
+    texts, documents = [], dict[str, Any]()
+    if only_name:
+        for name in PRINTED:
+            if name in names:
+                console.say(f"{name}: no runs are kept of it; without this option it is printed")
+        return documents
+    if "table1" in names:
+        measured = profiles()
+        texts.append(table1_markdown(measured))
+        documents["table1"] = as_json(measured)
+    if "bound" in names:
+        report = BoundReport.make()
+        texts.append(report.markdown())
+        documents["bound"] = report.as_json()
+    if texts and not quiet:
+        console.write("\n".join(texts))
+    return documents
 
 
 def _default_out() -> Path:

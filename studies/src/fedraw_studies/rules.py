@@ -98,6 +98,21 @@ def comparable(differences: Sequence[float], margin: float, *, exact: bool = Fal
     return worse(from_above, from_below)
 
 
+def every(differences: Sequence[float]) -> Judged:
+    """Judge whether A − B is above zero in every seed.
+
+    >>> every([5.0, 0.1, 7.0])
+    Judged(verdict=<Verdict.HOLDS: 'holds'>, why='3 of 3 seeds')
+    >>> every([5.0, -0.1, 7.0]).verdict.value, every([5.0, -0.1]).verdict.value
+    ('partly', 'does not hold')
+    """
+    above, seeds = sum(difference > 0 for difference in differences), len(differences)
+    why = f"{above} of {seeds} seeds"
+    if above == seeds and seeds >= FEW:
+        return Judged(Verdict.HOLDS, why)
+    return Judged(Verdict.PARTLY if 2 * above > seeds else Verdict.FAILS, why)
+
+
 def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
     """Judge whether A spreads more over the seeds than B, by the F test of two variances.
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.cli.command import fedraw
 
+from fedraw.auditing.methods import COLUMNS, METHODS
+
 COUNTS = "client,label,count\n" + "".join(
     f"site {i},benign,{60 + i}\nsite {i},malign,{30 + i}\n" for i in range(11)
 )
@@ -54,13 +56,14 @@ def test_the_table_shows_the_number_that_the_verdict_rests_on(folder: Path) -> N
     rare = next(label for label in found["labels"] if label["label"] == "rare one")
     lines = audit(folder, "--times", "times.csv").stdout.splitlines()
     line = next(line for line in lines if re.match(r"rare one +1 x\d", line))  # held, time
-    assert line.split()[4:9] == [f"{100 * rare['standing'][m]:.1f}" for m in rare["standing"]]
+    assert line.split()[4:9] == [f"{100 * rare['standing'][m]:.1f}" for m in COLUMNS]
     assert rare["standing"]["fedfa"] < 0.1, "lost"
 
 
 def test_json_has_the_contract_s_keys(folder: Path) -> None:
     found = document(folder, "--times", "times.csv")
-    methods = {"fedfa", "fedbuff", "ca2fl", "fedraw", "fedraw-replay"}
+    methods = set(METHODS)
+    assert methods > {"fedfa", "fedbuff", "ca2fl", "fedraw", "fedraw-replay", "mifa", "fedau"}
     assert found["federation"]["clients"] == 12
     assert {label["label"] for label in found["labels"]} == {"benign", "malign", "rare one"}
     rare = next(label for label in found["labels"] if label["label"] == "rare one")
@@ -196,7 +199,7 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
             ["--method", "fedavg", "--fail-on", "lost"],
             [
                 "--method: method 'fedavg' has no verdicts, because its row in the catalogue of "
-                "methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, fedraw, "
+                "methods has no audit_rule; choose one of fedfa, fedbuff, ca2fl, mifa, "
             ],
         ),
         (

@@ -253,7 +253,7 @@ def _drawn(view: AuditView) -> tuple[list[LabelRow], list[LabelRow], list[LabelR
 
 
 def _not_drawn(others: Sequence[LabelRow]) -> str:
-    risky = sum(any(one.verdict != "kept" for one in row.methods.values()) for row in others)
+    risky = sum(any(row.methods[m].verdict != "kept" for m in COLUMNS) for row in others)
     if len(others) == 1:
         return f"1 more label is not shown; it is {'lost or at risk' if risky else 'kept'}."
     fate = f"{risky:,} of them lost or at risk" if risky else "all of them kept"
@@ -382,7 +382,7 @@ def _labels_as_csv(view: AuditView) -> str:
             *_finite([row.fair_share, row.holders_slowness]),
             *_finite(
                 value
-                for found in row.methods.values()
+                for found in map(row.methods.__getitem__, COLUMNS)
                 for value in (found.standing, found.influence)
             ),
             row.verdict,

@@ -44,6 +44,8 @@ class LabelWeights:
         self._groups = groups
         # A client's part of its group's influence, by weighting.
         arrivals = rate / groups.rate[groups.of_client]
+        expected = rate.size * rate / rate.sum()  # arrivals among as many as there are clients
+        recently = -np.expm1(-expected)
         own = score / groups.score[groups.of_client]
         self._part: dict[Weighting, Floats] = {
             "cached": np.ones(rate.size),
@@ -51,11 +53,11 @@ class LabelWeights:
             "rarity": arrivals * own,
             "replay": arrivals,  # replayed clients are groups of one
             "debt": _part(wanted_shares(score, table.totals(), DEBT_TARGET), groups.of_client),
-            "intervals": np.ones(rate.size),
+            "intervals": arrivals,  # among so many clients everyone is in few steps
             "corrected": np.ones(rate.size),
             "staleness": np.ones(rate.size),
-            "contact": arrivals,
-            "started": arrivals,
+            "contact": _part(recently, groups.of_client),
+            "started": _part(recently - expected * np.exp(-expected), groups.of_client),
         }
         self._scale = standing_scale(table)
         self._dense: dict[Weighting, tuple[Floats, Floats]] = {}

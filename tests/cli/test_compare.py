@@ -42,6 +42,15 @@ def test_two_rows_are_compared_seed_by_seed(runs: Path, capsys: pytest.CaptureFi
     assert document["paired"][1]["differences"] == [10.0, 12.0]
 
 
+def test_what_a_goal_costs_has_columns(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare([runs], until=["AvgRare>=45"], json_=True)
+    fedfa, fedraw = json.loads(capsys.readouterr().out)["rows"]
+    assert fedfa["metrics"]["events to AvgRare>=45"]["values"] == [None, None]
+    assert None not in fedraw["metrics"]["seconds to AvgRare>=45"]["values"]
+    with pytest.raises(BadInput, match="'AvgRare=45' is no goal"):
+        compare([runs], until=["AvgRare=45"])
+
+
 def test_what_cannot_be_shown_is_refused(runs: Path) -> None:
     with pytest.raises(BadInput, match="no run has the metric 'AvgRar'; did you mean 'AvgRare'"):
         compare([runs], metrics="AvgRar")

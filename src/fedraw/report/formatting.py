@@ -26,7 +26,7 @@ def number(metric: str, value: float | None) -> str:
     """
     if value is None:
         return UNDEFINED
-    if metric.split(maxsplit=1)[0] in COSTS:  # of very different sizes
+    if metric.partition(" ")[0] in COSTS:  # of very different sizes
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:.{3 if metric in PRECISE else 1}f}"
 

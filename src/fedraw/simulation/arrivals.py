@@ -127,7 +127,7 @@ def check_trace(
 
 def sites_of(path: Path) -> list[str]:
     """The clients of an event log, in the order in which they joined."""
-    records = read_log(path, allow_cut_off=True)
+    records = read_log(path)
     return list(dict.fromkeys(str(r.client) for r in records if isinstance(r, JoinedRecord)))
 
 
@@ -180,7 +180,7 @@ def _table_rows(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _log_rows(path: Path) -> Iterator[tuple[str, float]]:
-    for number, record in enumerate(read_log(path, allow_cut_off=True), start=1):
+    for number, record in enumerate(read_log(path), start=1):
         if not isinstance(record, ArrivalRecord | RejectedRecord) or record.copy:
             continue
         try:

@@ -134,7 +134,7 @@ def _parse_change(text: str) -> Literal["joined", "left"]:
 
 def _log_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
-    for record in read_log(path, allow_cut_off=True):
+    for record in read_log(path):
         if isinstance(record, JoinedRecord | LeftRecord):
             # Founders of a server's federation join at event 0, a moment after its time 0.
             founder = isinstance(record, JoinedRecord) and record.event == 0

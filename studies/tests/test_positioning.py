@@ -38,7 +38,7 @@ def test_weights_that_are_known_by_hand(measured: dict[str, Profile]) -> None:
     rare = (9 * both + alone) / 20
     assert measured["fedraw"].rarity == pytest.approx(rare / ((1 - 2 * rare) / 18))
     assert measured["fedavg"].samples == pytest.approx(5)
-    assert measured["ca2fl"].speed == pytest.approx(1, abs=0.02)
+    assert measured["ca2fl"].speed == pytest.approx(1, abs=0.05)
     assert measured["fedfa"].rarity == pytest.approx(1)
     assert measured["fedraw"].most == pytest.approx(10)
     assert measured["fedraw"].speed < 3

@@ -43,8 +43,8 @@ class QuantisedVector:
     bits: int
 
     def restore(self) -> Vector:
-        """Q(x), as a new vector."""
-        restored = np.empty(self.ends[-1], np.float32)
+        """Q(x), as a new vector; it is empty in a run without training."""
+        restored = np.empty(self.ends[-1] if self.ends else 0, np.float32)
         per_byte = 8 // self.bits
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
         most = 2**self.bits - 1

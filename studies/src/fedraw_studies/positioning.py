@@ -26,9 +26,9 @@ MORE = 5  # times the samples
 FASTER = 10  # times as often
 BUFFER = 10
 # Where clients take turns, whole turns of full buffers give exact weights.
-EVENTS = 20 * CLIENTS + BUFFER - 1
+EVENTS = 5 * CLIENTS + BUFFER - 1
 # Memoryless arrivals take more events to average out.
-MEMORYLESS_EVENTS = 1000
+MEMORYLESS_EVENTS = 500
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,20 @@ class Profile:
 
 def profile(method: Method) -> Profile:
     """Measure one method with its default settings."""
-    many = [MORE * SAMPLES, *[SAMPLES] * (CLIENTS - 1)]
-    speed, most = _fast(method)
+    ordinary = [[0] * SAMPLES] * CLIENTS
+    large = [*ordinary[:-1], [0] * (MORE * SAMPLES)]
+    half = SAMPLES // 2
+    rare = [*ordinary[:-2], *[[0] * half + [1] * half] * 2]
+    speed, most = _fast(method, ordinary)
+    # Where clients take turns, some methods weigh the last ones differently whatever they hold.
+    usual = _run(method, ordinary)
     return Profile(
         method.name,
-        _weight(_run(method, [[0] * count for count in many]), [0]),
-        speed,
-        most,
-        _weight(_run(method, _rare_labels()), [0, 1]),
-        _asks(method),
+        samples=_weight(_run(method, large), 1) / _weight(usual, 1),
+        speed=speed,
+        most=most,
+        rarity=_weight(_run(method, rare), 2) / _weight(usual, 2),
+        asks=_asks(method),
     )
 
 
@@ -71,7 +76,7 @@ def table1_markdown(measured: Sequence[Profile]) -> str:
     lines = [
         [
             CATALOG[own.name].title,
-            belongs.get(own.name, "–"),
+            belongs.get(CATALOG[own.name].base.name, "–"),
             f"{own.samples:.1f}",
             f"{own.speed:.1f}",
             f"{own.most:.0f} %",
@@ -97,23 +102,16 @@ def _titles(methods: Sequence[str]) -> str:
     return ", ".join(CATALOG[name].title for name in methods) or "–"
 
 
-def _rare_labels() -> list[list[int]]:
-    """Two clients with half of their samples from a label of their own, the rest without it."""
-    half = SAMPLES // 2
-    rare = [[0] * half + [1] * half] * 2
-    return rare + [[0] * SAMPLES] * (CLIENTS - 2)
-
-
-def _fast(method: Method) -> tuple[float, float]:
-    """How much more the fast client weighs, and its largest part of one aggregation."""
-    seconds = [1 / FASTER, *[1.0] * (CLIENTS - 1)]
-    result = _run(method, [[0] * SAMPLES] * CLIENTS, seconds, MEMORYLESS_EVENTS)
+def _fast(method: Method, labels: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """How much more the last client weighs if it is fast, and its largest part of a step."""
+    seconds = [*[1.0] * (CLIENTS - 1), 1 / FASTER]
+    result = _run(method, labels, seconds, MEMORYLESS_EVENTS)
     parts = [
-        sum(w or 0.0 for c, w in zip(own.buffer, own.weights, strict=False) if c == 0)
+        sum(w or 0.0 for c, w in zip(own.buffer, own.weights, strict=False) if c == CLIENTS - 1)
         for own in result.records()
         if isinstance(own, ArrivalRecord) and own.aggregated
     ]
-    return _weight(result, [0]), 100 * max(parts)
+    return _weight(result, 1), 100 * max(parts)
 
 
 def _run(
@@ -142,12 +140,11 @@ def _run(
     return result.runs[0]
 
 
-def _weight(result: SeedResult, unusual: Sequence[int]) -> float:
-    """Mean influence of the unusual clients over that of the others."""
+def _weight(result: SeedResult, unusual: int) -> float:
+    """Mean influence of the last clients, which are the unusual ones, over that of the others."""
     influence = result.summary["influence"]
     every = np.array([influence.get(str(client), 0.0) for client in range(CLIENTS)])
-    others = np.delete(every, unusual)
-    return float(every[unusual].mean() / others.mean())
+    return float(every[-unusual:].mean() / every[:-unusual].mean())
 
 
 def _asks(method: Method) -> str:
@@ -155,6 +152,7 @@ def _asks(method: Method) -> str:
     asked = [
         ("their loss", needs.loss),
         ("a proximal term", needs.proximal > 0),
+        ("to keep a model", needs.sends == "residual"),
         ("label counts", needs.label_evidence is not None),
     ]
     return ", ".join(what for what, wanted in asked if wanted) or "nothing"

@@ -199,6 +199,20 @@ def test_headline_tables_have_five_seeds_on_a_cpu_and_the_rest_the_paper_s() -> 
     assert {row.spec.data.name for artefact in smoke for row in artefact.rows} == {"digits"}
 
 
+def test_the_level_scale_has_seeds_by_data_set_and_three_for_every_sweep() -> None:
+    level = {a.name: a for a in load_artefacts([*NAMES, "tuning"], Scale.named("level"))}
+    counts = {row.dataset: len(row.seeds) for row in level["table2"].rows}
+    assert counts == {"emnist": 5, "cifar10": 3, "ham10000": 20, "isic2019": 20}
+    assert {row.seeds for row in level["s9"].rows} == {(42, 123, 456)}
+    # What was tuned on is in no table.
+    tuned = {seed for row in level.pop("tuning").rows for seed in row.seeds}
+    assert tuned.isdisjoint(seed for a in level.values() for row in a.rows for seed in row.seeds)
+    assert {row.method for row in load_artefacts(["tuning"], Scale.named("level"))[0].rows} == {
+        "FedAvg",
+        "FedFa",
+    }
+
+
 def test_a_summary_has_every_metric_that_is_not_derived() -> None:
     derived = {"RareRecall", "RareWeight", "CommonWeight"}
     derived |= {m + end for m in ("GlobalAcc", "AvgRare") for end in ("Lost", "Recovered")}
@@ -224,7 +238,7 @@ def test_the_concept_buffer_has_the_weights_of_emnist_clients() -> None:
     assert weights["RareWeight"] + 4 * weights["CommonWeight"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "level", "paper"])
 def test_no_experiment_of_ours_contradicts_itself(scale: str) -> None:
     for artefact in load_artefacts(EVERY, Scale.named(scale)):
         for row in artefact.rows:

@@ -27,6 +27,7 @@ from fedraw_studies.claims import (
     Part,
     PartVerdict,
     as_json,
+    decided_by_chance,
     judge,
     load_claims,
 )
@@ -374,6 +375,55 @@ def test_which_label_wins_is_read_off_the_recalls(tmp_path: Path) -> None:
     own = part(judged(tmp_path, "dogs-as-cats"), name)
     assert own.verdict is Verdict.HOLDS
     assert own.ours == "50.0 ± 0.0 against 5.0 ± 0.0: +45.0 (+45.0 to +45.0), 5 seeds"
+
+
+def strictly(out: Path, name: str) -> ClaimVerdict:
+    every = judge(outcomes(out, FIVE), None, strict=True)
+    return next(own for own in every if own.claim.name == name)
+
+
+def test_a_strict_scale_corrects_for_the_number_of_claims(tmp_path: Path) -> None:
+    # Differences 1, 2, 3, 4, 5: t = 3 / 0.7071 = 4.24, above 2.78 (95 %) and below 6.8 (99.76 %).
+    values = titles("FedRAW", AvgRare=[11.0, 12, 13, 14, 15], GlobalAcc=ALIKE)
+    values |= titles("FedFa", AvgRare=[10.0] * 5, GlobalAcc=ALIKE)
+    write_cells(tmp_path, "table2", values)
+    assert judged(tmp_path, "over-fedfa").parts[0].verdict is Verdict.HOLDS
+    first = strictly(tmp_path, "over-fedfa").parts[0]
+    assert (first.verdict, first.why) == (Verdict.PARTLY, "within chance")
+    assert first.difference is not None
+    assert first.difference.low < 0 < first.difference.mean
+
+
+def test_claims_that_no_chance_decides_are_not_counted() -> None:
+    by_name = {own.name: own for own in [*outcomes(Path(), FIVE), *supporting_outcomes()]}
+    free = [claim for claim in CLAIMS if claim.name in ("memory", "time", "concept")]
+    fedfa = [claim for claim in CLAIMS if claim.name == "over-fedfa"]
+    assert decided_by_chance(free, by_name) == 0
+    assert decided_by_chance([*free, *fedfa], by_name) == 1  # whether or not anything has run
+
+
+def test_a_strict_scale_judges_by_the_last_five_as_well(tmp_path: Path) -> None:
+    high, low = [30.0, 31, 32, 33, 34], [6.0, 7, 6, 7, 6]
+    (own,) = load_artefacts(["table2"], FIVE)
+    for row in own.rows:
+        if row.method in ("FedRAW", "FedFa"):
+            ahead = row.method == "FedRAW"
+            for n, seed in enumerate(own.seeds):
+                last = {"AvgRare": (high if ahead else low)[n], "GlobalAcc": 70.0}
+                tail = {"AvgRare": (low if ahead else high)[n], "GlobalAcc": 70.0}
+                CellFiles(tmp_path).write(cell(row.spec, seed, last, tail=tail))
+    claim = strictly(tmp_path, "over-fedfa")
+    assert (claim.verdict, claim.second) == (Verdict.HOLDS, Verdict.FAILS)
+    second = claim.parts[0].second
+    assert second is not None
+    assert second.ours.startswith("6.4 ± 0.5 against 32.0 ± 1.4: -25.6")
+    document = as_json([claim])[0]
+    assert (document["verdict"], document["last_five"]) == ("holds", "does not hold")
+    assert document["parts"][0]["last_five"]["verdict"] == "does not hold"
+    # Buffer presence is of the whole run, so it is the same by both.
+    presence = strictly(tmp_path, "dedup-presence").parts[0]
+    assert presence.second is not None
+    assert presence.second.verdict is presence.verdict
 
 
 def test_json_has_every_part(tmp_path: Path) -> None:

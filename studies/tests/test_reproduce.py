@@ -77,6 +77,16 @@ def test_a_dry_run_tells_the_budget(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_part_of_a_plan_by_data_set_and_seed(tmp_path: Path) -> None:
+    command = ("reproduce", "table2", "table3", "--scale", "level", "--dry-run", "--json")
+    done = fedraw(*command, "--dataset", "ham10000", "--seed", 42, "--seed", 2001, cwd=tmp_path)
+    budget = json.loads(done.stdout)
+    assert {own["name"]: own["runs"] for own in budget["artefacts"]} == {"table2": 12, "table3": 4}
+    done = fedraw(*command, "--dataset", "ham1000", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--dataset 'ham1000' is unknown; did you mean 'ham10000'" in done.stderr
+
+
 def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) -> None:
     command = ("reproduce", "table4", "fig2", "--scale", "smoke")
     done = fedraw(*command, cwd=tmp_path)

@@ -195,6 +195,47 @@ class TestFeatures:
         other = Scenario.of(spec, 1, options=Options(data_root=root)).clients.dataset
         assert first.sha256() != other.sha256()
 
+    def test_chosen_layers_are_standardised_on_the_clients_training_samples(
+        self, root: Path
+    ) -> None:
+        changes: dict[str, Any] = {"features__layers": [1, 2], "features__pool": "mean+std"}
+        plain = self.dataset(root, **changes)
+        spec = self.spec(**changes, features__standardise=True)
+        clients = Scenario.of(spec, 1, options=Options(data_root=root)).clients
+        dataset, rows = clients.dataset, np.concatenate(clients.epochs[0].indices)
+        assert dataset.input_shape == (2 * (64 + 128),)
+        own = dataset.inputs.take(rows)
+        known = plain.inputs.take(rows).astype(np.float64)
+        mean, sd = known.mean(axis=0), known.std(axis=0)
+        alive = sd > 0  # random weights have maps that are zero everywhere
+        np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-5)
+        np.testing.assert_allclose(own.std(axis=0)[alive], 1, atol=1e-4)
+        # Test images are scaled by the same numbers, and have no part in them.
+        expected = (plain.test_inputs[:] - mean) / np.where(alive, sd, 1)
+        np.testing.assert_allclose(dataset.test_inputs[:], expected, rtol=1e-4, atol=1e-4)
+
+    def test_standardising_computes_no_features_again(self, root: Path) -> None:
+        self.dataset(root)
+        self.dataset(root, features__standardise=True)
+        assert self.told == []
+
+    @pytest.mark.parametrize(
+        ("layers", "words"),
+        [([], "must name layers from 1 to 4"), ([5], "from 1 to 4"), ([3, 2], "ascending order")],
+    )
+    def test_impossible_layers_are_refused(self, layers: list[int], words: str) -> None:
+        with pytest.raises(BadInput, match=rf"features.layers = .*{words}"):
+            self.spec(features__layers=layers)
+
+    def test_an_mlp_head_trains_in_the_batched_executor_as_inline(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        spec = self.spec(features__standardise=True, training__model="mlp")
+        for executor in ("inline", "batched"):
+            run_one(spec, root, tmp_path / executor, executor=executor)
+        one, two = (tmp_path / e / "events.jsonl" for e in ("inline", "batched"))
+        assert one.read_bytes() == two.read_bytes()
+
     def test_they_say_where_they_are_from(self, root: Path) -> None:
         words = "features of resnet18, resnet18-f37072fd.pth: 100 tensors loaded"
         assert words in self.dataset(root).notes

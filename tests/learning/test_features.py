@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedraw.errors import BadInput
-from fedraw.learning.features import Features, Statistics, backbone, features
+from fedraw.learning.features import Features, Statistics, backbone, features, pooled_layers
 from fedraw.learning.inputs import IMAGENET, ImageSequence, Normalisation, Pixels
 from fedraw.learning.vectors import to_vector
 
@@ -118,6 +118,37 @@ def test_a_large_set_is_sampled_at_equal_distances() -> None:
     rows = np.sort(seen[1:])  # the first look was at the shape
     assert len(rows) == 4096
     assert set(np.diff(rows)) == {2, 3}
+
+
+def test_the_last_layers_means_are_the_backbones_output() -> None:
+    module, images = small(), pictures(3)
+    pooled = pooled_layers(module, [4], "mean")
+    assert together(pooled, images).tobytes() == together(module, images).tobytes()
+    estimated = together(module, images, statistics="estimated")
+    assert together(pooled, images, statistics="estimated").tobytes() == estimated.tobytes()
+
+
+def test_chosen_layers_are_pooled_to_means_and_deviations() -> None:
+    module, images = small(), pictures(2)
+    found = together(pooled_layers(module, [2, 3], "mean+std"), images)
+    with torch.no_grad():
+        x = torch.relu(module.eval().bn1(module.conv1(torch.from_numpy(images) / 255)))  # type: ignore[operator]
+        second = module.layer2(module.layer1(x))  # type: ignore[operator]
+        third = module.layer3(second)  # type: ignore[operator]
+    parts = [part for x in (second, third) for part in (x.mean((2, 3)), x.flatten(2).std(2, False))]
+    np.testing.assert_allclose(found, torch.cat(parts, 1).numpy(), rtol=1e-4, atol=1e-5)
+    assert found.shape == (2, 2 * (128 + 256))
+
+
+def test_layers_behind_the_last_chosen_one_are_not_computed() -> None:
+    pooled = pooled_layers(small(), [1], "mean")
+    assert [tuple(p.shape) for p in pooled.parameters()][-1] == (64,)
+    assert sum(p.numel() for p in pooled.parameters()) < 200_000
+
+
+def test_layers_of_another_network_cannot_be_chosen() -> None:
+    with pytest.raises(BadInput, match="layers of a Norm cannot be chosen; use 'resnet18'"):
+        pooled_layers(Norm(), [2], "mean")
 
 
 def test_no_images_have_no_features() -> None:

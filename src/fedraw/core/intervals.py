@@ -70,13 +70,15 @@ def student_quantiles(freedom: Ints) -> Floats:
 
 
 @cache
-def student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution: 95 % lie between it and its negative.
+def student_quantile(freedom: int, confidence: float = 0.95) -> float:
+    """The number between which and its negative a share `confidence` of Student's t lies.
 
     >>> [round(student_quantile(freedom), 3) for freedom in (1, 2, 4, 29)]
     [12.706, 4.303, 2.776, 2.045]
+    >>> round(student_quantile(4, 0.99), 3), round(student_quantile(40, 0.99), 3)
+    (4.604, 2.704)
     """
-    if freedom > _FEW:
+    if freedom > _FEW and confidence == 0.95:
         z, v = _Z, float(freedom)
         return (
             z
@@ -85,9 +87,11 @@ def student_quantile(freedom: int) -> float:
             + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
         )
     low, high = 0.0, 100.0
+    while _student_within(high, freedom) < confidence:
+        high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        if _student_within(middle, freedom) < 0.95:
+        if _student_within(middle, freedom) < confidence:
             low = middle
         else:
             high = middle

@@ -18,7 +18,7 @@ from fedraw.data import partition
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.data.own_data import Shares
 from fedraw.errors import BadInput
-from fedraw.experiment.loading import load_dataset
+from fedraw.experiment.loading import load_dataset, standardised
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.sections import (
     Drift,
@@ -100,6 +100,8 @@ def draw_clients(
     shares = _partition(spec, dataset, given if callable(given) else None, rng)
     split = [partition.split_local(own, spec.partition.local_test, rng) for own in shares.values()]
     drawn = [train for train, _ in split]
+    if spec.features is not None and spec.features.standardise and spec.training.kind != "none":
+        dataset = standardised(dataset, np.concatenate(drawn))
     # Which clients are slow and which are rare does not change in a drift.
     whole = label_table(dataset, drawn, tuple(shares))
     rare_labels = _rare_labels(spec, dataset, whole)

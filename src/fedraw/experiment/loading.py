@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedraw.core.randomness import Streams
+from fedraw.core.types import Ints
 from fedraw.data import cache, catalog
 from fedraw.data.dataset import Dataset, Inputs, limit_per_label
 from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiment.sections import IMAGENET, DataSpec, Features
+from fedraw.experiment.sections import CAME_LATER, IMAGENET, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
     from fedraw.learning.features import Features as FeatureArray
-    from fedraw.learning.models import Module
+    from fedraw.learning.features import PooledLayers
 
 # The published ImageNet weights, where `fedraw data fetch resnet18` puts them.
 _PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
@@ -147,11 +148,50 @@ def with_features(
     )
 
 
+def standardised(dataset: Dataset, rows: Ints) -> Dataset:
+    """Shift and scale each feature to mean 0 and deviation 1 over these training samples.
+
+    The rows are the clients' training samples, so neither the global nor a local test set has a
+    part in the statistics. A federation can compute the same ones from two sums of each client.
+    A feature that does not vary is only shifted.
+
+    >>> inputs = Inputs(np.array([[1, 5], [3, 5], [9, 6]], np.float32))
+    >>> labels = np.array([0, 1, 0])
+    >>> data = Dataset("toy", inputs, labels, inputs.select([2]), labels[:1], ("a", "b"))
+    >>> standardised(data, np.array([0, 1])).inputs[:].tolist()
+    [[-1.0, 0.0], [1.0, 0.0], [7.0, 1.0]]
+    """
+    known = dataset.inputs.take(rows).astype(np.float64)
+    mean, sd = known.mean(axis=0), known.std(axis=0)
+    sd[sd == 0] = 1.0
+
+    def scaled(inputs: Inputs) -> Inputs:
+        whole = inputs.everything()[:]
+        return inputs.mapped_to(Inputs(((whole - mean) / sd).astype(np.float32)))
+
+    train = scaled(dataset.inputs)
+    same = dataset.test_inputs.values is dataset.inputs.values
+    test = (
+        dataset.test_inputs.mapped_to(train.everything()) if same else scaled(dataset.test_inputs)
+    )
+    return replace(dataset, inputs=train, test_inputs=test)
+
+
+def _cached_settings(wanted: Features) -> dict[str, Any]:
+    """The settings that cached features depend on; a later one only if it is not the default.
+
+    Otherwise features that were computed before the setting existed would be computed again.
+    """
+    later = [key for section, key in CAME_LATER if section == "features"]
+    settings = asdict(replace(wanted, standardise=False))  # done after the cache
+    return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
+
+
 @dataclass(frozen=True, eq=False)
 class _Backbone:
     """A frozen network that computes features."""
 
-    module: Module
+    module: PooledLayers
     loaded: str  # what was read from the file of weights
     facts: dict[str, Any]  # everything but the images that the features depend on
     normalise: str
@@ -168,7 +208,7 @@ class _Backbone:
         device: str,
     ) -> _Backbone:
         try:
-            from fedraw.learning.features import backbone
+            from fedraw.learning.features import backbone, pooled_layers
             from fedraw.learning.weights import load_weights
         except ModuleNotFoundError as missing:
             raise MissingExtra(missing.name or "torch", "sim") from None
@@ -176,16 +216,18 @@ class _Backbone:
         module = backbone(wanted.backbone, shape, np.random.default_rng(0), wanted.stem)
         loaded = load_weights(module, weights)
         facts = {
-            **asdict(replace(wanted, weights=loaded.sha256)),
+            **_cached_settings(wanted),
+            "weights": loaded.sha256,
             "version": _FEATURES_VERSION,
             "normalise": normalise,
             "device": device,
         }
-        return cls(module, str(loaded), facts, normalise, device, wanted.statistics)
+        pooled = pooled_layers(module, wanted.layers, wanted.pool)
+        return cls(pooled, str(loaded), facts, normalise, device, wanted.statistics)
 
     def features_of(self, name: str, images: Inputs, progress: Progress | None) -> Inputs:
         if not len(images):
-            return Inputs(np.zeros((0, 512), np.float32))
+            return Inputs(np.zeros((0, self.module.width), np.float32))
         facts = self.facts | {"images": images.sha256()}
         write = partial(self._write, name, images, progress)
         entry = cache.entry(f"{name}-features", facts, write, progress)

@@ -46,6 +46,9 @@ CAME_LATER = (
     ("training", "prior"),
     ("run", "serve"),
     ("run", "ema_decay"),
+    ("features", "layers"),
+    ("features", "pool"),
+    ("features", "standardise"),
 )
 
 # Labels and clients by number or by name.
@@ -99,6 +102,20 @@ class Features:
     backbone: Literal["resnet18"] = "resnet18"
     stem: Literal["imagenet", "cifar"] = "imagenet"
     statistics: Literal["stored", "estimated"] = "stored"  # of batch norm
+    layers: tuple[int, ...] = (4,)  # groups of blocks, counted from the input, 1 to 4
+    pool: Literal["mean", "mean+std"] = "mean"  # of a map, over its positions
+    standardise: bool = False  # with the means and deviations of the clients' training samples
+
+    def __post_init__(self) -> None:
+        if not self.layers or set(self.layers) - {1, 2, 3, 4}:
+            raise BadInput(
+                f"features.layers = {list(self.layers)} must name layers from 1 to 4, such as "
+                "[2, 3]"
+            )
+        if list(self.layers) != sorted(set(self.layers)):
+            raise BadInput(
+                f"features.layers = {list(self.layers)} must be in ascending order, each once"
+            )
 
 
 @dataclass(frozen=True)

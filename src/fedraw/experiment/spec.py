@@ -199,8 +199,9 @@ class Spec:
         raw = asdict(self)
         plugins, folder = list(raw.pop("plugins")), raw.pop("plugin_folder")
         for section, key in CAME_LATER:
-            if raw[section][key] == getattr(type(getattr(self, section)), key):
-                del raw[section][key]
+            table = raw[section]
+            if table and table[key] == getattr(type(getattr(self, section)), key):
+                del table[key]
         strategy = self.make_strategy()
         settings = spec_settings_of(strategy) if is_dataclass(strategy) else self.strategy.settings
         raw["strategy"] = {"name": self.strategy.name, **settings}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from fedraw.learning.resnet import ResNet18
 
 Features = npt.NDArray[np.float32]
 Statistics = Literal["stored", "estimated"]
+Pool = Literal["mean", "mean+std"]
 
 # Images in every forward pass, including the last: another size would give other bits.
 _CHUNK = 32
@@ -49,6 +50,51 @@ def backbone(
     if isinstance(module, ResNet18):
         module.fc = nn.Identity()
     return module
+
+
+class PooledLayers(nn.Module):
+    """Maps of a ResNet-18 after chosen groups of blocks, each pooled over its positions.
+
+    Early groups see texture and colour, late ones the kinds of objects of the pre-training. With
+    pool "mean+std" a map gives its mean and its standard deviation.
+    """
+
+    def __init__(self, network: ResNet18, layers: Sequence[int], pool: Pool) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(network.conv1, network.bn1, nn.ReLU(), network.maxpool)
+        groups = (network.layer1, network.layer2, network.layer3, network.layer4)
+        self.groups = nn.ModuleList(groups[: max(layers)])  # later ones are not computed
+        self.layers, self.pool = tuple(layers), pool
+
+    @property
+    def width(self) -> int:
+        """The number of features of an image."""
+        maps = sum(64 << (layer - 1) for layer in self.layers)  # 64, 128, 256, 512
+        return 2 * maps if self.pool == "mean+std" else maps
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the features of the images: layer after layer, means before deviations."""
+        x, found = self.stem(images), []
+        for number, group in enumerate(self.groups, start=1):
+            x = group(x)
+            if number in self.layers:
+                found.append(x.mean(dim=(2, 3)))
+                if self.pool == "mean+std":
+                    found.append(x.std(dim=(2, 3), correction=0))
+        return torch.cat(found, dim=1)
+
+
+def pooled_layers(module: nn.Module, layers: Sequence[int], pool: Pool) -> PooledLayers:
+    """Pool the maps of these layers of a backbone, in place of the last layer's means.
+
+    >>> network = backbone("resnet18", (3, 32, 32), np.random.default_rng(0))
+    >>> pooled = pooled_layers(network, [2, 3], "mean+std")
+    >>> pooled(torch.zeros(1, 3, 32, 32)).shape, pooled.width
+    (torch.Size([1, 768]), 768)
+    """
+    if not isinstance(module, ResNet18):
+        raise BadInput(f"layers of a {type(module).__name__} cannot be chosen; use 'resnet18'")
+    return PooledLayers(module, layers, pool)
 
 
 def features(

@@ -31,7 +31,11 @@ BEYOND = (
     "beyond-buffer", "beyond-holders", "beyond-dirichlet", "beyond-rates", "beyond-cnn",
 )  # fmt: skip
 EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-privacy")
-EVERY = (*NAMES, *BEYOND, *EVIDENCE)
+# What the paper leaves open, on the cheapest data set.
+OPEN = ("open-rates", "open-serving")
+# How the settings of a scale were chosen, on seeds that no table has, and what limits them.
+CHOICES = ("tuning", "centralised")
+EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 # Claims refer to these, and they have no table of their own.
 SUPPORTING = ("server-state", "benchmark")
 # The training-free tables of the paper, which share one file.
@@ -40,7 +44,8 @@ DYNAMICS = "dynamics"
 NOT_PRINTED = "--"
 WHY_NOT_PRINTED = "the paper prints no value"
 
-_OF_SCALE = ("seeds", "headline_seeds", "dynamics_seeds")
+_OF_SCALE = ("seeds", "headline_seeds", "sweep_seeds", "dynamics_seeds", "strict")
+_PAPERS_ONE_SEED = (42,)
 DYNAMICS_SEEDS = 30
 
 
@@ -54,6 +59,7 @@ class Setting:
     rare: Names
     other: Names = ()  # the paper's second set of rare labels
     ms_per_event: float | None = None  # None: not measured
+    headline_seeds: tuple[int, ...] = ()  # in place of the scale's
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,9 @@ class Scale:
     settings: Mapping[str, Setting]
     seeds: tuple[int, ...] | None = None  # None: the paper's
     headline_seeds: tuple[int, ...] | None = None
+    sweep_seeds: tuple[int, ...] = ()  # where the paper has seed 42 alone
     dynamics_seeds: int = DYNAMICS_SEEDS
+    strict: bool = False  # how claims are judged, see claims.judge
 
     @classmethod
     def named(cls, name: str) -> Scale:
@@ -74,7 +82,7 @@ class Scale:
         if name not in known:
             raise BadInput(f"unknown scale {name!r}; {nearest(name, known)}")
         table = known[name]
-        common = {k: v for k, v in table.items() if k not in _OF_SCALE and k not in titles}
+        common = {k: v for k, v in table.items() if k not in (*_OF_SCALE, *titles)}
         settings = {key: _setting(title, {**common, **table[key]}) for key, title in titles.items()}
         seeds, headline = table.get("seeds"), table.get("headline_seeds")
         return cls(
@@ -82,23 +90,36 @@ class Scale:
             settings,
             None if seeds is None else tuple(seeds),
             None if headline is None else tuple(headline),
+            tuple(table.get("sweep_seeds", ())),
             table.get("dynamics_seeds", DYNAMICS_SEEDS),
+            table.get("strict", False),
         )
 
-    def seeds_of(self, seeds: tuple[int, ...], headline: bool) -> tuple[int, ...]:
-        """Return the seeds of an artefact for which the paper has `seeds`.
+    def seeds_of(
+        self, seeds: tuple[int, ...], headline: bool, dataset: str | None = None
+    ) -> tuple[int, ...]:
+        """Return the seeds of an artefact, or of its rows of a data set.
+
+        `seeds` are the paper's.
 
         >>> Scale.named("smoke").seeds_of((42, 123, 456), headline=True)
         (42,)
+        >>> Scale.named("level").seeds_of((42,), headline=False)
+        (42, 123, 456)
         """
-        return self.seeds or (self.headline_seeds if headline else None) or seeds
+        if self.seeds is not None:
+            return self.seeds
+        if headline:
+            own = self.settings[dataset].headline_seeds if dataset is not None else ()
+            return own or self.headline_seeds or seeds
+        return self.sweep_seeds or seeds if seeds == _PAPERS_ONE_SEED else seeds
 
 
 def scale_names() -> list[str]:
     """List the names of all scales.
 
     >>> scale_names()
-    ['paper', 'cpu', 'smoke']
+    ['paper', 'level', 'cpu', 'smoke']
     """
     return [name for name in study_file("scales") if name != "titles"]
 
@@ -122,6 +143,7 @@ def _setting(title: str, table: Mapping[str, Any]) -> Setting:
         tuple(table["rare"]),
         tuple(table.get("other", ())),
         table.get("ms_per_event"),
+        tuple(table.get("headline_seeds", ())),
     )
 
 
@@ -342,7 +364,9 @@ def _row(
         {m: PaperValue.of(p) if p not in ("", NOT_PRINTED) else None for m, p in printed.items()},
         row["dataset"],
         method,
-        scale.seeds_of(tuple(row.get("seeds", table["seeds"])), _is_headline(row, table)),
+        scale.seeds_of(
+            tuple(row.get("seeds", table["seeds"])), _is_headline(row, table), row["dataset"]
+        ),
         _not_comparable({**row, "label": label}, printed, table.get("not_comparable", ())),
         row.get("confusion"),
         row.get("honest"),

@@ -49,6 +49,8 @@ class CellRecord:
     machine: str
     # The mean of the last five evaluations, by rare label; older cells do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
+    # Metrics of the average that is served, where the spec asks for one.
+    serving: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def rare_labels(self) -> tuple[str, ...]:
@@ -123,6 +125,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         cores=timing["cores"],
         machine=timing["machine"],
         recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
+        serving=_rounded((summary.get("serving") or {}).get("metrics", {})),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import fmean, pstdev
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 from fedraw_studies.artefacts import Basis, PaperValue, study_file
 from fedraw_studies.dynamics import DynamicsResults, distinct
 from fedraw_studies.federations import federation_outcome
-from fedraw_studies.outcomes import Finding, Outcome, RowOutcome, supporting_outcomes
+from fedraw_studies.outcomes import TAIL, Finding, Outcome, RowOutcome, supporting_outcomes
 from fedraw_studies.rules import (
+    CONFIDENCE,
     Judged,
     MeanInterval,
     Verdict,
     below,
     comparable,
+    corrected,
     every,
     greater,
     inside,
@@ -72,10 +74,13 @@ class Evidence:
     missing: Runs  # that it still needs
 
     @classmethod
-    def of(cls, part: Part, outcome: Outcome) -> Evidence:
-        """Collect the rows of a part from the outcome of its artefact."""
+    def of(cls, part: Part, outcome: Outcome, *, tail: bool = False) -> Evidence:
+        """Collect the rows of a part from the outcome of its artefact.
+
+        With `tail` a value is the mean of the last five evaluations, where a metric has one.
+        """
         a, b = ([outcome.row(label) for label in side] for side in (part.a, part.b))
-        one, other = ([_finding(part, row) for row in side] for side in (a, b))
+        one, other = ([_finding(part, row, tail) for row in side] for side in (a, b))
         done = _cells([(row, list(row.records)) for row in (*a, *b)])
         missing = _cells([(row, row.missing) for row in (*a, *b)])
         return cls(one, other, outcome.artefact.basis, done, missing)
@@ -134,6 +139,15 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Second:
+    """What came of a part by the mean of the last five evaluations."""
+
+    verdict: Verdict
+    ours: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class PartVerdict:
     """What came of one part, with both sides in words."""
 
@@ -147,6 +161,7 @@ class PartVerdict:
     so_far: Verdict | None = None  # by the finished runs, while others are missing
     seeds: int = 0
     difference: MeanInterval | None = None
+    second: Second | None = None  # at scales that judge strictly
 
 
 @dataclass(frozen=True)
@@ -158,13 +173,20 @@ class ClaimVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """The parts together; a condition can only turn "holds" into "partly"."""
-        if any(own.verdict is Verdict.NOT_RUN for own in self.parts):
-            return Verdict.NOT_RUN
-        verdict = together([own.verdict for own in self.parts if not own.part.beside])
-        conditions = together([own.verdict for own in self.parts if own.part.beside])
-        doubtful = conditions in (Verdict.PARTLY, Verdict.FAILS)
-        return Verdict.PARTLY if verdict is Verdict.HOLDS and doubtful else verdict
+        """The parts together, by the last model."""
+        return _of_claim([(own.part.beside, own.verdict) for own in self.parts])
+
+    @property
+    def second(self) -> Verdict | None:
+        """The parts together, by the mean of the last five evaluations, where that is judged."""
+        if all(own.second is None for own in self.parts):
+            return None
+        return _of_claim(
+            [
+                (own.part.beside, own.verdict if own.second is None else own.second.verdict)
+                for own in self.parts
+            ]
+        )
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -172,6 +194,16 @@ class ClaimVerdict:
         done = Runs().union(*(own.done for own in self.parts))
         missing = Runs().union(*(own.missing for own in self.parts))
         return len(done), len(done | missing)
+
+
+def _of_claim(parts: Sequence[tuple[bool, Verdict]]) -> Verdict:
+    """Put the parts of a claim together; a condition can only turn "holds" into "partly"."""
+    if any(verdict is Verdict.NOT_RUN for _, verdict in parts):
+        return Verdict.NOT_RUN
+    verdict = together([verdict for beside, verdict in parts if not beside])
+    conditions = together([verdict for beside, verdict in parts if beside])
+    doubtful = conditions in (Verdict.PARTLY, Verdict.FAILS)
+    return Verdict.PARTLY if verdict is Verdict.HOLDS and doubtful else verdict
 
 
 def load_claims() -> list[Claim]:
@@ -189,14 +221,35 @@ def load_claims() -> list[Claim]:
     ]
 
 
-def judge(outcomes: Sequence[Outcome], dynamics: DynamicsResults | None) -> list[ClaimVerdict]:
-    """Judge all claims; a part whose runs are not finished is not judged yet."""
+def judge(
+    outcomes: Sequence[Outcome], dynamics: DynamicsResults | None, *, strict: bool = False
+) -> list[ClaimVerdict]:
+    """Judge all claims; a part whose runs are not finished is not judged yet.
+
+    `strict` widens intervals for the number of claims that chance can decide, and judges every
+    part a second time, by the mean of the last five evaluations.
+    """
     known = [*outcomes, *supporting_outcomes(), federation_outcome()]
     by_name = {own.name: own for own in known}
-    return [
-        ClaimVerdict(claim, tuple(_judge(part, by_name, dynamics) for part in claim.parts))
-        for claim in load_claims()
-    ]
+    claims = load_claims()
+    confidence = corrected(decided_by_chance(claims, by_name)) if strict else CONFIDENCE
+
+    def judged(part: Part) -> PartVerdict:
+        own = _judge(part, by_name, dynamics, confidence)
+        return replace(own, second=_second(part, by_name, own, confidence)) if strict else own
+
+    return [ClaimVerdict(claim, tuple(map(judged, claim.parts))) for claim in claims]
+
+
+def decided_by_chance(claims: Sequence[Claim], outcomes: Mapping[str, Outcome]) -> int:
+    """Count the claims with a part that rests on runs, finished or not, and on a test."""
+    return sum(
+        any(
+            part.rule in _BY_CHANCE and outcomes[part.artefact].artefact.basis is Basis.RUNS
+            for part in claim.parts
+        )
+        for claim in claims
+    )
 
 
 def as_json(judged: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
@@ -207,6 +260,7 @@ def as_json(judged: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
             "claim": own.claim.text,
             "where": own.claim.where,
             "verdict": own.verdict.value,
+            **({} if own.second is None else {"last_five": own.second.value}),
             "headline": own.claim.headline,
             "note": own.claim.note,
             "parts": [_part_json(part) for part in own.parts],
@@ -258,18 +312,26 @@ def _part_json(own: PartVerdict) -> dict[str, Any]:
         "runs": len(own.done),
         "runs_needed": len(own.done | own.missing),
         "so_far": None if own.so_far is None else own.so_far.value,
+        **({} if own.second is None else {"last_five": _second_json(own.second)}),
     }
 
 
+def _second_json(own: Second) -> dict[str, str]:
+    return {"ours": own.ours, "verdict": own.verdict.value, "why": own.why}
+
+
 def _judge(
-    part: Part, outcomes: Mapping[str, Outcome], dynamics: DynamicsResults | None
+    part: Part,
+    outcomes: Mapping[str, Outcome],
+    dynamics: DynamicsResults | None,
+    confidence: float,
 ) -> PartVerdict:
     if part.rule == "inside":
         return _inside(part, dynamics)
     if not part.artefact:
         return PartVerdict(part, Verdict.NOT_COMPARABLE, why=part.why)
     evidence = Evidence.of(part, outcomes[part.artefact])
-    judged = _by_rule(part, evidence)
+    judged = _by_rule(part, evidence, confidence)
     waits = bool(evidence.missing) and part.rule != "none"
     pairs = bool(part.b) and part.rule != "ratio"
     shows = pairs and bool(evidence.seeds) and evidence.is_defined
@@ -277,25 +339,40 @@ def _judge(
         part,
         Verdict.NOT_RUN if waits else judged.verdict,
         paper_words(part, evidence),
-        our_words(part, evidence),
+        our_words(part, evidence, confidence),
         judged.why,
         evidence.done,
         evidence.missing,
         judged.verdict if waits and evidence.seeds else None,
         evidence.from_seeds,
-        MeanInterval.of(evidence.differences()) if shows else None,
+        MeanInterval.of(evidence.differences(), confidence) if shows else None,
     )
 
 
-def _by_rule(part: Part, evidence: Evidence) -> Judged:
+def _second(
+    part: Part, outcomes: Mapping[str, Outcome], first: PartVerdict, confidence: float
+) -> Second | None:
+    """Judge a part that rests on runs by the mean of the last five evaluations."""
+    if part.rule not in (*_BY_CHANCE, "every"):
+        return None
+    if outcomes[part.artefact].artefact.basis is not Basis.RUNS:
+        return None
+    evidence = Evidence.of(part, outcomes[part.artefact], tail=True)
+    judged = _by_rule(part, evidence, confidence)
+    waits = first.verdict is Verdict.NOT_RUN
+    ours = our_words(part, evidence, confidence)
+    return Second(Verdict.NOT_RUN if waits else judged.verdict, ours, judged.why)
+
+
+def _by_rule(part: Part, evidence: Evidence, confidence: float) -> Judged:
     if part.rule != "none" and not evidence.seeds:
         return Judged(Verdict.NOT_RUN)
     if part.rule != "none" and not evidence.is_defined:
         return Judged(Verdict.NOT_COMPARABLE, f"{part.metric} is undefined in some runs")
-    return _RULES[part.rule](part, evidence)
+    return _RULES[part.rule](part, evidence, confidence)
 
 
-def _within(part: Part, evidence: Evidence) -> Judged:
+def _within(part: Part, evidence: Evidence, _: float) -> Judged:
     paper = evidence.a[0].paper if part.paper is None else PaperValue.of(part.paper)
     values = dict[int, float | None](enumerate(evidence.differences()))
     found = Finding.of(part.artefact, part.a[0], part.metric, paper, values)
@@ -305,17 +382,27 @@ def _within(part: Part, evidence: Evidence) -> Judged:
     return Judged(Verdict.HOLDS if found.inside or near else Verdict.FAILS)
 
 
-_RULES: dict[str, Callable[[Part, Evidence], Judged]] = {
-    "greater": lambda _, own: greater(own.differences(), exact=own.is_exact),
-    "comparable": lambda part, own: comparable(own.differences(), part.limit, exact=own.is_exact),
-    "every": lambda _, own: every(own.differences()),
-    "ratio": lambda _, own: greater(own.cross_products(), exact=own.is_exact),
-    "below": lambda part, own: below(own.first(), part.limit, exact=own.is_exact),
-    "wider": lambda _, own: wider(own.first(), own.best_other()),
-    "ordered": lambda part, own: ordered([(-1) ** part.falling * mean for mean in own.means()]),
+_RULES: dict[str, Callable[[Part, Evidence, float], Judged]] = {
+    "greater": lambda _, own, sure: greater(own.differences(), exact=own.is_exact, confidence=sure),
+    "comparable": lambda part, own, sure: comparable(
+        own.differences(), part.limit, exact=own.is_exact, confidence=sure
+    ),
+    "every": lambda _, own, __: every(own.differences()),
+    "ratio": lambda _, own, sure: greater(
+        own.cross_products(), exact=own.is_exact, confidence=sure
+    ),
+    "below": lambda part, own, sure: below(
+        own.first(), part.limit, exact=own.is_exact, confidence=sure
+    ),
+    "wider": lambda _, own, sure: wider(own.first(), own.best_other(), sure),
+    "ordered": lambda part, own, sure: ordered(
+        [(-1) ** part.falling * mean for mean in own.means()], sure
+    ),
     "within": _within,
-    "none": lambda part, _: Judged(Verdict.NOT_COMPARABLE, part.why),
+    "none": lambda part, *_: Judged(Verdict.NOT_COMPARABLE, part.why),
 }
+# The rules that are tests, so that many of them find something by chance.
+_BY_CHANCE = ("greater", "comparable", "ratio", "below", "wider", "ordered")
 # The rule "inside" is about all findings of whole tables, not about two sides.
 RULES = (*_RULES, "inside")
 
@@ -344,7 +431,7 @@ def paper_words(part: Part, evidence: Evidence) -> str:
     return f"{first} against {_printed(best)}"
 
 
-def our_words(part: Part, evidence: Evidence) -> str:
+def our_words(part: Part, evidence: Evidence, confidence: float = CONFIDENCE) -> str:
     """Say mean ± sd of both sides, and the mean difference with its interval."""
     if not evidence.seeds:
         return NOTHING
@@ -354,10 +441,10 @@ def our_words(part: Part, evidence: Evidence) -> str:
     if part.rule == "every":
         sides = (evidence.first(), evidence.best_other())
         return " against ".join(" / ".join(f"{v:.{digits}f}" for v in own) for own in sides)
-    return _both_sides(part, evidence, digits) + _said(evidence)
+    return _both_sides(part, evidence, digits, confidence) + _said(evidence)
 
 
-def _both_sides(part: Part, evidence: Evidence, digits: int) -> str:
+def _both_sides(part: Part, evidence: Evidence, digits: int, confidence: float) -> str:
     if part.rule == "ratio":
         return f"{_ratio(evidence.means())} against {_ratio(evidence.other_means())}"
     if _is_sweep(part):
@@ -368,28 +455,34 @@ def _both_sides(part: Part, evidence: Evidence, digits: int) -> str:
     both = f"{first} against {_spread(evidence.best_other(), digits)}"
     if part.rule == "wider":
         return both
-    mean, low, high = MeanInterval.of(evidence.differences())
+    mean, low, high = MeanInterval.of(evidence.differences(), confidence)
     between = f" ({low:+.{digits}f} to {high:+.{digits}f})" if len(evidence.seeds) > 1 else ""
     return f"{both}: {mean:+.{digits}f}{between}"
 
 
-def _finding(part: Part, row: RowOutcome) -> Finding:
+def _finding(part: Part, row: RowOutcome, tail: bool) -> Finding:
     """A row's metric, less another one if the part asks for that."""
-    own = _single(part, row, part.metric)
+    own = _single(part, row, part.metric, tail)
     if not part.less:
         return own
-    other = _single(part, row, part.less)
+    other = _single(part, row, part.less, tail)
     pairs = {seed: (value, other.values[seed]) for seed, value in own.values.items()}
     values = {s: None if x is None or y is None else x - y for s, (x, y) in pairs.items()}
     paper = _difference(own.paper, other.paper)
     return Finding.of(part.artefact, row.label, f"{part.metric} − {part.less}", paper, values)
 
 
-def _single(part: Part, row: RowOutcome, metric: str) -> Finding:
-    """A column of the artefact, or any other metric of its runs."""
-    if metric in row.metrics:
-        return row.metrics[metric]
-    return Finding.of(part.artefact, row.label, metric, None, row.values(metric))
+def _single(part: Part, row: RowOutcome, metric: str, tail: bool) -> Finding:
+    """A column of the artefact, or any other metric of its runs.
+
+    With `tail` it is the mean of the last five evaluations; a metric of the whole run has none and
+    stays as it is.
+    """
+    own = row.metrics.get(metric)
+    paper = None if own is None else own.paper
+    if tail and all(metric in record.tail for record in row.records.values()):
+        return Finding.of(part.artefact, row.label, metric, paper, row.values(f"{TAIL}{metric}"))
+    return own or Finding.of(part.artefact, row.label, metric, None, row.values(metric))
 
 
 def _difference(one: PaperValue | None, other: PaperValue | None) -> PaperValue | None:

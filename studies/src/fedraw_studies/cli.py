@@ -12,14 +12,16 @@ import typer
 
 from fedraw.cli import console
 from fedraw.core.text import duration, several
-from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra
+from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, nearest
 from fedraw.experiment.cells import cores
 from fedraw_studies.artefacts import (
     BEYOND,
+    CHOICES,
     DYNAMICS,
     EVERY,
     EVIDENCE,
     NAMES,
+    OPEN,
     Scale,
     load_artefacts,
     load_dynamics,
@@ -57,10 +59,10 @@ from fedraw_studies.render import (
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
 # A group's name stands for all its artefacts.
-GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE}
+GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN}
 # Computed anew and printed whenever they are asked for by name; no file is kept of them.
 PRINTED = ("table1", "bound")
-KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE)
+KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
@@ -76,7 +78,8 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         str,
         typer.Option(
             metavar="|".join(scale_names()),
-            help="cpu: reduced, hours; smoke: embedded data, minutes; paper: the full protocol.",
+            help="cpu: reduced, hours; level: closer to the paper, a day; smoke: embedded data, "
+            "minutes; paper: the full protocol.",
         ),
     ] = "cpu",
     data: Annotated[
@@ -111,6 +114,14 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     seeds: Annotated[
         int | None,
         typer.Option(help="Number of seeds of dynamics, from 1 on (default 30).", min=1),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only the rows on this data set, such as ham10000; may be repeated."),
+    ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(help="Run only the runs of this seed; may be repeated."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run and how long it would take.")
@@ -147,7 +158,22 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     folder = out or _default_out() / scale
     work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
     machine = Machine(data, weights, device)
-    task = _Reproduction(wanted, chosen, folder, work, machine, jobs, force, docs, quiet=json_)
+    for name in dataset or ():
+        if name not in chosen.settings:
+            raise BadInput(f"--dataset {name!r} is unknown; {nearest(name, chosen.settings)}")
+    task = _Reproduction(
+        wanted,
+        chosen,
+        folder,
+        work,
+        machine,
+        jobs,
+        force,
+        docs,
+        quiet=json_,
+        datasets=tuple(dataset or ()),
+        seeds=tuple(seed or ()),
+    )
     failures: list[FailedRun] = []
     if render:
         document = task.render()
@@ -177,6 +203,8 @@ class _Reproduction:
     force: bool
     docs: Path | None
     quiet: bool
+    datasets: tuple[str, ...] = ()  # to run; none: all
+    seeds: tuple[int, ...] = ()
 
     @property
     def planned_names(self) -> list[str]:
@@ -184,7 +212,13 @@ class _Reproduction:
         return [name for name in self.names if name != DYNAMICS]
 
     def plan(self) -> list[Planned]:
-        return make_plan(load_artefacts(self.planned_names, self.scale))
+        plan = make_plan(load_artefacts(self.planned_names, self.scale))
+        return [
+            own
+            for own in plan
+            if (not self.datasets or own.dataset in self.datasets)
+            and (not self.seeds or own.seed in self.seeds)
+        ]
 
     def render(self) -> dict[str, Any]:
         """Write all documents from the cells alone: no data, no training."""
@@ -294,7 +328,7 @@ class _Reproduction:
         """
         ours = [
             name
-            for name in (*BEYOND, *EVIDENCE)
+            for name in (*BEYOND, *EVIDENCE, *OPEN, *CHOICES)
             if name in self.names or (self.folder / f"{name}.md").exists()
         ]
         return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)

@@ -1,12 +1,13 @@
 """Comparisons: documents of paired differences between rows of artefacts, as data.
 
-`paper/steady.toml` and `beyond/beyond-goals.toml` are such documents. A document has tables, a
+`paper/levels.toml` and `beyond/beyond-goals.toml` are such documents. A document has tables, a
 table has groups of lines, and a line has cells. `each` repeats a group for every combination of
 its entries, whose names stand in braces in texts, rows and metrics. A cell is one of
 
     "{dataset}"                             a text; {seeds} and {goal} are filled in last
     { a = row, b = rows, metric = m }       A − B by seed; of several B the one with the best mean
     { mean = row, metric = m }              the mean over the seeds
+    { paper = row, metric = m }             what the paper prints
     { ratio = row, metric = [m, n] }        the ratio of two means
 
 A difference may have a goal: `above` or `least` bounds its mean, and `goal` names it in {goal}.
@@ -27,11 +28,11 @@ from fedraw_studies.artefacts import study_file
 from fedraw_studies.outcomes import Outcome, Values
 from fedraw_studies.rules import MeanInterval
 
-NAMES = ("steady", "beyond-goals")
+NAMES = ("levels", "steady", "open-questions", "beyond-goals")
 WIDTH = 100
 NOTHING = "–"
 # Cells refer to rows under these keys.
-_ROWS = ("a", "b", "mean", "ratio")
+_ROWS = ("a", "b", "mean", "paper", "ratio")
 
 CellTemplate = str | Mapping[str, Any]
 
@@ -119,6 +120,9 @@ class _Line:
         return [t.replace("{seeds}", str(len(self.seeds))).replace("{goal}", goal) for t in texts]
 
     def _text(self, cell: Mapping[str, Any], missed: dict[str, None]) -> str:
+        if "paper" in cell:
+            printed = self.outcome.row(cell["paper"]).metrics[cell["metric"]].paper
+            return NOTHING if printed is None else printed.printed
         if "mean" in cell:
             return f"{self._mean(cell['mean'], cell['metric']):.1f}"
         if "ratio" in cell:

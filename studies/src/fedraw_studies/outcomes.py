@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fedraw.core.update import Update
 from fedraw.core.weighting import weights
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.summary import TAIL as LAST
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
 from fedraw.storage.snapshot import Arrays, pack
@@ -40,6 +41,11 @@ from fedraw_studies.plan import key_of
 
 # Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"
+# Prefix of a metric: the value of the average that is served.
+SERVED = "Served"
+# Prefix of a metric: the standard deviation of the last five evaluations of the run's curve.
+SWING = "Swing"
+_IN_CURVE = {"GlobalAcc": 1, "AvgRare": 2}
 _SLOTS = 5
 _PARAMETERS = 64
 
@@ -142,6 +148,13 @@ class Outcome:
         """Whether all seeds of all rows are finished."""
         return not any(row.missing for row in self.rows)
 
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many of its runs are finished, and how many it needs; one that rows share is one."""
+        done = {(row.key, seed) for row in self.rows for seed in row.records}
+        missing = {(row.key, seed) for row in self.rows for seed in row.missing}
+        return len(done), len(done | missing)
+
     def row(self, label: str) -> RowOutcome:
         """Return the row with this label."""
         return next(row for row in self.rows if row.label == label)
@@ -177,7 +190,15 @@ def supporting_outcomes() -> list[Outcome]:
 
 
 def value_of(record: CellRecord, metric: str) -> float | None:
-    """Return a metric that one run alone decides, of its last model or (Tail…) its last five."""
+    """Return a metric that one run alone decides.
+
+    It is that of the last model, of the mean of the last five evaluations (Tail…), of the average
+    that is served (Served…), or the spread of the last five evaluations (Swing…).
+    """
+    if metric.startswith(SWING):
+        return _swing(record, metric.removeprefix(SWING))
+    if metric.startswith(SERVED):
+        return record.serving.get(metric.removeprefix(SERVED))
     tail = metric.startswith(TAIL)
     name = metric.removeprefix(TAIL)
     recall = record.recall_tail if tail else record.recall
@@ -189,6 +210,12 @@ def value_of(record: CellRecord, metric: str) -> float | None:
             return None
         return min(known) if name == "WorseRare" else max(known)
     return (record.tail if tail else record.metrics).get(name)
+
+
+def _swing(record: CellRecord, metric: str) -> float | None:
+    last = [point[_IN_CURVE[metric]] for point in record.curve[-LAST:]]
+    known = [value for value in last if value is not None]
+    return pstdev(known) if known and len(known) == len(last) else None
 
 
 def buffer_weights(seed: int, method: str) -> dict[str, float]:

@@ -10,13 +10,29 @@ from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES, Artefact, ArtefactRow, Basis
+from fedraw_studies.artefacts import (
+    BEYOND,
+    CHOICES,
+    EVIDENCE,
+    NAMES,
+    OPEN,
+    Artefact,
+    ArtefactRow,
+    Basis,
+)
 
 # The most important artefacts come first, so that a plan that is cut short is worth its time.
 _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
-ORDER = (*_FIRST, *(name for name in NAMES if name not in _FIRST), *EVIDENCE, *BEYOND)
+ORDER = (
+    *_FIRST,
+    *(name for name in NAMES if name not in _FIRST),
+    *OPEN,
+    *EVIDENCE,
+    *BEYOND,
+    *CHOICES,
+)
 
 # The settings that every key contains, whatever their values. The committed cells were named by
 # these, so nothing is ever added or removed here; a later setting counts only where it has another

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -13,7 +14,15 @@ from typing import Any
 from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 from fedraw_studies import comparisons
-from fedraw_studies.artefacts import DYNAMICS, NAMES, Artefact, Basis, load_dynamics, study_file
+from fedraw_studies.artefacts import (
+    DYNAMICS,
+    NAMES,
+    Artefact,
+    Basis,
+    Scale,
+    load_dynamics,
+    study_file,
+)
 from fedraw_studies.claims import ClaimVerdict, PartVerdict, as_json, judge
 from fedraw_studies.dynamics import DynamicsResults, distinct
 from fedraw_studies.outcomes import Finding, Outcome, RowOutcome
@@ -22,6 +31,8 @@ from fedraw_studies.rules import Verdict
 WIDTH = 100
 NOTHING = "–"
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
+_INCLUDE = re.compile(r"(<!-- include (\S+) (\S+)(?: (\d+))? -->).*?(<!-- /include -->)", re.DOTALL)
+_UNFINISHED = "**Unfinished:"
 DYNAMICS_HEAD = ("", "metric", "paper", "ours", "least to most", "away", "inside")
 FURTHEST = 5
 _MARKS = "abcdefghijklmnopqrstuvwxyz"
@@ -35,7 +46,7 @@ def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[
     """
     begun = [outcome for outcome in outcomes if outcome.is_begun]
     dynamics = DynamicsResults.read(out)
-    judged = judge(outcomes, dynamics)
+    judged = judge(outcomes, dynamics, strict=_is_strict(outcomes))
     texts = {outcome.name: outcome_markdown(outcome) for outcome in begun}
     if dynamics is not None:
         texts["dynamics"] = dynamics_markdown(load_dynamics(), dynamics)
@@ -65,8 +76,11 @@ def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
     """Write the verdicts between the markers of a Markdown file."""
     try:
         text = path.read_text(encoding="utf-8")
-        judged = judge(outcomes, DynamicsResults.read(out))
-        atomic_write(path, fill_block(text, judged, outcomes).encode())
+        text = fill_includes(text, outcomes[0].scale, out)
+        if BEGIN in text or not _INCLUDE.search(text):
+            judged = judge(outcomes, DynamicsResults.read(out), strict=_is_strict(outcomes))
+            text = fill_block(text, judged, outcomes)
+        atomic_write(path, text.encode())
     except (OSError, UnicodeDecodeError) as problem:
         raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
 
@@ -74,7 +88,10 @@ def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
 def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
     """Write an overview with one line for each claim, then every claim with all its values."""
     parts = ["# The paper's claims, judged\n", _reductions(outcomes), _state(judged)]
-    parts += [study_file("claims")["how_to_read"], _overview(judged)]
+    parts += [study_file("claims")["how_to_read"]]
+    if _is_strict(outcomes):
+        parts += [study_file("claims")["how_strictly"]]
+    parts += [_overview(judged)]
     parts += [_section(own) for own in judged]
     return "\n".join(parts)
 
@@ -88,6 +105,44 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
     parts = [_reductions(outcomes), _state(judged), _overview(judged)]
     parts += [_section(own, "###") for own in judged if own.claim.headline and own.runs[0]]
     return f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}"
+
+
+def fill_includes(text: str, scale: str, out: Path) -> str:
+    """Put the tables of generated documents between the markers of a text.
+
+    A marker names a scale, a document and, if not all of its tables are wanted, how many:
+    `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only the markers of the
+    given scale are filled.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        begin, own, name, count, end = found.groups()
+        if own != scale:
+            return found.group(0)
+        file = out / f"{name}.md"
+        if not file.exists():
+            return "\n\n".join([begin, "*Not run yet.*", end])
+        lines = file.read_text(encoding="utf-8").splitlines()
+        tables = _tables(lines)[: None if count is None else int(count)]
+        return "\n\n".join([begin, *tables, end])
+
+    return _INCLUDE.sub(filled, text)
+
+
+def _tables(lines: Sequence[str]) -> list[str]:
+    """The tables of a document, each with what says of which section it is or what it lacks."""
+    found, heading = list[str](), ""
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("## "):
+            heading = f"*{line.removeprefix('## ')}*\n\n"
+        elif line.startswith(_UNFINISHED):
+            heading = f"{line}\n\n"
+        elif line.startswith("|") and before.startswith("|"):
+            found[-1] += f"\n{line}"
+        elif line.startswith("|"):
+            found.append(heading + line)
+            heading = ""
+    return found
 
 
 def tally(judged: Sequence[dict[str, Any]]) -> str:
@@ -119,18 +174,43 @@ def _reductions(outcomes: Sequence[Outcome]) -> str:
     return fill(f"Scale `{scale}`. {said}.{caution}", WIDTH) + "\n"
 
 
+def _is_strict(outcomes: Sequence[Outcome]) -> bool:
+    return bool(outcomes) and Scale.named(outcomes[0].scale).strict
+
+
 def _overview(judged: Sequence[ClaimVerdict]) -> str:
+    twice = any(own.second is not None for own in judged)
+    head = ["claim", "where", "verdict", *["by the last five"] * twice, "of its parts"]
     return _table(
-        ["claim", "where", "verdict", "of its parts"],
-        [[own.claim.text, own.claim.where, _bold(own), _of_parts(own)] for own in judged],
+        head,
+        [
+            [own.claim.text, own.claim.where, _bold(own), *[_second(own)] * twice, _of_parts(own)]
+            for own in judged
+        ],
     )
 
 
+def _second(own: ClaimVerdict) -> str:
+    return NOTHING if own.second is None else own.second.value
+
+
 def _section(own: ClaimVerdict, level: str = "##") -> str:
-    lines = [[_name(part), part.paper, part.ours, _said(part)] for part in own.parts]
+    twice = own.second is not None
+    lines = [
+        [_name(part), part.paper, part.ours, _said(part), *_last_five(part) * twice]
+        for part in own.parts
+    ]
+    columns = ["", "paper", "ours", "verdict", *["ours, last five", "verdict, last five"] * twice]
     head = f"{level} {_plain(own.claim.text)}: {own.verdict.value}\n"
     note = f"\n{fill(_plain(own.claim.note), WIDTH)}\n" if own.claim.note else ""
-    return f"{head}\n{_table(['', 'paper', 'ours', 'verdict'], lines)}{note}"
+    return f"{head}\n{_table(columns, lines)}{note}"
+
+
+def _last_five(part: PartVerdict) -> list[str]:
+    own = part.second
+    if own is None:
+        return [NOTHING, NOTHING]
+    return [own.ours, f"{own.verdict.value}: {own.why}" if own.why else own.verdict.value]
 
 
 def _bold(own: ClaimVerdict) -> str:
@@ -209,6 +289,9 @@ def outcome_markdown(outcome: Outcome) -> str:
     """Write title, caption, reduction, and each row twice: the paper's values and ours."""
     own, reasons = outcome.artefact, _reasons(outcome)
     parts = [f"# {own.title}\n", fill(own.caption, WIDTH) + "\n", _reduction(outcome)]
+    if not outcome.is_complete:
+        done, needed = outcome.runs
+        parts.append(f"{_UNFINISHED} {done} of {needed} runs.**\n")
     parts.append(_outcome_table(outcome, reasons))
     notes = [f"({mark}) not comparable: {why}." for why, mark in reasons.items()]
     missing = [
@@ -303,6 +386,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
         "caption": own.caption,
         "reductions": own.reductions,
         "complete": outcome.is_complete,
+        "runs": list(outcome.runs),
         "rows": [_row_json(row) for row in outcome.rows],
     }
 

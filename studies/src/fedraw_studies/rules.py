@@ -36,15 +36,15 @@ class Judged(NamedTuple):
 
 
 class MeanInterval(NamedTuple):
-    """A mean over seeds and its 95 % confidence interval."""
+    """A mean over seeds and its confidence interval."""
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> MeanInterval:
-        """Compute Student's interval; unbounded for a single value.
+    def of(cls, values: Sequence[float], confidence: float = CONFIDENCE) -> MeanInterval:
+        """Compute Student's interval, by default of 95 %; unbounded for a single value.
 
         >>> MeanInterval.of([1.0, 2.0, 3.0])
         MeanInterval(mean=2.0, low=-0.48..., high=4.48...)
@@ -52,11 +52,26 @@ class MeanInterval(NamedTuple):
         mean = fmean(values)
         if len(values) < 2:
             return cls(mean, -inf, inf)
-        half = student_quantile(len(values) - 1) * stdev(values) / sqrt(len(values))
+        quantile = student_quantile(len(values) - 1, confidence)
+        half = quantile * stdev(values) / sqrt(len(values))
         return cls(mean, mean - half, mean + half)
 
 
-def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
+def corrected(claims: int) -> float:
+    """The confidence at which the chance of one wrong "holds" among all claims is 5 % at most.
+
+    This is Bonferroni's correction. A claim holds only if all its parts do, so the number of its
+    parts does not count.
+
+    >>> round(corrected(1), 4), round(corrected(20), 4)
+    (0.95, 0.9975)
+    """
+    return 1 - (1 - CONFIDENCE) / max(1, claims)
+
+
+def greater(
+    differences: Sequence[float], *, exact: bool = False, confidence: float = CONFIDENCE
+) -> Judged:
     """Judge whether A − B, seed by seed, is above zero; `exact` if the values involve no chance.
 
     >>> greater([5.0, 6.0, 7.0]).verdict.value, greater([-5.0, 6.0, 7.0]).verdict.value
@@ -64,7 +79,7 @@ def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
     >>> greater([5.0])
     Judged(verdict=<Verdict.PARTLY: 'partly'>, why='one seed')
     """
-    interval = MeanInterval.of(differences)
+    interval = MeanInterval.of(differences, confidence)
     if interval.mean <= 0:
         return Judged(Verdict.FAILS)
     if exact:
@@ -76,16 +91,24 @@ def greater(differences: Sequence[float], *, exact: bool = False) -> Judged:
     return Judged(Verdict.HOLDS)
 
 
-def below(values: Sequence[float], bound: float, *, exact: bool = False) -> Judged:
+def below(
+    values: Sequence[float], bound: float, *, exact: bool = False, confidence: float = CONFIDENCE
+) -> Judged:
     """Judge whether a mean is below a bound, and its interval too.
 
     >>> below([0.0, 1.0, 2.0], 5.0).verdict.value
     'holds'
     """
-    return greater([bound - value for value in values], exact=exact)
+    return greater([bound - value for value in values], exact=exact, confidence=confidence)
 
 
-def comparable(differences: Sequence[float], margin: float, *, exact: bool = False) -> Judged:
+def comparable(
+    differences: Sequence[float],
+    margin: float,
+    *,
+    exact: bool = False,
+    confidence: float = CONFIDENCE,
+) -> Judged:
     """Judge whether the mean difference is within ± margin, and its interval too.
 
     >>> comparable([1.0, -1.0, 0.5], 3.0).verdict.value
@@ -93,9 +116,8 @@ def comparable(differences: Sequence[float], margin: float, *, exact: bool = Fal
     >>> comparable([1.0, -4.0, 0.5], 3.0).verdict.value
     'partly'
     """
-    from_above = below(differences, margin, exact=exact)
-    from_below = below([-difference for difference in differences], margin, exact=exact)
-    return worse(from_above, from_below)
+    both = differences, [-difference for difference in differences]
+    return worse(*(below(own, margin, exact=exact, confidence=confidence) for own in both))
 
 
 def every(differences: Sequence[float]) -> Judged:
@@ -113,7 +135,7 @@ def every(differences: Sequence[float]) -> Judged:
     return Judged(Verdict.PARTLY if 2 * above > seeds else Verdict.FAILS, why)
 
 
-def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
+def wider(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE) -> Judged:
     """Judge whether A spreads more over the seeds than B, by the F test of two variances.
 
     For equal numbers of seeds F is turned into Student's t: (√F − 1/√F)·√df / 2.
@@ -132,11 +154,11 @@ def wider(a: Sequence[float], b: Sequence[float]) -> Judged:
         return Judged(Verdict.PARTLY, _few(len(a)))
     ratio = ours / theirs if theirs else inf
     df = len(a) - 1
-    chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= student_quantile(df)
+    chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= student_quantile(df, confidence)
     return Judged(Verdict.PARTLY, "within chance") if chance else Judged(Verdict.HOLDS)
 
 
-def ordered(values: Sequence[float]) -> Judged:
+def ordered(values: Sequence[float], confidence: float = CONFIDENCE) -> Judged:
     """Judge whether values rise along a sweep, by a permutation test of the rank correlation.
 
     >>> ordered([1, 2, 4, 3, 5, 6]).verdict.value, ordered([1, 3, 2]).verdict.value
@@ -148,7 +170,7 @@ def ordered(values: Sequence[float]) -> Judged:
     why = f"rank correlation {correlation:.2f}"
     if correlation <= 0:
         return Judged(Verdict.FAILS, why)
-    if _share_as_ordered(values, correlation) > 1 - CONFIDENCE:
+    if _share_as_ordered(values, correlation) > 1 - confidence:
         return Judged(Verdict.PARTLY, f"{why}, within chance")
     return Judged(Verdict.HOLDS, why)
 

@@ -83,7 +83,7 @@ def test_the_story_fires_each_alert_once(tmp_path: Path) -> None:
         ("site_silent", "west"),
         ("site_silent", "east"),
     ]
-    assert "the last holder of label owl, north left" in fired[0].text
+    assert "the last holder of label owl, north, left" in fired[0].text
     assert look(*STORY[11:]) == []
     assert look(
         record("joined", event=5, time=160.0, client="south", counts={"owl": 4}),

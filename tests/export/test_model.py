@@ -105,6 +105,8 @@ def test_a_finished_run_gives_its_model(tmp_path: Path) -> None:
     assert "a\\|b&lt;" in card
     with pytest.raises(BadInput, match="no serving average"):
         read_model(log.parent, "serving")
+    with pytest.raises(BadInput, match="no calibrated model"):
+        read_model(log.parent, "calibrated")
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def conditions(view: RunView, rules: Rules) -> Iterator[Alert]:
 def _of_labels(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
     for risk in view.detail.at_risk[:MOST_SUBJECTS]:
         if rules.last_holder_left and "last holder gone" in risk.reasons:
-            who = "" if risk.last_holder is None else f", {risk.last_holder}"
+            who = "" if risk.last_holder is None else f", {risk.last_holder},"
             yield "last_holder_left", risk.label, f"the last holder of label {risk.label}{who} left"
     limit = rules.recall_fell
     for trend in view.detail.labels if limit is not None else ():

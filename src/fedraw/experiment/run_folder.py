@@ -39,10 +39,9 @@ from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
 from fedraw.experiment.spec import refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
-from fedraw.storage.snapshot import MODEL, SERVING, write_model
+from fedraw.storage.snapshot import CALIBRATED, MODEL, SERVING, write_model
 
 SPEC = "spec.toml"
-CALIBRATED = "calibrated.safetensors"  # a model besides the last one
 
 
 class RunFolder:

@@ -30,12 +30,12 @@ from fedraw.experiment.log_records import (
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.result import SeedResult
-from fedraw.experiment.run_folder import CALIBRATED, RunFolder
+from fedraw.experiment.run_folder import RunFolder
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation, Stalled
-from fedraw.storage.snapshot import SERVING, can_be_saved
+from fedraw.storage.snapshot import CALIBRATED, SERVING, can_be_saved
 
 # Events between two calls of a progress function.
 PROGRESS_EVERY = 20

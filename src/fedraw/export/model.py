@@ -23,9 +23,17 @@ from fedraw.eventlog.log_file import find_logs, read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.storage.files import atomic_file, atomic_write
 from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
-from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, named_tensors, write_tensors
+from fedraw.storage.snapshot import (
+    BEST,
+    CALIBRATED,
+    CONSTANTS,
+    MODEL,
+    SERVING,
+    named_tensors,
+    write_tensors,
+)
 
-Which = Literal["current", "best", "serving"]
+Which = Literal["current", "best", "serving", "calibrated"]
 CHOICES: tuple[Which, ...] = get_args(Which)
 # A snapshot may be replaced while it is read; then the next one is there.
 ATTEMPTS = 5
@@ -33,7 +41,9 @@ _TITLES = {
     "current": "the current global model",
     "best": "the best model so far",
     "serving": "the serving average of the global models",
+    "calibrated": "the last global model with a calibrated output layer",
 }
+_FILES = {"current": MODEL, "serving": SERVING, "calibrated": CALIBRATED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +80,20 @@ class ExportedModel:
         return {"format": "pt", "fedraw": json.dumps(facts)}
 
     def _metrics(self) -> Mapping[str, float | None]:
-        if self.evaluation is None:
-            return {}
-        if self.which == "serving":
-            return (self.evaluation.serving or {}).get("metrics", {})
-        return self.evaluation.metrics
+        return self._evaluated("metrics")
 
     def _recall(self) -> Mapping[str, float | None]:
-        if self.evaluation is None:
-            return {}
-        if self.which == "serving":
-            return (self.evaluation.serving or {}).get("recall", {})
-        return self.evaluation.recall
+        return self._evaluated("recall")
+
+    def _evaluated(self, part: str) -> Mapping[str, float | None]:
+        """A part of the evaluation of this very model, empty if it was not evaluated."""
+        own: Any = {}
+        if self.evaluation is not None and self.which in ("serving", "calibrated"):
+            own = (getattr(self.evaluation, self.which) or {}).get(part, {})
+        elif self.evaluation is not None:
+            own = getattr(self.evaluation, part)
+        found: Mapping[str, float | None] = own
+        return found
 
     def card(self, file: Path) -> str:
         """A short model card in Markdown."""
@@ -135,14 +147,14 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
     folder = logs[0].parent
     start = _start(logs[0])
     if which == "best":
-        return _best(folder, logs[0], start)
-    name = MODEL if which == "current" else SERVING
+        return _best(folder, start)
+    name = _FILES[which]
     if (folder / name).exists():
-        return _described(folder, logs[0], start, which, _load(folder / name))
-    if not start.is_server:
-        raise BadInput(_no_file(folder, which, (folder / MODEL).exists()))
+        return _described(logs[0], start, which, _load(folder / name))
+    if not start.is_server or which == "calibrated":
+        raise BadInput(_no_file(folder, which, (folder / MODEL).exists() or start.is_server))
     found, tensors = _from_snapshot(folder, which)
-    return _described(folder, logs[0], start, which, tensors, int(found.path.stem))
+    return _described(logs[0], start, which, tensors, int(found.path.stem))
 
 
 def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
@@ -170,6 +182,8 @@ def _start(log: Path) -> StartRecord:
 def _no_file(folder: Path, which: Which, finished: bool) -> str:
     if which == "serving" and finished:
         return f"{folder} has no serving average; run it with run.serve = 'ema'"
+    if which == "calibrated" and finished:
+        return f"{folder} has no calibrated model; a simulation with [calibration] writes one"
     return (
         f"{folder} has no model: a simulation writes it when it is finished, and a training-free "
         "one has none; wait for its end, or continue it with --resume"
@@ -177,7 +191,6 @@ def _no_file(folder: Path, which: Which, finished: bool) -> str:
 
 
 def _described(
-    folder: Path,
     log: Path,
     start: StartRecord,
     which: Which,
@@ -197,7 +210,7 @@ def _described(
     return ExportedModel(which, tensors, start, reached, version, last, finished)
 
 
-def _best(folder: Path, log: Path, start: StartRecord) -> ExportedModel:
+def _best(folder: Path, start: StartRecord) -> ExportedModel:
     path = folder / BEST
     if not path.exists():
         raise BadInput(

@@ -92,8 +92,9 @@ class RunSeries:
             "own": record.own,
             "own_rare": record.own_rare,
         }
-        for part, own in (record.serving or {}).items():
-            groups["serving" if part == "metrics" else f"serving_{part}"] = own
+        for other, told in (("serving", record.serving), ("calibrated", record.calibrated)):
+            for part, own in (told or {}).items():
+                groups[other if part == "metrics" else f"{other}_{part}"] = own
         for group, known in groups.items():
             for name, value in (known or {}).items():
                 yield f"{group}/{name}", value

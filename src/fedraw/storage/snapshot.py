@@ -27,6 +27,7 @@ from fedraw.storage.files import PRIVATE_FILE, atomic_file
 # The names of model files in the folders of runs and servers. Constants are the tensors of a
 # server's model that no training changes.
 MODEL, SERVING = "model.safetensors", "serving.safetensors"
+CALIBRATED = "calibrated.safetensors"
 BEST, CONSTANTS = "best.safetensors", "constants.safetensors"
 
 T = TypeVar("T")

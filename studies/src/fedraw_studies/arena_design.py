@@ -97,6 +97,12 @@ class Arena:
         """Return the setting of this name."""
         return next(own for own in self.settings if own.name == name)
 
+    def setting_of(self, dataset: str) -> Setting:
+        """Return how a data set is reduced: as at this scale, or as at one that the design names."""
+        other = self.table["datasets"][dataset].get("scale") if self.scale.name == "cpu" else None
+        scale = self.scale if other is None else Scale.named(other)
+        return scale.settings[dataset]
+
     def untuned(self, dataset: str) -> list[str]:
         """Name the methods whose rate on a data set is not chosen yet."""
         known = self.rates.get(dataset, {})
@@ -147,7 +153,7 @@ class Arena:
     def _tables(
         self, dataset: str, setting: ArenaSetting, strategy: Mapping[str, Any]
     ) -> dict[str, Any]:
-        own, scale = self.table["datasets"][dataset], self._of_scale(dataset)
+        own, scale = self.table["datasets"][dataset], self.setting_of(dataset)
         if setting.rare == "all":
             labels = {"metrics": {"rare_labels": self._every_label(own)}}
         else:
@@ -158,8 +164,6 @@ class Arena:
     def _every_label(self, own: Mapping[str, Any]) -> list[int]:
         return list(range(own["labels"]))
 
-    def _of_scale(self, dataset: str) -> Setting:
-        return self.scale.settings[dataset]
 
 
 @cache
@@ -216,16 +220,16 @@ def arena_artefact(name: str, scale: Scale) -> Artefact:
                 f"{name}: arena/rates.toml has no rate for {', '.join(untuned)} on {dataset}; "
                 f"run 'fedraw reproduce {artefact_names(dataset)[0]}' and write its choice there"
             )
-    title = scale.settings[dataset].title
+    setting = arena.setting_of(dataset)
     words = ("tuning", "every method at its rate", f"with {arena.remedy} in local training")[kind]
     return Artefact(
         name,
-        f"{arena.table['title']}: {title}, {words}",
+        f"{arena.table['title']}: {setting.title}, {words}",
         _caption(arena, kind),
         rows,
         arena.tuning_seeds if kind == 0 else arena.seeds(dataset),
         tuple(arena.table["columns"]),
-        {dataset: scale.settings[dataset]} if rows else {},
+        {dataset: setting} if rows else {},
         waits_for=waits_for,
     )
 

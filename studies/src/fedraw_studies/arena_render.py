@@ -74,7 +74,7 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
     scale = own.arena.scale
     spec = next(own.arena.rows(own.dataset))
     events = own.arena.spec(spec).run.events
-    reduction = scale.settings[own.dataset].reduction
+    reduction = own.arena.setting_of(own.dataset).reduction
     yield f"## {own.title}\n"
     yield fill(f"Scale `{scale.name}`: {reduction}. In the arena: {events:,} events.", WIDTH) + "\n"
     yield _finished("Comparison", own.runs())

@@ -74,7 +74,7 @@ class ArenaResults:
     @property
     def title(self) -> str:
         """The name of the data set."""
-        return self.arena.scale.settings[self.dataset].title
+        return self.arena.setting_of(self.dataset).title
 
     @property
     def is_begun(self) -> bool:

@@ -98,7 +98,7 @@ class Arena:
         return next(own for own in self.settings if own.name == name)
 
     def setting_of(self, dataset: str) -> Setting:
-        """Return how a data set is reduced: as at this scale, or as at one that the design names."""
+        """Return how a data set is reduced: as at this scale, or at one that the design names."""
         other = self.table["datasets"][dataset].get("scale") if self.scale.name == "cpu" else None
         scale = self.scale if other is None else Scale.named(other)
         return scale.settings[dataset]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         LabelNoise,
         Misreport,
         Ratio,
+        Stragglers,
         Summaries,
         Uniform,
     )
@@ -142,6 +143,7 @@ _DEFINED_IN = {
     "PairedDifference": "fedraw.eventlog.compare",
     "QFedAvg": "fedraw.strategies.qfedavg",
     "Ratio": "fedraw.experiment.sections",
+    "Stragglers": "fedraw.experiment.sections",
     "RefusedUpdate": "fedraw.errors",
     "Replay": "fedraw.strategies.replay",
     "Result": "fedraw.experiment.result",
@@ -234,6 +236,7 @@ __all__ = [
     "Spec",
     "Stat",
     "Step",
+    "Stragglers",
     "Strategy",
     "Summaries",
     "Table",

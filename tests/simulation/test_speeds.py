@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fedraw.core.types import Floats
 from fedraw.errors import BadInput
+from fedraw.experiment.spec import Spec
 from fedraw.simulation.speeds import Speeds, mean_seconds
 
 RARE = [1, 3]
@@ -38,6 +41,29 @@ def test_a_ratio_slows_the_rare_down_that_many_times() -> None:
     plain, slowed = drawn("uniform"), drawn("ratio", ratio=10)
     assert slowed[::2] == pytest.approx(10 * plain[::2])
     assert slowed[1::2].tolist() == plain[1::2].tolist()
+
+
+def test_stragglers_are_so_many_clients_drawn_at_random() -> None:
+    usual = mean_seconds("uniform", 30, [], np.random.default_rng(3))
+    slow = mean_seconds("stragglers", 30, [], np.random.default_rng(3), 10.0, stragglers=6)
+    assert np.sort(slow / usual).round(9).tolist() == [1.0] * 24 + [10.0] * 6
+    other = mean_seconds("stragglers", 30, [], np.random.default_rng(4), 10.0, stragglers=6)
+    assert set(np.argsort(other)[-6:]) != set(np.argsort(slow)[-6:])
+    with pytest.raises(BadInput, match="stragglers = 31, but there are 30 clients"):
+        mean_seconds("stragglers", 30, [], np.random.default_rng(3), 10.0, stragglers=31)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"kind": "stragglers", "ratio": 10}, "needs ratio, such as 10, and stragglers"),
+        ({"kind": "stragglers", "ratio": 10, "stragglers": 0}, "stragglers = 0 must be at least 1"),
+        ({"kind": "ratio", "ratio": 10, "stragglers": 3}, "goes with kind = 'stragglers'"),
+    ],
+)
+def test_impossible_stragglers_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Spec.from_dict({"speeds": table})
 
 
 def test_two_kinds_of_one_seed_differ_only_where_they_mean_to() -> None:

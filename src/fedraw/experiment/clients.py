@@ -202,7 +202,8 @@ def _speeds(
         trace = read_trace(Path(wanted.trace or ""), table.clients)
         return mean_of_trace(trace, table.clients), trace
     rng = streams.generator("speeds")
-    return mean_seconds(wanted.kind, len(table), slow, rng, wanted.ratio or 1.0), None
+    factor, stragglers = wanted.ratio or 1.0, wanted.stragglers or 0
+    return mean_seconds(wanted.kind, len(table), slow, rng, factor, stragglers), None
 
 
 def _drifting(

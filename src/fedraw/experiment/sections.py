@@ -146,14 +146,25 @@ class SpeedsSpec:
     """The section [speeds]: how fast clients are, and by which law updates arrive."""
 
     # "auto": "correlated" if some label is rare, else "uniform".
-    kind: Literal["auto", "equal", "uniform", "correlated", "ratio"] = "auto"
+    kind: Literal["auto", "equal", "uniform", "correlated", "ratio", "stragglers"] = "auto"
     ratio: float | None = None
+    stragglers: int | None = None
     arrivals: Literal["poisson", "fixed", "jitter", "recorded"] = "poisson"
     jitter: float | None = None  # default with arrivals = "jitter": DEFAULT_JITTER
     trace: str | None = None
 
     def __post_init__(self) -> None:
-        goes_with("speeds.ratio", self.ratio, "kind", self.kind, "ratio")
+        if self.kind == "stragglers":
+            if self.ratio is None or self.stragglers is None:
+                raise BadInput(
+                    "speeds.kind = 'stragglers' needs ratio, such as 10, and stragglers, the "
+                    "number of slow clients"
+                )
+            if self.stragglers < 1:
+                raise BadInput(f"speeds.stragglers = {self.stragglers} must be at least 1")
+        else:
+            goes_with("speeds.ratio", self.ratio, "kind", self.kind, "ratio")
+            goes_with("speeds.stragglers", self.stragglers, "kind", self.kind, "stragglers")
         goes_with("speeds.trace", self.trace, "arrivals", self.arrivals, "recorded")
         if self.ratio is not None and not 0 < self.ratio < float("inf"):
             raise BadInput(f"speeds.ratio = {self.ratio} must be a positive number")
@@ -309,6 +320,24 @@ class Ratio(_Speeds):
 
     kind = "ratio"
 
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Stragglers(_Speeds):
+    """Some clients, drawn at random whatever their labels, are slower than the others.
+
+    Args:
+        stragglers: How many clients are slow.
+        ratio: The factor of their mean durations, which are drawn from 0.5 to 1.5 seconds.
+        arrivals: The law of durations, as in `Correlated`.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+
+    """
+
+    kind = "stragglers"
+
+    stragglers: int
     ratio: float
 
 

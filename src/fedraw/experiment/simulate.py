@@ -40,6 +40,7 @@ from fedraw.experiment.sections import (
     LabelNoise,
     Misreport,
     Ratio,
+    Stragglers,
     Summaries,
     Uniform,
     is_plugin,
@@ -55,7 +56,7 @@ from fedraw.strategies.protocol import Strategy
 Callback = Callable[[Record, int], object]
 
 _PARTITIONS = (Coverage, Dirichlet, IID)
-_SPEEDS = (Correlated, Uniform, Equal, Ratio)
+_SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
 
 
 def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
@@ -64,7 +65,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     strategy: str | Strategy[Any] | None = None,
     data: Any = None,
     partition: Coverage | Dirichlet | IID | Callable[..., Any] | Sequence[Any] | None = None,
-    speeds: Correlated | Uniform | Equal | Ratio | Sequence[float] | Any = None,
+    speeds: Correlated | Uniform | Equal | Ratio | Stragglers | Sequence[float] | Any = None,
     arrivals: Literal["poisson", "fixed", "jitter"] | None = None,
     local_test: float | None = None,
     model: Any = None,

@@ -14,7 +14,7 @@ from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, ClientId, Floats
 from fedraw.errors import BadInput
 from fedraw.simulation.arrivals import Trace, check_trace, read_trace
 
-Speeds = Literal["auto", "equal", "uniform", "correlated", "ratio"]
+Speeds = Literal["auto", "equal", "uniform", "correlated", "ratio", "stragglers"]
 
 
 def mean_seconds(
@@ -23,6 +23,7 @@ def mean_seconds(
     rare: Collection[int],
     rng: np.random.Generator,
     ratio: float = 2.0,
+    stragglers: int = 0,
 ) -> Floats:
     """Mean training time s_i of each client.
 
@@ -30,9 +31,11 @@ def mean_seconds(
     uniform     U[0.5, 1.5] for everyone
     correlated  U[0.5, 1.5], and U[1.5, 3] for clients with rare labels
     ratio       U[0.5, 1.5], and `ratio` times as much for clients with rare labels
+    stragglers  U[0.5, 1.5], and `ratio` times as much for so many clients, drawn at random
     auto        correlated if there are clients with rare labels, else uniform
 
-    Every kind makes one draw per client, so two kinds of one seed differ only as described.
+    Every kind makes one draw per client, so two kinds of one seed differ only as described. Who is
+    a straggler is drawn after that.
     """
     draw = rng.random(clients)
     if kind == "equal":
@@ -49,6 +52,13 @@ def mean_seconds(
         seconds[slow] = 1.5 + 1.5 * draw[slow]
     elif kind == "ratio":
         seconds[slow] *= ratio
+    elif kind == "stragglers":
+        if stragglers > clients:
+            raise BadInput(
+                f"speeds.stragglers = {stragglers}, but there are {clients} clients; name at most "
+                "as many"
+            )
+        seconds[rng.choice(clients, stragglers, replace=False)] *= ratio
     return seconds
 
 

@@ -35,6 +35,11 @@ EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-pr
 OPEN = ("open-rates", "open-serving")
 # How the settings of a scale were chosen, on seeds that no table has, and what limits them.
 CHOICES = ("tuning", "centralised")
+# The arena: for each data set its tuning, the comparison, and the same with a remedy.
+ARENA_DATASETS = ("digits", "ham10000", "emnist", "cifar10")
+ARENA = tuple(
+    f"arena-{dataset}{part}" for dataset in ARENA_DATASETS for part in ("-tuning", "", "-remedy")
+)
 EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 # Claims refer to these, and they have no table of their own.
 SUPPORTING = ("server-state", "benchmark")
@@ -131,6 +136,8 @@ def study_file(name: str) -> dict[str, Any]:
     [42]
     """
     folder = name.partition("-")[0] if name.startswith(("beyond-", "evidence-")) else "paper"
+    if name.startswith("arena"):
+        folder, name = "arena", name.removeprefix("arena-")
     file = files("fedraw_studies").joinpath(f"{folder}/{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
@@ -233,6 +240,7 @@ class Artefact:
     settings: Mapping[str, Setting] = field(default_factory=dict)  # by data set
     basis: Basis = Basis.RUNS
     figure: Mapping[str, Any] | None = None  # how to draw it, see figures.py
+    waits_for: str = ""  # what must be known before it can run; the budget needs nothing
 
     @property
     def reductions(self) -> dict[str, str]:
@@ -242,9 +250,12 @@ class Artefact:
 
 def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
     """Load these artefacts, each once: the paper's in its order, then ours."""
+    from fedraw_studies.arena_design import arena_artefact  # it builds on this module
+
     for name in names:
-        refuse_unknown(name, (*EVERY, *SUPPORTING))
-    return [_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
+        refuse_unknown(name, (*EVERY, *ARENA, *SUPPORTING))
+    loaded = [_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
+    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in names)]
 
 
 def load_dynamics() -> list[Artefact]:

@@ -14,7 +14,9 @@ from fedraw.cli import console
 from fedraw.core.text import duration, several
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, nearest
 from fedraw.experiment.cells import cores
+from fedraw_studies.arena_render import is_of_arena, write_arena
 from fedraw_studies.artefacts import (
+    ARENA,
     BEYOND,
     CHOICES,
     DYNAMICS,
@@ -59,10 +61,10 @@ from fedraw_studies.render import (
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
 # A group's name stands for all its artefacts.
-GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN}
+GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN, "arena": ARENA}
 # Computed anew and printed whenever they are asked for by name; no file is kept of them.
 PRINTED = ("table1", "bound")
-KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
+KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
@@ -249,6 +251,7 @@ class _Reproduction:
         plan = self.plan()
         to_run = unfinished(plan, self.work, self.force)
         self._tell_budget(plan, to_run)
+        to_run = self._without_waiting(to_run)
         refuse_missing_data(to_run, self.machine, DATALESS)
         dynamics, came_of_it = None, ""
         try:
@@ -258,7 +261,9 @@ class _Reproduction:
         except (Interrupted, KeyboardInterrupt):
             self._tell_interrupt(to_run)
             if self.work.cells.names():
-                write_documents(self._outcomes(), self.scale.name, self.folder)
+                every = self._outcomes()
+                write_documents(_but_arena(every), self.scale.name, self.folder)
+                self._write_arena(every)
             raise typer.Exit(130) from None
         clear_finished(plan, self.work)
         document = self._write() if self.planned_names else {}
@@ -303,8 +308,10 @@ class _Reproduction:
 
     def _write(self) -> dict[str, Any]:
         """Write everything that is begun to files, and print what was asked for."""
-        every = self._outcomes()
+        outcomes = self._outcomes()
+        every = _but_arena(outcomes)
         content = write_documents(every, self.scale.name, self.folder)
+        content |= self._write_arena(outcomes)
         figures: list[Path] = []
         try:
             figures = write_figures(every, self.folder / "figures")
@@ -321,6 +328,26 @@ class _Reproduction:
         chosen = [own for own in content["artefacts"] if own["name"] in self.names]
         return {**content, "artefacts": chosen}
 
+    def _write_arena(self, every: Sequence[Outcome]) -> dict[str, Any]:
+        """Write the documents of the arena if it is or was asked for, and print them if it is."""
+        own = [outcome for outcome in every if is_of_arena(outcome)]
+        if not own:
+            return {}
+        text, content = write_arena(own, self.scale, self.folder)
+        if set(self.names) & set(ARENA):
+            if not self.quiet:
+                console.write(text)
+            console.say(f"the arena: {self.folder / 'arena.md'}, arena.html, arena-rates.toml")
+        return content
+
+    def _without_waiting(self, to_run: Sequence[Planned]) -> list[Planned]:
+        """Leave out the runs whose settings another artefact must choose first, and say so."""
+        loaded = load_artefacts(list({planned.artefact for planned in to_run}), self.scale)
+        waiting = {own.name: own.waits_for for own in loaded if own.waits_for}
+        for why in waiting.values():
+            console.say(f"not run: {why}")
+        return [planned for planned in to_run if planned.artefact not in waiting]
+
     def _outcomes(self) -> list[Outcome]:
         """Outcomes of the paper's artefacts, and of ours that are or were asked for.
 
@@ -331,6 +358,8 @@ class _Reproduction:
             for name in (*BEYOND, *EVIDENCE, *OPEN, *CHOICES)
             if name in self.names or (self.folder / f"{name}.md").exists()
         ]
+        if set(self.names) & set(ARENA) or (self.folder / "arena.md").exists():
+            ours += ARENA
         return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)
 
     def _tell_budget(self, plan: Sequence[Planned], to_run: Sequence[Planned]) -> None:
@@ -343,12 +372,19 @@ class _Reproduction:
         asked = {planned.name for planned in plan}
         for problem in damaged([own for own in every if own.name not in asked], self.work):
             console.say(problem)
-        stray = len(self.work.cells.names() - {planned.name for planned in every})
+        stray = self._stray(every)
         if stray:
             console.say(
                 f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} of other "
                 f"settings than these of scale {self.scale.name}; left as they are"
             )
+
+    def _stray(self, every: Sequence[Planned]) -> int:
+        """Count the cells that belong to no artefact; the arena is large, so it comes last."""
+        stray = self.work.cells.names() - {planned.name for planned in every}
+        if stray:
+            stray -= {own.name for own in make_plan(load_artefacts(ARENA, self.scale))}
+        return len(stray)
 
     def _tell_interrupt(self, to_run: Sequence[Planned]) -> None:
         done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
@@ -384,6 +420,11 @@ def _default_out() -> Path:
     """Return the folder of the committed results where the command runs in a clone."""
     committed = Path("studies/results")
     return committed if committed.is_dir() else Path("results")
+
+
+def _but_arena(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes of all other studies; the arena has documents of its own."""
+    return [outcome for outcome in outcomes if not is_of_arena(outcome)]
 
 
 def _wanted(names: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import (
+    ARENA,
     BEYOND,
     CHOICES,
     EVIDENCE,
@@ -32,6 +33,7 @@ ORDER = (
     *EVIDENCE,
     *BEYOND,
     *CHOICES,
+    *ARENA,
 )
 
 # The settings that every key contains, whatever their values. The committed cells were named by

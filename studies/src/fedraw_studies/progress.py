@@ -41,9 +41,10 @@ def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
         spent = f"{whole}, about {shared} on {_count(jobs, 'process')}"
     else:
         spent = "nothing: all are finished"
-    lines = [f"{name:11} {n:4} {left:6} {t}" for name, n, left, t in rows]
-    head = f"{'artefact':11} {'runs':>4} {'to run':>6} one core"
-    return [head, *lines, f"{'in all':11} {runs:4} {to_run:6} {spent}"]
+    width = max(11, *(len(s.artefact) for s in shares)) if shares else 11
+    lines = [f"{name:{width}} {n:4} {left:6} {t}" for name, n, left, t in rows]
+    head = f"{'artefact':{width}} {'runs':>4} {'to run':>6} one core"
+    return [head, *lines, f"{'in all':{width}} {runs:4} {to_run:6} {spent}"]
 
 
 @dataclass(frozen=True)

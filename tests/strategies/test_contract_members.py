@@ -63,26 +63,24 @@ def test_what_a_leaver_had_in_flight_is_refused(strategy: Strategy[Any]) -> None
     assert bits(server.state) == before
 
 
+NONSENSE: list[tuple[Left | Declared | Joined, str]] = [
+    (Left("nobody"), "client 'nobody' is not a member"),
+    (Declared("nobody", {"x": 1}), "client 'nobody' is not a member"),
+    (Joined(3, {"x": 1}), "client 3 is a member already"),
+    (Joined("new", {"x": -1}), "client 'new', label 'x': count -1 is negative"),
+    (Declared(3, {}), "client 3 reports no labels"),
+]
+
+
 @every_method
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        (Left("nobody"), "client 'nobody' is not a member"),
-        (Declared("nobody", {"x": 1}), "client 'nobody' is not a member"),
-        (Joined(3, {"x": 1}), "client 3 is a member already"),
-        (Joined("new", {"x": -1}), "client 'new', label 'x': count -1 is negative"),
-        (Declared(3, {}), "client 3 reports no labels"),
-    ],
-)
-def test_a_change_that_makes_no_sense_changes_nothing(
-    strategy: Strategy[Any], event: Left | Declared | Joined, words: str
-) -> None:
+def test_a_change_that_makes_no_sense_changes_nothing(strategy: Strategy[Any]) -> None:
     server = Server(strategy)
     server.run(9)
     before = bits(server.state)
-    with pytest.raises(BadInput, match=words):
-        server.happen(event)
-    assert bits(server.state) == before
+    for event, words in NONSENSE:
+        with pytest.raises(BadInput, match=words):
+            server.happen(event)
+        assert bits(server.state) == before, event
 
 
 class Crowd(Server):
@@ -148,7 +146,7 @@ def test_members_may_change_at_any_time(
         if client not in crowd.state.federation:
             crowd.happen(Joined(client, {"x": 1}))
     version = crowd.state.version
-    for _ in range(200):
+    for _ in range(80):
         crowd.arrive_any()
         crowd.check()
     assert crowd.state.version > version + 5

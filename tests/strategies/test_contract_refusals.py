@@ -32,26 +32,22 @@ BAD_LOSS: list[tuple[dict[str, Any], str]] = [
     ({"loss": np.inf}, "client {c} sent the loss inf"),
     ({"loss": -0.5}, "client {c} sent the loss -0.5"),
 ]
-CASES = [
-    pytest.param(strategy, change, words, id=f"{name}, {words.format(c='c')}")
-    for name, strategy in METHODS.items()
-    for change, words in BAD + (BAD_LOSS if strategy.needs.loss else [])
-]
 
 
-@pytest.mark.parametrize(("strategy", "change", "words"), CASES)
+@pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
 @pytest.mark.parametrize("arrivals", [0, 7, 16])
 def test_an_unusable_update_is_named_and_leaves_no_trace(
-    strategy: Strategy[Any], change: dict[str, Any], words: str, arrivals: int
+    strategy: Strategy[Any], arrivals: int
 ) -> None:
     server = Server(strategy)
     server.run(arrivals)
     client, (version, model) = next(iter(server.in_flight.items()))
     good = Update(client, version, model.copy(), examples=3, loss=1.0)
     before = bits(server.state)
-    with pytest.raises(RefusedUpdate, match=words.format(c=client)):
-        server.happen(Arrived(replace(good, **change)))
-    assert bits(server.state) == before
+    for change, words in BAD + (BAD_LOSS if strategy.needs.loss else []):
+        with pytest.raises(RefusedUpdate, match=words.format(c=client)):
+            server.happen(Arrived(replace(good, **change)))
+        assert bits(server.state) == before, change
     server.happen(Arrived(good))
 
 

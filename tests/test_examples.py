@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
-import subprocess
-import sys
+import runpy
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,11 @@ def test_example_specs_are_ready_to_run(spec: Path) -> None:
         assert scenario.simulation(executor).step().event == 1
 
 
-def run_example(name: str, folder: Path | None = None) -> list[str]:
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=folder
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def run_example(name: str, folder: Path = ROOT) -> list[str]:
+    printed = io.StringIO()
+    with redirect_stdout(printed), chdir(folder):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return printed.getvalue().splitlines()
 
 
 def numbers(line: str) -> list[float]:

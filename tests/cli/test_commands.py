@@ -1,4 +1,4 @@
-"""The command as a user meets it: real processes, exit codes, what goes where."""
+"""The command as a user meets it: exit codes, files, what goes where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import SMALL, fedraw
+from tests.cli.command import SMALL, fedraw, fedraw_process
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_run_writes_folders_and_prints_a_table(spec: Path) -> None:
 
 
 def test_json_is_one_document_and_nothing_else(spec: Path) -> None:
-    done = fedraw("run", spec, "--json", "--seeds", "5", cwd=spec.parent)
+    done = fedraw_process("run", spec, "--json", "--seeds", "5", cwd=spec.parent)
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert row["name"] == "fedraw"

@@ -1,4 +1,4 @@
-"""fedraw data as a user meets it: real processes, exit codes, what goes where."""
+"""fedraw data as a user meets it: exit codes, files, what goes where."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from tests.cli import command
 from tests.data.file_server import FileServer, serving
 from tests.data.releases_on_disk import lay_out_cifar10, lay_out_ham10000
 from tests.data.small_archives import at, served
@@ -23,20 +25,8 @@ from fedraw.data.releases import RELEASES, Release, find
 BARE = {key: value for key, value in os.environ.items() if key != "FEDRAW_DATA"}
 
 
-def start(*arguments: object, before: str = "", data: Path | None = None) -> subprocess.Popen[str]:
-    code = f"{before}\nimport fedraw.cli.main as m; m.main()"
-    command = [sys.executable, "-c", code, "data", *map(str, arguments)]
-    environment = BARE if data is None else {**BARE, "FEDRAW_DATA": str(data)}
-    return subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment)
-
-
-def fedraw(
-    *arguments: object, before: str = "", data: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    with start(*arguments, before=before, data=data) as process:
-        out, err = process.communicate(timeout=60)
-    assert "Traceback" not in err
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def environment(data: Path | None) -> dict[str, str]:
+    return BARE if data is None else {**BARE, "FEDRAW_DATA": str(data)}
 
 
 def published(release: Release) -> str:
@@ -45,6 +35,22 @@ def published(release: Release) -> str:
         "import fedraw.data.releases as releases\nfrom fedraw.data.releases import *\n"
         f"releases.RELEASES[{release.name!r}] = {release!r}"
     )
+
+
+def start(*arguments: object, before: str, data: Path) -> subprocess.Popen[str]:
+    """Start the command in a process of its own, which first runs the code `before`."""
+    code = f"{before}\nimport fedraw.cli.main as m; m.main()"
+    words = [sys.executable, "-c", code, "data", *map(str, arguments)]
+    return subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=environment(data))
+
+
+def fedraw(
+    *arguments: object, release: Release | None = None, data: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; it takes the release, if one is given, for the public one."""
+    public = {} if release is None else {release.name: release}
+    with patch.dict(RELEASES, public), patch.dict(os.environ, environment(data), clear=True):
+        return command.fedraw("data", *arguments, cwd=Path.cwd())
 
 
 @pytest.fixture
@@ -76,13 +82,13 @@ def test_list_as_json_says_what_is_there(tmp_path: Path) -> None:
 
 
 def test_fetch_and_fetch_again(server: FileServer, tmp_path: Path) -> None:
-    before = published(served("isic2019", server))
-    done = fedraw("fetch", "isic2019", "--data", tmp_path, "--remove-archive", before=before)
+    release = served("isic2019", server)
+    done = fedraw("fetch", "isic2019", "--data", tmp_path, "--remove-archive", release=release)
     assert (done.returncode, done.stdout) == (0, "")
     assert "CC BY-NC 4.0" in done.stderr
     assert "no published checksum" in done.stderr
     assert f"isic2019: fetched to {tmp_path}" in done.stderr
-    again = fedraw("fetch", "isic2019", before=before, data=tmp_path)
+    again = fedraw("fetch", "isic2019", release=release, data=tmp_path)
     assert again.returncode == 0
     assert f"isic2019: already in {tmp_path}" in again.stderr
     assert list((tmp_path / "downloads").iterdir()) == []
@@ -90,8 +96,8 @@ def test_fetch_and_fetch_again(server: FileServer, tmp_path: Path) -> None:
 
 def test_fetch_without_network_ends_with_the_way_by_hand(tmp_path: Path) -> None:
     with serving() as gone:
-        before = published(served("cifar10", gone))
-    done = fedraw("fetch", "cifar10", "--data", tmp_path, before=before)
+        release = served("cifar10", gone)
+    done = fedraw("fetch", "cifar10", "--data", tmp_path, release=release)
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert f"save it as cifar-10-binary.tar.gz in {tmp_path}/downloads" in done.stderr
@@ -100,11 +106,11 @@ def test_fetch_without_network_ends_with_the_way_by_hand(tmp_path: Path) -> None
 def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
     release = served("resnet18", server)
     weights = at(server, release.sources[0], os.urandom(400_000))
-    before = published(replace(release, sources=(weights,)))
+    release = replace(release, sources=(weights,))
     server.hang, server.cuts = threading.Event(), [200_000]
     part = tmp_path / "downloads" / "resnet18-f37072fd.pth.part"
-    with start("fetch", "resnet18", before=before, data=tmp_path) as process:
-        end = time.monotonic() + 30
+    with start("fetch", "resnet18", before=published(release), data=tmp_path) as process:
+        end = time.monotonic() + 120
         while not (part.exists() and part.stat().st_size > 100_000):
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -112,7 +118,7 @@ def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.endswith("fedraw: interrupted; repeat the command to resume\n")
-    done = fedraw("fetch", "resnet18", before=before, data=tmp_path)
+    done = fedraw("fetch", "resnet18", release=release, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert server.asked[1].status == 206
 
@@ -166,9 +172,8 @@ def test_check_of_weights(tmp_path: Path) -> None:
 
 def test_check_of_the_right_weights(server: FileServer, tmp_path: Path) -> None:
     release = served("resnet18", server)
-    before = published(release)
-    assert fedraw("fetch", "resnet18", before=before, data=tmp_path).returncode == 0
-    done = fedraw("check", before=before, data=tmp_path)
+    assert fedraw("fetch", "resnet18", release=release, data=tmp_path).returncode == 0
+    done = fedraw("check", release=release, data=tmp_path)
     assert done.returncode == 0
     assert f"has the published {release.sources[0].checksum}" in done.stdout
 
@@ -196,7 +201,8 @@ def test_mistakes_are_told_with_their_remedy(
 
 def test_only_fetch_needs_pooch(tmp_path: Path) -> None:
     without = "import sys; sys.modules['pooch'] = None"
-    assert fedraw("list", before=without).returncode == 0
-    done = fedraw("fetch", "cifar10", before=without, data=tmp_path)
-    assert done.returncode == 2
-    assert "this needs pooch: pip install 'fedraw[data]'" in done.stderr
+    for words, code in ((["list"], 0), (["fetch", "cifar10"], 2)):
+        with start(*words, before=without, data=tmp_path) as process:
+            _, err = process.communicate(timeout=120)
+        assert process.returncode == code
+    assert "this needs pooch: pip install 'fedraw[data]'" in err

@@ -154,7 +154,7 @@ def test_without_matplotlib_the_extra_is_named(copy: Path) -> None:
 
 
 def test_without_matplotlib_a_run_is_done_all_the_same(copy: Path) -> None:
-    change = ("--set", "training.kind=none", "--out", "bare")
+    change = ("--set", "training.kind=none", "--jobs", "1", "--out", "bare")
     done = without_matplotlib("run", "small.toml", *change, cwd=copy)
     assert done.returncode == 0, done.stderr
     assert "report.html was not written: this needs matplotlib" in done.stderr

@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-from tests.cli.command import SMALL
+from tests.cli.command import SMALL, fedraw
 from tests.eventlog import federation_log
 
 # The small spec, slower and without an end.
@@ -34,16 +35,12 @@ evaluate_every = 20
 seeds = [1]
 """
 )
-PLAIN = {**os.environ, "COLUMNS": "80"}
 ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])")
 
 
 def watch(*arguments: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", "watch", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd,
-        env={**PLAIN, **env},
-    )  # fmt: skip
+    with patch.dict(os.environ, {"COLUMNS": "80", **env}):
+        return fedraw("watch", *arguments, cwd=cwd)
 
 
 def heed_ctrl_c() -> None:
@@ -182,10 +179,7 @@ def assert_left_cleanly(terminal: Terminal) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     (folder / "spec.toml").write_text(SPEC)
-    command = ["run", "spec.toml", "--set", "run.events=60", "--seeds", "1,2", "--jobs", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedraw", *command], cwd=folder, capture_output=True, check=False
-    )
+    done = fedraw("run", "spec.toml", "--set", "run.events=60", "--seeds", "1,2", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

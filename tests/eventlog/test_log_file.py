@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from tests.eventlog.logs import as_bytes, record
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import LogWriter, Position, read_log
+from fedraw.eventlog.log_file import Chain, LogWriter, Position, read_log
 from fedraw.eventlog.records import KINDS, Record, from_fields, to_fields
 
 RECORDS: list[Record] = [
@@ -103,6 +104,26 @@ def test_every_kind_of_record_comes_back_as_it_was(kind: str) -> None:
     fields = to_fields(record(kind))
     assert next(iter(fields)) == "kind"
     assert from_fields(dict(fields)) == record(kind)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.text(),
+    max_leaves=8,
+)
+
+
+@given(JSON_VALUES)
+def test_a_line_is_the_json_of_its_fields(value: object) -> None:
+    fields = {"kind": "note", "value": value}
+    content, _, _ = Chain().encode_fields(fields).rpartition(b',"digest":"')
+    assert content + b"}" == json.dumps(fields, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Path("no JSON")])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises((ValueError, TypeError), match="not JSON"):
+        Chain().encode_fields({"kind": "note", "value": [value]})
 
 
 def test_a_line_that_was_cut_off_is_passed_over_on_demand(tmp_path: Path) -> None:

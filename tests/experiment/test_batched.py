@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.command import fedraw
 
 from fedraw.errors import BadInput, Interrupted
 from fedraw.experiment.options import ExecutorKind, Options
@@ -86,16 +86,13 @@ def test_a_model_it_does_not_know_is_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def fedraw(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", "run", "spec.toml", "--out", "out", *options]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+def run(folder: Path, *options: str) -> CompletedProcess[str]:
+    return fedraw("run", "spec.toml", "--out", "out", *options, cwd=folder)
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(to_toml(spec("fedraw").to_dict()))
-    done = fedraw(tmp_path, "--executor", "batched", "--seeds", "1,2", "--jobs", "2", "--json")
+    done = run(tmp_path, "--executor", "batched", "--seeds", "1,2", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["seeds"] == [1, 2]
@@ -106,6 +103,6 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 def test_a_dry_run_finds_what_it_cannot_train(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(to_toml(spec().to_dict()))
     model = ("--set", "training.model=cnn")
-    refused = fedraw(tmp_path, "--executor", "batched", "--dry-run", *model)
+    refused = run(tmp_path, "--executor", "batched", "--dry-run", *model)
     assert refused.returncode == 2
     assert "Conv2d" in refused.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import fedraw
 
 from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
@@ -203,20 +204,18 @@ def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> No
 
 
 def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(to_toml(spec(events=1500).to_dict()))
+    (tmp_path / "spec.toml").write_text(to_toml(spec().to_dict()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
-    code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 0.3\n"
-    code += "import fedraw.cli.main as m; m.main()"
+    # A checkpoint after every event; soon one has more models than fit.
+    code += "import fedraw.experiment.checkpoints as c; c.EVERY_SECONDS = 1e-9\n"
+    code += "c.LARGEST_SHARE = 1e9; import fedraw.cli.main as m; m.main()"
     command = [sys.executable, "-c", code, "run", "spec.toml", "--out", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "out/seed-1/checkpoint/draft/state.safetensors" in done.stderr
     assert "Traceback" not in done.stderr
-    done = subprocess.run(
-        [*command[:1], "-m", "fedraw", *command[3:], "--resume"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = fedraw(*command[3:], "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

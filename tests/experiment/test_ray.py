@@ -143,8 +143,8 @@ def test_a_cluster_of_its_own_listens_on_loopback_only(two_cpus: None) -> None:
     def look(event: int) -> None:
         seen.extend(listening([os.getpid(), *children(os.getpid())]))
 
-    run_seed(spec(), 1, options=replace(RAY, progress=look))
-    assert len(seen) >= 5  # at least the control store, the scheduler, this process, two workers
+    run_seed(spec(events=20), 1, options=Options("ray", 1, progress=look))
+    assert len(seen) >= 4  # at least the control store, the scheduler, this process, the worker
     assert set(seen) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"}
 
 
@@ -332,8 +332,6 @@ def test_an_address_where_nobody_is_gets_a_message(tmp_path: Path) -> None:
     errors = finish(start(tmp_path, "--address", address), 2)
     assert f"no Ray cluster at --address '{address}'" in errors
     assert "Connection refused" in errors
-    process = start(tmp_path, "--address", address, "--executor", "processes")
-    assert "add --executor ray" in finish(process, 2)
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any, cast
 
@@ -326,7 +328,8 @@ def test_jobs_run_from_a_script_without_a_guard(tmp_path: Path) -> None:
     assert done.stdout == "script\n(1, 2) [1, 2]\nhead.weight head.bias\n", done.stderr
     again = SCRIPT.replace("jobs=2", "jobs=1").replace('"runs"', '"again"')
     (tmp_path / "again.py").write_text(again)
-    subprocess.run([sys.executable, "again.py"], cwd=tmp_path, check=True, capture_output=True)
+    with chdir(tmp_path):
+        runpy.run_path("again.py", run_name="__main__")
     assert logs(tmp_path / "runs") == logs(tmp_path / "again")
 
 

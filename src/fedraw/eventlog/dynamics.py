@@ -61,21 +61,28 @@ class Dynamics:
                 self._rare_stale_max = stale
         if arrival.aggregated:
             self._aggregations += 1
-            self._present += not self._rare.isdisjoint(arrival.buffer)
+            rare_present = not self._rare.isdisjoint(arrival.buffer)
+            self._present += rare_present
             weights = arrival.weights
             # A user's own strategy may report no weights, or some that are not finite.
             if weights and len(weights) == len(arrival.buffer) and None not in weights:
-                self._weigh(arrival.buffer, cast("Sequence[float]", weights))
+                self._weigh(arrival.buffer, cast("Sequence[float]", weights), rare_present)
 
-    def _weigh(self, buffer: Sequence[ClientId], weights: Sequence[float]) -> None:
+    def _weigh(
+        self, buffer: Sequence[ClientId], weights: Sequence[float], rare_present: bool
+    ) -> None:
         rho = len(weights) * sum(map(mul, weights, weights))
         self._rho_sum += rho
-        self._rho_max = max(rho, self._rho_max or 0.0)
+        if self._rho_max is None or rho > self._rho_max:
+            self._rho_max = rho
+        attacked = self._attacker is not None and self._attacker in buffer
+        if not (rare_present or attacked):
+            return  # whoever has the largest weight, it is nobody of interest
         largest = max(weights) * (1 - TIE)
-        top = [client for client, weight in zip(buffer, weights, strict=True) if weight >= largest]
-        self._rare_on_top += self._rare.issuperset(top)
-        if self._attacker is not None and self._attacker in buffer:
-            self._attacker_on_top += set(top) == {self._attacker}
+        top = {client for client, weight in zip(buffer, weights, strict=True) if weight >= largest}
+        self._rare_on_top += top <= self._rare
+        if attacked:
+            self._attacker_on_top += top == {self._attacker}
             own = (w for c, w in zip(buffer, weights, strict=True) if c == self._attacker)
             self._attacker_weights.append(sum(own))
 

@@ -64,8 +64,8 @@ class Drawn:
             rng = self._streams.generator(self._purpose, training)
             row = self._rows[training] = self._mean * self._factors(rng, self._mean.size)
             self._unused[training] = self._mean.size
-        self._unused[training] -= 1
-        if not self._unused[training]:
+        unused = self._unused[training] = self._unused[training] - 1
+        if not unused:
             del self._rows[training], self._unused[training]
         return row.item(client)
 

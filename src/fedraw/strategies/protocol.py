@@ -305,5 +305,5 @@ def scorer_of(needs: Needs, state: State) -> Scorer | None:
 
 def frozen(model: Vector) -> Vector:
     """Make a model read-only, as every model is that a strategy hands out."""
-    model.flags.writeable = False
+    model.setflags(write=False)
     return model

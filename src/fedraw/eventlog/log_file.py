@@ -59,7 +59,7 @@ class Chain:
     >>> line
     b'{"kind":"end","event":3,"time":1.5,"digest":"726c9a54ff353e01"}\n'
     >>> Chain().decode(line, Path("events.jsonl"))
-    EndRecord(event=3, time=1.5, reason=None)
+    EndRecord(event=3, time=1.5, reason=None, costs=None)
     """
 
     def __init__(self, position: Position | None = None, remedy: str = REMEDY) -> None:

@@ -324,7 +324,7 @@ def from_fields(own: dict[str, Any]) -> Record:
     """The record of a JSON object, which loses its `kind`; ValueError if the two do not fit.
 
     >>> from_fields({"kind": "end", "event": 3, "time": 1.5})
-    EndRecord(event=3, time=1.5, reason=None)
+    EndRecord(event=3, time=1.5, reason=None, costs=None)
     """
     kind = own.pop("kind")
     form = _FORMS.get(kind)

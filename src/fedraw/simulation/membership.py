@@ -43,7 +43,7 @@ def random_changes(
 
     >>> changes = random_changes(10, 0.2, 0.0, 60.0, np.random.default_rng(1))
     >>> [(round(change.time), change.kind) for change in changes]
-    [(25, 'joined'), (32, 'joined')]
+    [(28, 'joined'), (40, 'joined')]
 
     """
     late = rng.permutation(clients)[: round(joining * clients)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
@@ -13,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.cli.command import fedraw
 
 from fedraw.errors import BadInput
 from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, Scale, load_artefacts
@@ -78,13 +77,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = Finding.of("Table S8", "row", "BufPres", PaperValue.of("2.0"), {1: 1, 2: 3})
     DynamicsResults(30, "by hand", (found,)).write(folder / "results" / "smoke")
     return folder
-
-
-def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
-    )
 
 
 def test_verdicts_figures_and_tables_without_data_or_training(whole: Path) -> None:

@@ -189,7 +189,8 @@ def staleness_influence(
         x = math.exp(-s)
         decay = -np.expm1(size * log_absent - s)  # 1 − Q e^(−s)
         transform = 1 - later + later * fresh * x / decay
-        weight = later * fresh * x / decay**2 / transform  # E[m e^(−um)] / E e^(−um), less offset
+        # E[m e^(−um)] / E e^(−um), less the offset; the square of `decay` could underflow.
+        weight = later * x * (fresh / decay) / decay / transform
         damped = math.exp(-u * offset) * transform**remembered
         phi = float((many * shares * damped).sum())
         found += width * (weight + offset) * damped * phi ** (size - 1)

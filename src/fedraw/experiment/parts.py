@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import textwrap
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -230,7 +231,7 @@ def _source(thing: Any) -> str:
     """The text of a function or class; where there is none, what it was compiled to."""
     try:
         return textwrap.dedent(inspect.getsource(thing))
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # the file may be no Python
         if isinstance(thing, type):
             own = sorted(vars(thing).items())
             return repr([(name, _source(v)) for name, v in own if inspect.isroutine(v)])

@@ -81,15 +81,18 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
     if own.runs()[0]:
         yield results_table(own)
         yield from _ranks(own)
-        yield f"### {own.title}: what replay is worth\n"
-        yield fill(DIFFERENCES, WIDTH) + "\n"
-        yield differences_table(list(own.differences()))
+        if differences := [d for d in own.differences() if d.rare is not None]:
+            yield f"### {own.title}: what replay is worth\n"
+            yield fill(DIFFERENCES, WIDTH) + "\n"
+            yield differences_table(differences)
     remedy = own.arena.remedy
     if own.runs(remedied=True)[0]:
         yield f"### {own.title}: with {remedy} for all\n"
         yield _finished(f"With {remedy}", own.runs(remedied=True))
         yield results_table(own, remedied=True)
-        yield differences_table(list(own.differences(remedied=True)))
+        found = [d for d in own.differences(remedied=True) if d.rare is not None]
+        if found:
+            yield differences_table(found)
     yield f"### {own.title}: tuning\n"
     yield _finished("Tuning", own.tuning_runs)
     yield tuning_table(own)
@@ -101,7 +104,8 @@ def results_table(own: ArenaResults, *, remedied: bool = False) -> str:
     """Write one row for each method: its rate, its cost, and its scores in every setting."""
     scores = own.remedied if remedied else own.scores
     settings = list(dict.fromkeys(score.row.setting.name for score in scores))
-    methods = list(dict.fromkeys(score.row.method for score in scores if score.done))
+    begun = {score.row.method.name for score in scores if score.done}
+    methods = [method for method in own.arena.methods if method.name in begun]
     best = {setting: _best(scores, setting) for setting in settings}
     lines = []
     for method in methods:
@@ -116,7 +120,7 @@ def results_table(own: ArenaResults, *, remedied: bool = False) -> str:
 
 
 def differences_table(differences: Sequence[Difference]) -> str:
-    """Write the paired differences of which at least two seeds are finished."""
+    """Write paired differences, each with its interval."""
     lines = [
         [
             own.setting,
@@ -126,7 +130,6 @@ def differences_table(differences: Sequence[Difference]) -> str:
             interval_text(own.accuracy),
         ]
         for own in differences
-        if own.rare is not None
     ]
     return pipe_table(["", "", "seeds", "rare or worst label", "GlobalAcc"], lines, left=2)
 

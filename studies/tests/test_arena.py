@@ -155,7 +155,7 @@ def test_table_and_page_say_what_is_finished(tmp_path: Path) -> None:
     }
     write_scores(tmp_path, arena, scores)
     text, _ = write_arena(outcomes(tmp_path, CPU, ARENA), CPU, tmp_path)
-    assert "**Comparison: 5 of 1,320 runs are finished.**" in text
+    assert "**Unfinished: 5 of 1,320 runs of the comparison.**" in text
     assert "**82.0 ± 2.0 (90.5), 2 of 10**" in text
     assert "0.0 ± 0.0 (8.0) †1, 1 of 10" in text
     assert "Replay − CA2FL |     2 | +11.0 (-1.7 to +23.7) | **-1.0 (-1.0 to -1.0)**" in text
@@ -181,7 +181,7 @@ def test_the_command_runs_it_and_writes_table_page_and_rates(tmp_path: Path) -> 
     (digits,) = json.loads(done.stdout)["arena"]
     assert digits["runs"] == [6, 6]
     text = (out / "arena.md").read_text()
-    assert "Comparison: all 6 runs are finished." in text
+    assert "All 6 runs of the comparison are finished." in text
     assert "| FedFa  | no rate |" in text
     page = (out / "arena.html").read_text()
     assert "<option>10x</option>" in page

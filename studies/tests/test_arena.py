@@ -15,6 +15,7 @@ import pytest
 from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw_studies.arena_design import Arena, arena_artefact, arena_at, artefact_names
+from fedraw_studies.arena_render import write_arena
 from fedraw_studies.arena_results import ArenaResults, arena_results, rates_toml
 from fedraw_studies.artefacts import ARENA, ARENA_DATASETS, Scale, study_file
 from fedraw_studies.cells import CellFiles, CellRecord
@@ -89,8 +90,7 @@ def test_what_is_not_tuned_yet_waits() -> None:
 def test_every_spec_of_the_arena_is_an_experiment_of_its_own() -> None:
     keys = [
         key_of(row.spec)
-        for dataset in ("digits", "cifar10")
-        for name in artefact_names(dataset)
+        for name in artefact_names("digits")
         for row in arena_artefact(name, CPU).rows
     ]
     assert len(set(keys)) == len(keys)
@@ -146,6 +146,25 @@ def test_ranks_and_differences_by_hand(tmp_path: Path) -> None:
     assert (score.done, score.needed, score.collapsed) == (3, 10, 0)
 
 
+def test_table_and_page_say_what_is_finished(tmp_path: Path) -> None:
+    arena = arena_at(CPU)
+    scores = {
+        ("10x", "Replay"): [(90.0, 80.0), (91.0, 84.0)],
+        ("10x", "CA2FL"): [(91.0, 70.0), (92.0, 72.0)],
+        ("10x", "FedFa"): [(8.0, 0.0)],
+    }
+    write_scores(tmp_path, arena, scores)
+    text, _ = write_arena(outcomes(tmp_path, CPU, ARENA), CPU, tmp_path)
+    assert "**Unfinished: 5 of 1,320 runs of the comparison.**" in text
+    assert "**82.0 ± 2.0 (90.5), 2 of 10**" in text
+    assert "0.0 ± 0.0 (8.0) †1, 1 of 10" in text
+    assert "Replay − CA2FL |     2 | +11.0 (-1.7 to +23.7) | **-1.0 (-1.0 to -1.0)**" in text
+    page = (tmp_path / "arena.html").read_text()
+    assert "<option>five holders</option>" in page
+    assert page.count("<svg") == 2  # no method has every setting with rare labels
+    assert "http" not in page.split("</head>")[1]
+
+
 def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedraw", *map(str, arguments)]
     return subprocess.run(
@@ -153,6 +172,7 @@ def fedraw(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_command_runs_it_and_writes_table_page_and_rates(tmp_path: Path) -> None:
     done = fedraw("reproduce", "arena", "--scale", "smoke", "-j", 1, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -161,7 +181,7 @@ def test_the_command_runs_it_and_writes_table_page_and_rates(tmp_path: Path) -> 
     (digits,) = json.loads(done.stdout)["arena"]
     assert digits["runs"] == [6, 6]
     text = (out / "arena.md").read_text()
-    assert "Comparison: all 6 runs are finished." in text
+    assert "All 6 runs of the comparison are finished." in text
     assert "| FedFa  | no rate |" in text
     page = (out / "arena.html").read_text()
     assert "<option>10x</option>" in page

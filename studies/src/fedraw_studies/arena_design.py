@@ -154,16 +154,12 @@ class Arena:
         self, dataset: str, setting: ArenaSetting, strategy: Mapping[str, Any]
     ) -> dict[str, Any]:
         own, scale = self.table["datasets"][dataset], self.setting_of(dataset)
+        every, rare = list(range(own["labels"])), list(scale.rare)
+        labels: dict[str, Any] = {"partition": {"rare_labels": rare}}
         if setting.rare == "all":
-            labels = {"metrics": {"rare_labels": self._every_label(own)}}
-        else:
-            labels = {"partition": {"rare_labels": list(scale.rare)}}
+            labels = {"metrics": {"rare_labels": every}}
         changes = self.table.get(self.scale.name, own).get("spec", {})
         return merged(scale.spec, labels, changes, setting.spec, {"strategy": strategy})
-
-    def _every_label(self, own: Mapping[str, Any]) -> list[int]:
-        return list(range(own["labels"]))
-
 
 
 @cache

@@ -21,7 +21,7 @@ from fedraw_studies.arena_results import (
 )
 from fedraw_studies.artefacts import Scale
 from fedraw_studies.outcomes import Outcome
-from fedraw_studies.render import NOTHING, WIDTH, pipe_table
+from fedraw_studies.render import NOTHING, UNFINISHED, WIDTH, pipe_table
 from fedraw_studies.rules import MeanInterval
 
 HOW_TO_READ = """\
@@ -77,21 +77,24 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
     reduction = own.arena.setting_of(own.dataset).reduction
     yield f"## {own.title}\n"
     yield fill(f"Scale `{scale.name}`: {reduction}. In the arena: {events:,} events.", WIDTH) + "\n"
-    yield _finished("Comparison", own.runs())
+    yield _finished("comparison", own.runs())
     if own.runs()[0]:
         yield results_table(own)
         yield from _ranks(own)
-        yield f"### {own.title}: what replay is worth\n"
-        yield fill(DIFFERENCES, WIDTH) + "\n"
-        yield differences_table(list(own.differences()))
+        if differences := [d for d in own.differences() if d.rare is not None]:
+            yield f"## {own.title}: what replay is worth\n"
+            yield fill(DIFFERENCES, WIDTH) + "\n"
+            yield differences_table(differences)
     remedy = own.arena.remedy
     if own.runs(remedied=True)[0]:
-        yield f"### {own.title}: with {remedy} for all\n"
-        yield _finished(f"With {remedy}", own.runs(remedied=True))
+        yield f"## {own.title}: with {remedy} for all\n"
+        yield _finished(f"comparison with {remedy}", own.runs(remedied=True))
         yield results_table(own, remedied=True)
-        yield differences_table(list(own.differences(remedied=True)))
-    yield f"### {own.title}: tuning\n"
-    yield _finished("Tuning", own.tuning_runs)
+        found = [d for d in own.differences(remedied=True) if d.rare is not None]
+        if found:
+            yield differences_table(found)
+    yield f"## {own.title}: tuning\n"
+    yield _finished("tuning", own.tuning_runs)
     yield tuning_table(own)
     for problem in own.disagreements():
         yield fill(f"**{problem}.**", WIDTH) + "\n"
@@ -101,7 +104,8 @@ def results_table(own: ArenaResults, *, remedied: bool = False) -> str:
     """Write one row for each method: its rate, its cost, and its scores in every setting."""
     scores = own.remedied if remedied else own.scores
     settings = list(dict.fromkeys(score.row.setting.name for score in scores))
-    methods = list(dict.fromkeys(score.row.method for score in scores if score.done))
+    begun = {score.row.method.name for score in scores if score.done}
+    methods = [method for method in own.arena.methods if method.name in begun]
     best = {setting: _best(scores, setting) for setting in settings}
     lines = []
     for method in methods:
@@ -116,7 +120,7 @@ def results_table(own: ArenaResults, *, remedied: bool = False) -> str:
 
 
 def differences_table(differences: Sequence[Difference]) -> str:
-    """Write the paired differences of which at least two seeds are finished."""
+    """Write paired differences, each with its interval."""
     lines = [
         [
             own.setting,
@@ -126,7 +130,6 @@ def differences_table(differences: Sequence[Difference]) -> str:
             interval_text(own.accuracy),
         ]
         for own in differences
-        if own.rare is not None
     ]
     return pipe_table(["", "", "seeds", "rare or worst label", "GlobalAcc"], lines, left=2)
 
@@ -201,7 +204,7 @@ def _ranks(own: ArenaResults) -> Iterator[str]:
     if len(lines) < 2:
         return
     critical = critical_difference(len(lines), settings)
-    yield f"### {own.title}: mean ranks over the settings\n"
+    yield f"## {own.title}: mean ranks over the settings\n"
     yield (
         fill(
             f"1 is the best of {len(lines)} methods in {settings} settings. Two methods whose mean "
@@ -216,8 +219,8 @@ def _ranks(own: ArenaResults) -> Iterator[str]:
 def _finished(what: str, runs: tuple[int, int]) -> str:
     done, needed = runs
     if done == needed:
-        return f"{what}: all {needed:,} runs are finished.\n"
-    return f"**{what}: {done:,} of {needed:,} runs are finished.**\n"
+        return f"All {needed:,} runs of the {what} are finished.\n"
+    return f"{UNFINISHED} {done:,} of {needed:,} runs of the {what}.**\n"
 
 
 def _best(scores: Sequence[Score], setting: str) -> Score | None:

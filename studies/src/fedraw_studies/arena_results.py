@@ -175,11 +175,14 @@ def arena_results(arena: Arena, dataset: str, outcomes: Sequence[Outcome]) -> Ar
             tunings[method.name] = tuning_of(arena, dataset, method, rows)
     finished = sum(len(row.seeds) for row in tuning.rows)
     missing = sum(len(row.missing) for row in tuning.rows)
-    scores = (
-        tuple(_score(row, own.row(row.label)) for row in arena.rows(dataset, remedied=with_remedy))
-        for own, with_remedy in ((plain, False), (remedied, True))
+    return ArenaResults(
+        arena,
+        dataset,
+        tunings,
+        tuple(_score(row, plain.row(row.label)) for row in arena.rows(dataset)),
+        tuple(_score(row, remedied.row(row.label)) for row in arena.rows(dataset, remedied=True)),
+        (finished, finished + missing),
     )
-    return ArenaResults(arena, dataset, tunings, *scores, (finished, finished + missing))
 
 
 def tuning_of(
@@ -261,8 +264,8 @@ def _score(row: ArenaRow, own: RowOutcome) -> Score:
     accuracy = own.values(ACCURACY)
     collapsed = sum(map(_has_collapsed, own.records.values()))
     done, needed = len(own.seeds), len(own.seeds) + len(own.missing)
-    stats = (Stat.of(list(values.values())) for values in (rare, accuracy))
-    return Score(row, *stats, done, needed, collapsed, rare, accuracy)
+    one, other = (Stat.of(list(values.values())) for values in (rare, accuracy))
+    return Score(row, one, other, done, needed, collapsed, rare, accuracy)
 
 
 def _point(settings: Mapping[str, float], records: Sequence[CellRecord]) -> TuningPoint:

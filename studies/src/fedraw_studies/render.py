@@ -32,7 +32,7 @@ WIDTH = 100
 NOTHING = "–"
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 _INCLUDE = re.compile(r"(<!-- include (\S+) (\S+)(?: (\d+))? -->).*?(<!-- /include -->)", re.DOTALL)
-_UNFINISHED = "**Unfinished:"
+UNFINISHED = "**Unfinished:"
 DYNAMICS_HEAD = ("", "metric", "paper", "ours", "least to most", "away", "inside")
 FURTHEST = 5
 _MARKS = "abcdefghijklmnopqrstuvwxyz"
@@ -135,7 +135,7 @@ def _tables(lines: Sequence[str]) -> list[str]:
     for before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("## "):
             heading = f"*{line.removeprefix('## ')}*\n\n"
-        elif line.startswith(_UNFINISHED):
+        elif line.startswith(UNFINISHED):
             heading = f"{line}\n\n"
         elif line.startswith("|") and before.startswith("|"):
             found[-1] += f"\n{line}"
@@ -291,7 +291,7 @@ def outcome_markdown(outcome: Outcome) -> str:
     parts = [f"# {own.title}\n", fill(own.caption, WIDTH) + "\n", _reduction(outcome)]
     if not outcome.is_complete:
         done, needed = outcome.runs
-        parts.append(f"{_UNFINISHED} {done} of {needed} runs.**\n")
+        parts.append(f"{UNFINISHED} {done} of {needed} runs.**\n")
     parts.append(_outcome_table(outcome, reasons))
     notes = [f"({mark}) not comparable: {why}." for why, mark in reasons.items()]
     missing = [

@@ -16,11 +16,11 @@ from fedraw_studies.artefacts import (
     ArtefactRow,
     PaperValue,
     Scale,
-    load_artefacts,
     load_dynamics,
     scale_names,
 )
 from fedraw_studies.outcomes import buffer_weights
+from fedraw_studies.plan import load_artefacts
 
 PAPER = {a.name: a for a in load_artefacts(NAMES, Scale.named("paper"))}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedraw_studies.artefacts import BEYOND, NAMES, Scale, load_artefacts, scale_names
+from fedraw_studies.artefacts import BEYOND, NAMES, Scale, scale_names
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of, make_plan
+from fedraw_studies.plan import key_of, load_artefacts, make_plan
 
 CPU = {a.name: a for a in load_artefacts([*NAMES, *BEYOND], Scale.named("cpu"))}
 HEADLINE = (42, 123, 456, 789, 1011)

@@ -12,7 +12,7 @@ import pytest
 from fedraw.errors import BadInput, FedrawError
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import Scale, load_artefacts
+from fedraw_studies.artefacts import Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import (
     Machine,
@@ -24,7 +24,7 @@ from fedraw_studies.execute import (
     unfinished,
 )
 from fedraw_studies.outcomes import outcomes, value_of
-from fedraw_studies.plan import Planned, key_of, make_plan
+from fedraw_studies.plan import Planned, key_of, load_artefacts, make_plan
 from fedraw_studies.render import document, outcome_markdown, write_documents
 
 SMOKE = Scale.named("smoke")

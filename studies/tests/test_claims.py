@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from fedraw.experiment.spec import Spec
-from fedraw_studies.artefacts import (
-    DYNAMICS,
-    NAMES,
-    SUPPORTING,
-    PaperValue,
-    Scale,
-    load_artefacts,
-    load_dynamics,
-)
+from fedraw_studies.artefacts import DYNAMICS, NAMES, SUPPORTING, PaperValue, Scale, load_dynamics
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import (
     RULES,
@@ -34,7 +26,7 @@ from fedraw_studies.claims import (
 from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.federations import load_federations
 from fedraw_studies.outcomes import Finding, model_copies, outcomes, supporting_outcomes
-from fedraw_studies.plan import key_of
+from fedraw_studies.plan import key_of, load_artefacts
 from fedraw_studies.rules import Verdict
 
 CLAIMS = load_claims()

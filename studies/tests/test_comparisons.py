@@ -10,11 +10,11 @@ from statistics import fmean
 
 import pytest
 
-from fedraw_studies.artefacts import ArtefactRow, Scale, load_artefacts, study_file
+from fedraw_studies.artefacts import ArtefactRow, Scale, study_file
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.comparisons import NAMES, comparison_markdown
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of
+from fedraw_studies.plan import key_of, load_artefacts
 
 OUT = Path(__file__).parents[1] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)

@@ -14,14 +14,16 @@ FILES = sorted(Path(fedraw_studies.__file__).parent.rglob("*.py"))
 ALLOWED = {
     "typer": {"cli"},
     "rich": {"progress"},
-    "matplotlib": {"figures"},
+    "matplotlib": {"figures", "arena_figures"},
 }
 TERMINAL = {"cli", "progress"}
 # A module imports only from those before it.
 ORDER = (
     "staleness", "aggregations", "bound", "dense", "measured_bound",
-    "artefacts", "plan", "cells", "execute", "outcomes", "dynamics", "federations", "rules",
-    "claims", "comparisons", "render", "positioning", "bound_report", "figures", "progress", "cli",
+    "artefacts", "arena_design", "plan", "cells", "execute", "outcomes", "dynamics",
+    "federations", "rules",
+    "claims", "comparisons", "render", "arena_results", "arena_figures", "arena_page",
+    "arena_render", "positioning", "bound_report", "figures", "progress", "cli",
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import pytest
 from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
-from fedraw_studies.artefacts import NAMES, Scale, load_artefacts, merged
-from fedraw_studies.plan import Planned, budget, in_all, key_of, make_plan
+from fedraw_studies.artefacts import NAMES, Scale, merged
+from fedraw_studies.plan import Planned, budget, in_all, key_of, load_artefacts, make_plan
 
 CELLS = Path(__file__).parents[1] / "results" / "cpu" / "cells"
 

@@ -8,9 +8,9 @@ import pytest
 
 from fedraw.errors import FedrawError
 from fedraw_studies import progress
-from fedraw_studies.artefacts import Scale, load_artefacts
+from fedraw_studies.artefacts import Scale
 from fedraw_studies.execute import FailedRun
-from fedraw_studies.plan import make_plan
+from fedraw_studies.plan import load_artefacts, make_plan
 from fedraw_studies.progress import Closing, PlanProgress
 
 PLAN = make_plan(load_artefacts(["table4"], Scale.named("smoke")))

@@ -14,14 +14,14 @@ import pytest
 from tests.cli.command import fedraw
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, Scale, load_artefacts
+from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import Claim, ClaimVerdict, Part, PartVerdict, judge
 from fedraw_studies.comparisons import comparison_markdown
 from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.figures import study_figures, write_figures
 from fedraw_studies.outcomes import Finding, outcomes
-from fedraw_studies.plan import key_of
+from fedraw_studies.plan import key_of, load_artefacts
 from fedraw_studies.render import (
     BEGIN,
     END,

@@ -248,16 +248,6 @@ class Artefact:
         return {setting.title: setting.reduction for setting in self.settings.values()}
 
 
-def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
-    """Load these artefacts, each once: the paper's in its order, then ours."""
-    from fedraw_studies.arena_design import arena_artefact  # it builds on this module
-
-    for name in names:
-        refuse_unknown(name, (*EVERY, *ARENA, *SUPPORTING))
-    loaded = [_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
-    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in names)]
-
-
 def load_dynamics() -> list[Artefact]:
     """Load the training-free tables of the paper, which no scale reduces."""
     file = study_file(DYNAMICS)
@@ -296,7 +286,8 @@ def _methods() -> dict[str, Any]:
     return study_file("methods")
 
 
-def _artefact(name: str, scale: Scale) -> Artefact:
+def load_artefact(name: str, scale: Scale) -> Artefact:
+    """Load one artefact of the paper or of ours at a scale."""
     table = study_file(name)
     other = table.get("rows_of")
     rows = table["rows"] if other is None else study_file(other)["rows"]

@@ -25,7 +25,6 @@ from fedraw_studies.artefacts import (
     NAMES,
     OPEN,
     Scale,
-    load_artefacts,
     load_dynamics,
     refuse_unknown,
     scale_names,
@@ -46,7 +45,7 @@ from fedraw_studies.execute import (
 )
 from fedraw_studies.figures import write_figures
 from fedraw_studies.outcomes import Outcome, outcomes
-from fedraw_studies.plan import Planned, budget, budget_document, make_plan
+from fedraw_studies.plan import Planned, budget, budget_document, load_artefacts, make_plan
 from fedraw_studies.positioning import as_json, profiles, table1_markdown
 from fedraw_studies.progress import Closing, budget_lines, plan_progress
 from fedraw_studies.render import (

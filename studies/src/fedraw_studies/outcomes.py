@@ -34,10 +34,9 @@ from fedraw_studies.artefacts import (
     Basis,
     PaperValue,
     Scale,
-    load_artefacts,
 )
 from fedraw_studies.cells import CellFiles, CellRecord
-from fedraw_studies.plan import key_of
+from fedraw_studies.plan import key_of, load_artefacts
 
 # Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"

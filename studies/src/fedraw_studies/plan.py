@@ -10,16 +10,22 @@ from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
+from fedraw_studies.arena_design import arena_artefact
 from fedraw_studies.artefacts import (
     ARENA,
     BEYOND,
     CHOICES,
+    EVERY,
     EVIDENCE,
     NAMES,
     OPEN,
+    SUPPORTING,
     Artefact,
     ArtefactRow,
     Basis,
+    Scale,
+    load_artefact,
+    refuse_unknown,
 )
 
 # The most important artefacts come first, so that a plan that is cut short is worth its time.
@@ -145,6 +151,14 @@ def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
     except BadInput:  # the other settings need it
         return False
     return bool(without.get(section, {}).get(key) == tables[section][key])
+
+
+def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
+    """Load these artefacts, each once: the paper's in its order, then ours, then the arena's."""
+    for name in names:
+        refuse_unknown(name, (*EVERY, *ARENA, *SUPPORTING))
+    loaded = [load_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
+    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in names)]
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:

@@ -14,7 +14,8 @@ import pytest
 from tests.cli.command import fedraw
 
 from fedraw.errors import BadInput
-from fedraw_studies.artefacts import EVERY, NAMES, Basis, PaperValue, Scale
+from fedraw_studies.arena_render import write_arena
+from fedraw_studies.artefacts import ARENA, EVERY, NAMES, Basis, PaperValue, Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import Claim, ClaimVerdict, Part, PartVerdict, judge
 from fedraw_studies.comparisons import comparison_markdown
@@ -268,5 +269,7 @@ def test_the_committed_documents_are_what_their_cells_say(scale: str, tmp_path: 
     # Ours share runs with the paper's, so some have begun that nobody asked for.
     asked = [name for name in EVERY if name in NAMES or (committed / f"{name}.md").exists()]
     write_documents(outcomes(committed, scale, asked), scale, tmp_path)
+    if (committed / "arena.md").exists():
+        write_arena(outcomes(committed, scale, ARENA), Scale.named(scale), tmp_path)
     written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md")}
     assert written == {p.name: p.read_text(encoding="utf-8") for p in committed.glob("*.md")}

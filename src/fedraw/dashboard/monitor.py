@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ class Monitor:
         self._reader.join(5.0)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+@contextmanager
+def monitored(
+    folder: Path, address: str, token_file: Path | None, alerts: Path | None
+) -> Iterator[None]:
+    """In this block, a monitor runs beside a server if its settings want a dashboard or alerts."""
+    if not address and alerts is None:
+        yield
+        return
+    monitor = Monitor(folder, address, token_file, alerts)
+    try:
+        yield
+    finally:
+        monitor.close()
 
 
 def _extra(told: dict[str, Any]) -> dict[str, Any]:

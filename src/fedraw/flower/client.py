@@ -24,7 +24,7 @@ from fedraw.flower.messages import (
     FIELDS,
     RIGHT,
     TOTAL,
-    Fields,
+    fields_of,
     pack_counts,
     read_arrays,
 )
@@ -94,7 +94,7 @@ def client_app(
     def trained(
         message: Message, context: Context, start: ArrayRecord, template: Template
     ) -> Message:
-        fields = Fields(message.content)
+        fields = fields_of(message.content)
         config = TrainConfig(
             fields.whole("version"), fields.number("proximal"), fields.truth("loss")
         )
@@ -164,7 +164,7 @@ def _train_inside_mods(
     context: Context,
 ) -> Message:
     """Train inside the mods, then form the difference if the strategy needs it."""
-    fields, start = Fields(message.content), read_arrays(message.content)
+    fields, start = fields_of(message.content), read_arrays(message.content)
     sends = fields.text("sends")
     one_of("sends", sends, ("model", "delta"))  # a newer server may ask for more than this
     template = Template.of(start, fields.texts("statistics") if "statistics" in fields else ())
@@ -236,7 +236,7 @@ def _changed(context: Context, counts: ConfigRecord) -> bool:
 def _reply(
     message: Message, context: Context, own: Mapping[str, Any], records: Mapping[str, Any]
 ) -> Message:
-    asked = Fields(message.content)
+    asked = fields_of(message.content)
     fields = ConfigRecord(
         {
             "site": site_name(context),

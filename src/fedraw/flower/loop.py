@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -18,6 +18,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from fedraw.flower.messages import TRANSPORT_ERRORS, MessageCodec
 from fedraw.server.coordinator import Coordinator
+from fedraw.server.problems import Problems
 from fedraw.server.tasks import Failure, Reply, Task
 
 LOG = logging.getLogger("fedraw.server")
@@ -119,7 +120,7 @@ class ServerLoop:
         self._unsent: list[tuple[Task, Message]] = []
         self._waiting_reply: tuple[str, Reply] | None = None
         self._due: dict[str, float] = {}
-        self._problems: set[str] = set()
+        self._problems = Problems()
         self._closed = False
 
     def run(self) -> None:
@@ -129,14 +130,14 @@ class ServerLoop:
             self._sleep()
         LOG.info("training has ended: %s", self._coordinator.finished)
         # Before waiting for replies, because a site that hangs may take long.
-        while not self._written("the end", self._close):
+        while not self._problems.written("the end", self._close):
             self._sleep()
         self._drain()
 
     def leave(self) -> None:
         """Write a snapshot before the process stops."""
         if not self._closed:
-            self._written("the snapshot", self._close)
+            self._problems.written("the snapshot", self._close)
 
     def _close(self) -> None:
         self._coordinator.close(time.monotonic())
@@ -149,11 +150,11 @@ class ServerLoop:
             self._push()
             self._pull()
         except UNREACHABLE as problem:
-            self._problem("grid", "the SuperLink cannot be reached, trying on: %s", problem)
+            self._problems.report("grid", "the SuperLink cannot be reached, trying on: %s", problem)
         else:
-            self._solved("grid", "the SuperLink is reached again")
+            self._problems.solved("grid", "the SuperLink is reached again")
         if self._coordinator.finished is None:
-            self._written("the log", lambda: self._coordinator.tick(time.monotonic()))
+            self._problems.written("the log", lambda: self._coordinator.tick(time.monotonic()))
 
     def _list_nodes(self) -> None:
         with self._signals.waiting():
@@ -224,7 +225,9 @@ class ServerLoop:
         if self._waiting_reply is not None:
             message_id, reply = self._waiting_reply
             hand_in = self._coordinator.receive
-            if not self._written("an update", lambda: hand_in(message_id, reply, time.monotonic())):
+            if not self._problems.written(
+                "an update", lambda: hand_in(message_id, reply, time.monotonic())
+            ):
                 return False
             self._waiting_reply = None
             self._due.pop(message_id, None)
@@ -252,28 +255,6 @@ class ServerLoop:
     def _sleep(self) -> None:
         with self._signals.waiting():
             time.sleep(self._poll)
-
-    def _written(self, what: str, act: Callable[[], None]) -> bool:
-        """Do something that writes; return False if the disk refused."""
-        try:
-            act()
-        except OSError as problem:
-            why = problem.strerror or problem
-            self._problem(what, f"{what} cannot be written, it is kept and tried again: %s", why)
-            return False
-        self._solved(what, f"{what} could be written")
-        return True
-
-    def _problem(self, key: str, text: str, problem: object) -> None:
-        """Log a problem once until it is over."""
-        if key not in self._problems:
-            self._problems.add(key)
-            LOG.warning(text, problem)
-
-    def _solved(self, key: str, text: str) -> None:
-        if key in self._problems:
-            self._problems.remove(key)
-            LOG.info(text)
 
 
 def _first_line(problem: Exception) -> str:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from fedraw.core.types import Vector
-from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.errors import RefusedUpdate
 from fedraw.flower.tensors import Template
-from fedraw.server.admission import MOST_LABELS
+from fedraw.server.messages import LARGEST_REST, Fields, check_count_types, plain_counts
 from fedraw.server.tasks import (
     LATE_FACTOR,
     EvaluateReply,
@@ -35,9 +34,6 @@ ARRAYS = "arrays"
 COUNTS = "counts"
 RIGHT = "right"
 TOTAL = "total"
-
-# The most bytes of a reply beside the model, such as names and label counts.
-LARGEST_REST = 1 << 20
 
 MESSAGE_TYPES = {
     "summary": MessageType.QUERY,
@@ -65,48 +61,6 @@ RESERVE = 60.0
 # The most characters of a site's error message. Its end is kept, where a traceback has the
 # exception.
 LONGEST_REASON = 300
-
-
-class Fields:
-    """The scalars of a message, each checked when it is read."""
-
-    def __init__(self, content: RecordDict) -> None:
-        self._record = _record(content, FIELDS, ConfigRecord)
-
-    def text(self, name: str) -> str:
-        """Return a text."""
-        return str(self._get(name, str, "a text"))
-
-    def whole(self, name: str) -> int:
-        """Return an integer."""
-        return int(self._get(name, int, "a whole number"))
-
-    def number(self, name: str) -> float:
-        """Return a number."""
-        return float(self._get(name, (int, float), "a number"))
-
-    def truth(self, name: str) -> bool:
-        """Return a truth value."""
-        return bool(self._get(name, bool, "true or false"))
-
-    def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
-        value = self._get(name, list, wanted := "a list of texts")
-        if not all(isinstance(item, str) for item in value):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
-        return list(value)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._record
-
-    def _get(self, name: str, kind: type | tuple[type, ...], wanted: str) -> Any:
-        if name not in self._record:
-            raise RefusedUpdate(f"{name} is missing")
-        value = self._record[name]
-        # A truth value counts as an integer in Python, but not here.
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
-        return value
 
 
 @dataclass
@@ -164,7 +118,7 @@ class MessageCodec:
     def _read(self, message: Message) -> Reply:
         content, kind = message.content, message.metadata.message_type
         check_size(content, self.template.nbytes if kind == MessageType.TRAIN else 0)
-        fields = Fields(content)
+        fields = fields_of(content)
         site = fields.text("site")
         match kind:
             case MessageType.QUERY:
@@ -210,34 +164,19 @@ def failure(error: Error) -> Failure:
     return Failure(what, to_blame=code not in TRANSPORT_ERRORS)
 
 
-def pack_counts(counts: Mapping[Any, Any], what: str) -> ConfigRecord:
-    """Pack counts by label; labels may be of any type, counts may be NumPy integers.
+def fields_of(content: RecordDict) -> Fields:
+    """Return the scalars of a message."""
+    return Fields(_record(content, FIELDS, ConfigRecord))
 
-    >>> pack_counts({3: 2, "cat": 1}, "label_counts")
-    {'3': 2, 'cat': 1}
-    """
-    if not isinstance(counts, Mapping):
-        raise BadInput(f"{what} gives {type(counts).__name__}, not a mapping from labels to counts")
-    record = ConfigRecord()
-    for label, count in counts.items():
-        if str(label) in record:
-            raise BadInput(f"{what} has label {str(label)!r} twice, as a number and as a text")
-        try:
-            record[str(label)] = index(count)
-        except TypeError:
-            raise BadInput(f"{what} has {count!r} for label {label!r}, not a number") from None
-    return record
+
+def pack_counts(counts: Mapping[Any, Any], what: str) -> ConfigRecord:
+    """Pack counts by label; labels may be of any type, counts may be NumPy integers."""
+    return ConfigRecord(plain_counts(counts, what))
 
 
 def read_counts(content: RecordDict, name: str) -> dict[str, int]:
     """Return the counts of a record; whether they are plausible is for the server to decide."""
-    record = _record(content, name, ConfigRecord)
-    if len(record) > MOST_LABELS:
-        raise RefusedUpdate(f"record {name!r} has {len(record)} labels; {MOST_LABELS} is the most")
-    for label, count in record.items():
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise RefusedUpdate(f"{name} of label {label!r:.60} is {count!r:.60}, no whole number")
-    return dict(record)
+    return check_count_types(_record(content, name, ConfigRecord), name)
 
 
 def read_arrays(content: RecordDict) -> ArrayRecord:

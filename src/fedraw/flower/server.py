@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any, get_origin
@@ -21,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, type_hints
 from fedraw.core.types import Vector
-from fedraw.dashboard.monitor import Monitor
+from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import MessageCodec
@@ -80,7 +79,7 @@ def server_app(
             evaluate=None if evaluate is None else tested,
             engine=f"flwr {version('flwr')}",
         )
-        with _watched(chosen):
+        with monitored(chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts):
             run_federation(grid, coordinator, codec, chosen.poll)
 
     app = ServerApp()
@@ -158,20 +157,6 @@ def _names(value: Any) -> tuple[str, ...]:
     """Names from "north, south", from a list, or from a single number."""
     parts = value if isinstance(value, list | tuple | set | frozenset) else str(value).split(",")
     return tuple(str(part).strip() for part in parts if str(part).strip())
-
-
-@contextmanager
-def _watched(settings: ServerSettings) -> Iterator[None]:
-    """Let another process serve the dashboard and send alerts, if the settings want them."""
-    if not settings.dashboard and settings.alerts is None:
-        yield
-        return
-    token, alerts = settings.dashboard_token, settings.alerts
-    monitor = Monitor(settings.folder, str(settings.dashboard), token, alerts)
-    try:
-        yield
-    finally:
-        monitor.close()
 
 
 class _Stderr(logging.StreamHandler[Any]):

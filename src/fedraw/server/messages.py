@@ -1,0 +1,89 @@
+"""The plain parts of a message, the same for every engine: scalars and counts by label.
+
+A site's bytes become Python values in the engine. These functions check them before use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import index
+from typing import Any
+
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.server.admission import MOST_LABELS
+
+# The most bytes of a reply beside the model, such as names and label counts.
+LARGEST_REST = 1 << 20
+
+
+class Fields:
+    """The scalars of a message, each checked when it is read."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._record = record
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        return str(self._get(name, str, "a text"))
+
+    def whole(self, name: str) -> int:
+        """Return an integer."""
+        return int(self._get(name, int, "a whole number"))
+
+    def number(self, name: str) -> float:
+        """Return a number."""
+        return float(self._get(name, (int, float), "a number"))
+
+    def truth(self, name: str) -> bool:
+        """Return a truth value."""
+        return bool(self._get(name, bool, "true or false"))
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts."""
+        value = self._get(name, list, wanted := "a list of texts")
+        if not all(isinstance(item, str) for item in value):
+            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
+        return list(value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._record
+
+    def _get(self, name: str, kind: type | tuple[type, ...], wanted: str) -> Any:
+        if name not in self._record:
+            raise RefusedUpdate(f"{name} is missing")
+        value = self._record[name]
+        # A truth value counts as an integer in Python, but not here.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
+        return value
+
+
+def plain_counts(counts: Mapping[Any, Any], what: str) -> dict[str, int]:
+    """Return counts by label as a site sends them: labels as texts, counts as Python's integers.
+
+    >>> plain_counts({3: 2, "cat": 1}, "label_counts")
+    {'3': 2, 'cat': 1}
+    """
+    if not isinstance(counts, Mapping):
+        raise BadInput(f"{what} gives {type(counts).__name__}, not a mapping from labels to counts")
+    plain: dict[str, int] = {}
+    for label, count in counts.items():
+        if str(label) in plain:
+            raise BadInput(f"{what} has label {str(label)!r} twice, as a number and as a text")
+        try:
+            plain[str(label)] = index(count)
+        except TypeError:
+            raise BadInput(f"{what} has {count!r} for label {label!r}, not a number") from None
+    return plain
+
+
+def check_count_types(counts: Mapping[Any, Any], name: str) -> dict[str, int]:
+    """Return received counts; whether they are plausible is for the server to decide."""
+    if len(counts) > MOST_LABELS:
+        raise RefusedUpdate(f"record {name!r} has {len(counts)} labels; {MOST_LABELS} is the most")
+    for label, count in counts.items():
+        if not isinstance(label, str):
+            raise RefusedUpdate(f"{name} has the label {label!r:.60}, which is no text")
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise RefusedUpdate(f"{name} of label {label!r:.60} is {count!r:.60}, no whole number")
+    return dict(counts)

@@ -23,7 +23,10 @@ from fedraw.server.settings import ServerSettings
 
 
 def scored(values: list[int]) -> Any:
-    """An evaluation that recognises so many of ten owls, one value a call, then none."""
+    """An evaluation that recognises so many of ten owls, one value a call, then none.
+
+    With a serving average, every second call is about the average.
+    """
     left = list(values)
 
     def evaluate(_: Vector) -> Recall:
@@ -48,8 +51,8 @@ def flat(tensors: dict[str, Any]) -> list[float]:
 def test_a_running_server_gives_its_models(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
     engine = Engine(
-        folder, evaluate=scored([2, 9, 4]), evaluate_every=2, keep_best="AvgRare", serve="ema",
-        snapshot_every=0.5,
+        folder, evaluate=scored([2, 1, 9, 3, 4, 6]), evaluate_every=2, keep_best="AvgRare",
+        serve="ema", snapshot_every=0.5,
     )  # fmt: skip
     engine.accept(6)
     engine.wait(1.0)
@@ -62,10 +65,14 @@ def test_a_running_server_gives_its_models(tmp_path: Path) -> None:
     assert "| AvgRare | 40.00 |" in card
     _, best, words = exported(folder, "best")
     assert (best["event"], best["metrics"]["AvgRare"]) == (4, 90.0)
-    assert "the best model so far by AvgRare (90.0)" in words
+    assert "the best model so far by AvgRare (90.0) of a federation" in words
+    assert (best["best_by"], best["best_is"]) == ("AvgRare", "current")
     average = engine.coordinator._store.serving
     assert isinstance(average, ServingAverage)
-    assert flat(exported(folder, "serving")[0]) == average.model.tolist()
+    serving, facts, card = exported(folder, "serving")
+    assert flat(serving) == average.model.tolist()
+    assert facts["metrics"] == {"GlobalAcc": 55.0, "AvgRare": 60.0}
+    assert "| AvgRare | 60.00 |" in card
     assert average.arrivals == event
 
     before = average.model.copy()
@@ -75,6 +82,25 @@ def test_a_running_server_gives_its_models(tmp_path: Path) -> None:
     assert np.array_equal(again.model, before)
     engine.accept(8)
     assert exported(folder, "best")[1]["event"] == 4
+    engine.coordinator.close(engine.now)
+
+
+def test_the_best_model_may_be_the_serving_average(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    engine = Engine(
+        folder, evaluate=scored([2, 8]), evaluate_every=2, keep_best="AvgRare", serve="ema"
+    )
+    engine.accept(4)
+    (first, second) = engine.log("evaluation")
+    assert first["metrics"] == {"GlobalAcc": 35.0, "AvgRare": 20.0}
+    assert first["serving"] == {
+        "metrics": {"GlobalAcc": 65.0, "AvgRare": 80.0}, "recall": {"cat": 50.0, "owl": 80.0},
+    }  # fmt: skip
+    assert second["serving"]["metrics"]["AvgRare"] == 0.0
+    tensors, facts, card = exported(folder, "best")
+    assert (facts["event"], facts["best_is"], facts["metrics"]["AvgRare"]) == (2, "serving", 80.0)
+    assert "by AvgRare (80.0), which is a serving average of the models," in card
+    assert not np.allclose(flat(tensors), engine.coordinator._store.strategy_state.model)
     engine.coordinator.close(engine.now)
 
 

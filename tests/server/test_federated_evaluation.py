@@ -72,6 +72,28 @@ def test_a_rare_label_at_one_site_needs_the_servers_own_test_set(found: Found) -
     assert engine.coordinator.finished == "AvgRare reached 20.0"
 
 
+def test_sites_test_the_serving_average_as_well(found: Found) -> None:
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, serve="ema")
+    asked: list[Vector] = []
+
+    def better_average(task: Task, honest: EvaluateReply) -> EvaluateReply:
+        """Recognise nothing with the last model, and everything with the average."""
+        assert task.model is not None
+        asked.append(task.model)
+        is_average = len(asked) % 2 == 0
+        return replace(honest, right=honest.total if is_average else {})
+
+    for site in engine.sites.values():
+        site.evaluated = better_average
+    engine.accept(2)
+    engine.wait(2.0)
+    (record,) = engine.log("evaluation")[:1]
+    assert (record["sites"], record["metrics"]["GlobalAcc"]) == (4, 0.0)
+    assert record["serving"]["metrics"]["GlobalAcc"] == 100.0
+    assert record["serving"]["metrics"]["Worst10"] == 100.0
+    assert not (asked[0] == asked[1]).all()
+
+
 def test_a_target_without_any_evaluation_is_refused_at_the_start(found: Found) -> None:
     with pytest.raises(BadInput, match="target = 60 is never reached, because nothing is"):
         found(target=60.0)

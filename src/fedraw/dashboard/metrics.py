@@ -127,6 +127,12 @@ def _of_runs(views: Sequence[RunView]) -> Iterator[Metric]:
         (([*_run(v), k], value) for v in views for k, value in v.status.metrics.items()),
     )
     yield _gauge(
+        "serving_metric_percent",
+        "Metrics of the average that is served, in percent.",
+        [*RUN, "metric"],
+        (([*_run(v), k], value) for v in views for k, value in v.detail.serving.items()),
+    )
+    yield _gauge(
         "labels_at_risk",
         "Labels that are being lost or may be lost.",
         [*RUN, "rare"],

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedraw.dashboard.watcher import RunView
 from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import EvaluationPoint, Incident, LabelRisk
+from fedraw.eventlog.status import SHOWN, EvaluationPoint, Incident, LabelRisk
 
 # The most that is shown of sequences that may be long.
 MOST_SITES, MOST_LABELS, MOST_LINES, MOST_SLOTS, MOST_NAMED = 200, 300, 16, 60, 12
@@ -53,7 +53,7 @@ def _row(view: RunView) -> dict[str, Any]:
         "rare_at_risk": sum(risk.rare for risk in detail.at_risk),
         "members": detail.members,
         "curve": [
-            [p.event, *(_rounded(p.metrics.get(key)) for key in ("GlobalAcc", "AvgRare"))]
+            [p.event, *(_rounded(p.metrics.get(key)) for key in SHOWN)]
             for p in _thinned(detail.curve, POINTS)
         ],
     }
@@ -66,6 +66,7 @@ def full(view: RunView) -> dict[str, Any]:
         **_row(view),
         "time": round(view.time, 1),
         "changes": {key: _rounded(value) for key, value in detail.changes.items()},
+        "serving": {key: _rounded(value) for key, value in detail.serving.items()},
         "mean_recall": _rounded(detail.mean_recall),
         "risks": [_risk(risk) for risk in detail.at_risk[:MOST_LABELS]],
         "labels": _labels(view),
@@ -142,10 +143,8 @@ def _lines(view: RunView) -> dict[str, Any]:
     shown = [row for row in _labels(view)["rows"] if row["recall"] is not None][:MOST_LINES]
     return {
         "events": [point.event for point in points],
-        "metrics": {
-            key: [_rounded(point.metrics.get(key)) for point in points]
-            for key in ("GlobalAcc", "AvgRare")
-        },
+        "metrics": {key: [_rounded(point.metrics.get(key)) for point in points] for key in SHOWN},
+        "serving": {key: [_rounded(point.serving.get(key)) for point in points] for key in SHOWN},
         "labels": [
             {
                 "label": row["label"],

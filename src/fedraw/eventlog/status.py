@@ -95,6 +95,7 @@ class EvaluationPoint(NamedTuple):
     event: int
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]
+    serving: Mapping[str, float | None] = {}  # metrics of the average that is served, if any
 
 
 class LabelTrend(NamedTuple):
@@ -172,6 +173,12 @@ class RunDetail:
     standing: Mapping[str, float] = field(default_factory=dict)
     history: ServerHistory = field(default_factory=ServerHistory)
 
+    @property
+    def serving(self) -> dict[str, float | None]:
+        """The shown metrics of the average that is served; empty if it was not evaluated."""
+        last = self.curve[-1].serving if self.curve else {}
+        return {key: last[key] for key in SHOWN if key in last}
+
 
 class RunProgress:
     """Takes in the records of a log that grows, one by one, and knows what they say so far."""
@@ -219,7 +226,10 @@ class RunProgress:
             case RejectedRecord():
                 self._refusals.appendleft(Incident(record.event, record.client, record.reason))
             case EvaluationRecord():
-                self._curve.add(EvaluationPoint(record.event, record.metrics, record.recall))
+                average = (record.serving or {}).get("metrics", {})
+                self._curve.add(
+                    EvaluationPoint(record.event, record.metrics, record.recall, average)
+                )
                 del self.summary.evaluations[: -2 * TREND]
             case JoinedRecord():
                 self._away.pop(record.client, None)

@@ -57,13 +57,16 @@ class ExportedModel:
     version: int | None
     evaluation: EvaluationRecord | None  # the last one at or before the event
     finished: bool
-    best_by: tuple[str, float] | None = None
+    best_by: tuple[str, float] | None = None  # a metric, and its value
+    best_is: str | None = None  # "current" or "serving": what the best model was then
 
     def metadata(self) -> dict[str, str]:
         """What stands in the header of the file; safetensors has room for texts only."""
         start, last = self.start, self.evaluation
         facts: dict[str, Any] = {
             "which": self.which,
+            "best_by": self.best_by and self.best_by[0],
+            "best_is": self.best_is,
             "method": start.name,
             "event": self.event,
             "version": self.version,
@@ -100,6 +103,8 @@ class ExportedModel:
         start, last = self.start, self.evaluation
         count = sum(int(np.prod(t.shape)) for t in self.tensors.values())
         best = "" if self.best_by is None else f" by {self.best_by[0]} ({self.best_by[1]:.1f})"
+        if self.best_is == "serving":
+            best += ", which is a serving average of the models,"
         version = "" if self.version is None else f", version {self.version:,}"
         lines = [
             f"# {_cell(file.name)}",
@@ -222,6 +227,7 @@ def _best(folder: Path, start: StartRecord) -> ExportedModel:
         with safe_open(path, "numpy") as file:
             facts = json.loads(file.metadata()["fedraw"])
         by, event = (str(facts["metric"]), float(facts["value"])), int(facts["event"])
+        kind = str(facts["model"])
         evaluated = EvaluationRecord(
             event=event,
             time=0.0,
@@ -233,7 +239,7 @@ def _best(folder: Path, start: StartRecord) -> ExportedModel:
     except (OSError, SafetensorError, ValueError, LookupError, TypeError):
         raise BadInput(f"{path} is no model that a server of this version has kept") from None
     return ExportedModel(
-        "best", tensors, start, event, evaluated.version, evaluated, finished=False, best_by=by
+        "best", tensors, start, event, evaluated.version, evaluated, False, by, kind
     )
 
 

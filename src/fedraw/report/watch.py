@@ -153,7 +153,7 @@ def _detail_lines(run: RunStatus, detail: RunDetail, width: int, limits: Limits)
     """Yield the lines of one run: its head, then every part that has data."""
     yield from _head(run, width)
     parts = [
-        list(_accuracy(detail, run.state == "finished")),
+        list(_accuracy(detail, width, run.state == "finished")),
         list(_labels(detail, width, limits)),
         list(_at_risk(detail, width)),
         list(_buffer(detail, width, limits)),
@@ -233,7 +233,7 @@ def _stopped(run: RunStatus, width: int) -> Iterator[Text]:
     yield Text((long if cell_len(long + goes_on) <= width else short) + goes_on)
 
 
-def _accuracy(detail: RunDetail, finished: bool) -> Iterator[Text]:
+def _accuracy(detail: RunDetail, width: int, finished: bool) -> Iterator[Text]:
     if not detail.curve:
         yield _headed("accuracy", "never evaluated" if finished else "no evaluation yet")
         return
@@ -248,6 +248,9 @@ def _accuracy(detail: RunDetail, finished: bool) -> Iterator[Text]:
             signed(change).rjust(6),
             (f"  {note}".rstrip(), "dim"),
         )
+    if detail.serving:
+        facts = [f"{key} {number(key, value)}" for key, value in detail.serving.items()]
+        yield from _folded("serving", [*facts, "average of the models"], width)
 
 
 def _against(evaluations: int) -> str:

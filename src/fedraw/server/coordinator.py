@@ -28,7 +28,7 @@ from fedraw.server.admission import (
     distance,
     scale_of,
 )
-from fedraw.server.evaluation import Evaluations, Recall
+from fedraw.server.evaluation import Evaluations, Recall, TestedModel
 from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
 from fedraw.server.progress import ProgressLine
@@ -260,18 +260,26 @@ class Coordinator:
         for site in current.to_ask:
             node = self._membership.nodes.of(site)
             if node is not None:
-                asked.append(self._make_task("evaluate", node, site, now))
-                current.awaited.add(site)
+                for tested in current.tested:
+                    task = self._make_task("evaluate", node, site, now, tested)
+                    current.awaited[task.number] = site
+                    asked.append(task)
         current.to_ask = []
         return asked
 
-    def _make_task(self, kind: TaskKind, node: int, site: str | None, now: float) -> Task:
+    def _make_task(
+        self,
+        kind: TaskKind,
+        node: int,
+        site: str | None,
+        now: float,
+        tested: TestedModel | None = None,
+    ) -> Task:
         number, deadline = self._pending.next_number(), self._settings.deadline
         if kind == "summary":
             task = Task(number, kind, node, site, SUMMARY_DEADLINE)
         else:
-            current = self._evaluations.current if kind == "evaluate" else None
-            asked = self._store.strategy_state if current is None else current
+            asked = tested or self._store.strategy_state
             task = Task(number, kind, node, site, deadline, asked.version, asked.model)
         pending = PendingTask(task, now, self._store.state.event)
         if kind == "train" and site is not None:

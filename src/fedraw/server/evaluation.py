@@ -134,26 +134,16 @@ def weigh(parts: Sequence[Recall]) -> list[Recall]:
     return [part if n <= limit else part.scaled(limit / n) for part, n, limit in weighed]
 
 
-@dataclass
-class Evaluation:
-    """The evaluation of one version of the model."""
+@dataclass(eq=False)
+class TestedModel:
+    """A model, and its results on the server's test set and on those of the sites."""
 
-    event: int
+    __test__ = False  # not a test class, whatever its name begins with
+
     version: int
     model: Vector
-    due: float
-    federated: bool
-    server_models: float = 0.0  # memory of the strategy's state, in copies of the model
-    inferred: InferredLabels | None = None
     central: Recall | None = None
-    to_ask: list[str] = field(default_factory=list)
-    awaited: set[str] = field(default_factory=set)
     local: dict[str, Recall] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """Whether no reply is awaited any more."""
-        return not self.to_ask and not self.awaited
 
     @property
     def overall(self) -> Recall:
@@ -172,28 +162,69 @@ class Evaluation:
                 return site
         return None
 
-    def record(
-        self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
-    ) -> EvaluationRecord | None:
-        """Return the log record, or None if nobody tested anything."""
-        overall = self.overall
+    def values(
+        self,
+        rare_labels: Collection[str],
+        counts: Mapping[str, Mapping[str, int]],
+        federated: bool,
+    ) -> dict[str, dict[str, Any]] | None:
+        """Return the metrics and the recall by label, or None if nobody tested anything."""
+        overall, rare = self.overall, set(rare_labels)
         if not overall.total:
             return None
-        metrics, rare = overall.metrics(rare_labels), set(rare_labels)
-        if self.federated:
+        metrics = overall.metrics(rare_labels)
+        if federated:
             held = [counts.get(site, {}) for site in self.local]
             holders = {i for i, own in enumerate(held) if not rare.isdisjoint(own)}
             accuracies = [recall.accuracy for recall in self.local.values()]
             metrics.update(fairness_metrics(accuracies, holders))
+        return {"metrics": metrics, "recall": _bounded(overall.by_label(), rare)}
+
+
+@dataclass
+class Evaluation:
+    """The evaluation of one version of the model, and of the average that is served."""
+
+    event: int
+    last: TestedModel
+    serving: TestedModel | None
+    due: float
+    federated: bool
+    server_models: float = 0.0  # memory of the strategy's state, in copies of the model
+    inferred: InferredLabels | None = None
+    to_ask: list[str] = field(default_factory=list)
+    awaited: dict[int, str] = field(default_factory=dict)  # sites by the number of the task
+
+    @property
+    def tested(self) -> list[TestedModel]:
+        """Every model that is evaluated."""
+        return [self.last] if self.serving is None else [self.last, self.serving]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no reply is awaited any more."""
+        return not self.to_ask and not self.awaited
+
+    def record(
+        self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
+    ) -> EvaluationRecord | None:
+        """Return the log record, or None if nobody tested the last model."""
+        values = self.last.values(rare_labels, counts, self.federated)
+        if values is None:
+            return None
+        average = None
+        if self.serving is not None:
+            average = self.serving.values(rare_labels, counts, self.federated)
         return EvaluationRecord(
             event=self.event,
             time=time,
-            version=self.version,
-            metrics=metrics,
-            recall=_bounded(overall.by_label(), rare),
+            version=self.last.version,
+            metrics=values["metrics"],
+            recall=values["recall"],
             server_models=self.server_models,
             inferred=None if self.inferred is None else self.inferred._asdict(),
-            sites=len(self.local) if self.federated else None,
+            sites=len(self.last.local) if self.federated else None,
+            serving=average,
         )
 
 
@@ -217,11 +248,20 @@ class Evaluations:
         memory = round(nbytes(state) / state.model.nbytes, 2)
         scorer = self._store.scorer
         inferred = None if scorer is None else scorer.inferred_labels()
-        self.current = Evaluation(
-            event, state.version, state.model, due, self._federated, memory, inferred
+        average = self._store.serving
+        self.current = current = Evaluation(
+            event,
+            TestedModel(state.version, state.model),
+            # A copy, because arrivals change the average while sites test it.
+            None if average is None else TestedModel(state.version, average.model.copy()),
+            due,
+            self._federated,
+            memory,
+            inferred,
         )
-        self.current.central = self._central(state.model, now)
-        self.current.to_ask = list(sites) if self._federated else []
+        for tested in current.tested:
+            tested.central = self._central(tested.model, now)
+        current.to_ask = list(sites) if self._federated else []
 
     def _central(self, model: Vector, now: float) -> Recall | None:
         """Evaluate on the server's test set; a failure is logged and ends nothing."""
@@ -237,13 +277,16 @@ class Evaluations:
     def add(self, task: Task, reply: EvaluateReply) -> str | None:
         """Add a site's result, or return the reason why it does not count."""
         site, current = task.site or "", self.current
-        self.forget(site)
+        if current is not None:
+            current.awaited.pop(task.number, None)
         try:
             recall = self._check(site, task, reply)
         except BadInput as refusal:
+            self.forget(site)
             return f"no evaluation: {refusal}"
-        if current is not None and task.version == current.version:
-            current.local[site] = recall
+        for tested in () if current is None else current.tested:
+            if tested.model is task.model:
+                tested.local[site] = recall
         return None
 
     def _check(self, site: str, task: Task, reply: EvaluateReply) -> Recall:
@@ -268,9 +311,10 @@ class Evaluations:
 
     def forget(self, site: str) -> None:
         """Stop waiting for the site."""
-        if self.current is not None:
-            self.current.awaited.discard(site)
-            self.current.to_ask = [other for other in self.current.to_ask if other != site]
+        current = self.current
+        if current is not None:
+            current.awaited = {n: other for n, other in current.awaited.items() if other != site}
+            current.to_ask = [other for other in current.to_ask if other != site]
 
     def finish(self, now: float, metric: str, target: float | None) -> tuple[bool, float | None]:
         """Return whether an evaluation has ended, and `metric` if it reached the target."""
@@ -283,11 +327,11 @@ class Evaluations:
         if record is None:
             return True, None
         self._store.log.note(record)
-        self._keep_if_best(current.model, record, now)
+        self._keep_if_best(current, record, now)
         reached = record.metrics[metric]
         if target is None or reached is None or reached < target:
             return True, None
-        site = current.rests_on(metric, target, state.rare_labels)
+        site = current.last.rests_on(metric, target, state.rare_labels)
         if site is None:
             return True, reached
         if site not in self._logged:
@@ -296,9 +340,12 @@ class Evaluations:
             self._store.note(f"{alone}; the target has to be reached without any one site", now)
         return True, None
 
-    def _keep_if_best(self, model: Vector, record: EvaluationRecord, now: float) -> None:
+    def _keep_if_best(self, current: Evaluation, record: EvaluationRecord, now: float) -> None:
+        models, average = self._store.models, current.serving
         try:
-            self._store.models.evaluated(model, record)
+            models.evaluated("current", current.last.model, record, record.metrics, record.recall)
+            if average is not None and record.serving is not None:
+                models.evaluated("serving", average.model, record, **record.serving)
         except OSError as problem:
             self._store.note(f"the best model cannot be written: {problem.strerror}", now)
 

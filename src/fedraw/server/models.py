@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -51,18 +51,26 @@ class ModelFiles:
         if serving is not None:
             self._write(SERVING, self._named(serving), {})
 
-    def evaluated(self, model: Vector, record: EvaluationRecord) -> bool:
+    def evaluated(
+        self,
+        which: Literal["current", "serving"],
+        model: Vector,
+        record: EvaluationRecord,
+        metrics: Mapping[str, float | None],
+        recall: Mapping[str, float | None],
+    ) -> bool:
         """Keep the model if it is the best so far by the chosen metric; return whether it is."""
-        value = record.metrics.get(self._metric) if self._metric else None
+        value = metrics.get(self._metric) if self._metric else None
         if value is None or (self._best is not None and value <= self._best):
             return False
         facts = {
+            "model": which,
             "metric": self._metric,
             "value": value,
             "event": record.event,
             "version": record.version,
-            "metrics": dict(record.metrics),
-            "recall": dict(record.recall),
+            "metrics": dict(metrics),
+            "recall": dict(recall),
         }
         self._write(BEST, self._named(model), {"fedraw": json.dumps(facts)})
         self._best = value

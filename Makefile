@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test trackers test-slow stress mutate check format golden shape bench bench-peers clean
+.PHONY: help install demo browser test trackers test-slow stress mutate check docs format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ $(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,dev]' --editable ./studies
+	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,docs,dev]' --editable ./studies
 	@touch $@
 
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
@@ -54,10 +54,14 @@ mutate: install ## change one line at a time and see whether a test notices
 	$(BIN)/python -m stress.mutate --package server --sample 200 --seed 1 || status=1; \
 	exit $$status
 
-check: install ## format, lint, strict types; changes nothing
+check: install docs ## format, lint, strict types, the site; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: install ## build the site docs/_build/html; a warning or a dead internal link is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
+	@echo "the site: docs/_build/html/index.html"
 
 format: install ## format and mend what the linter can mend
 	$(BIN)/ruff format .
@@ -87,5 +91,5 @@ bench-peers: install ## the same jobs in other simulators; makes .peers, 6 GB, a
 	$(BIN)/python -m benchmarks.peers.lines
 
 clean: ## remove .venv, caches and runs
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

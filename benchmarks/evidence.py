@@ -2,9 +2,9 @@
 
 Of each data set one run of FedRAW with labels = "inferred". After a client's first, third and tenth
 update: the area under the curve of presence (holder of a label or not, all clients and labels), the
-calibration error (ten bins), and the mean error of the shares; then what docs/evidence.md says of
-the whole run. Seeds here are not those on which the estimator was found (1 and 2). Cost: a step of
-FedRAW with 11.2 million parameters and 47 labels, declared, inferred and checked in turn.
+calibration error (ten bins), and the mean error of the shares; then what docs/research/evidence.md
+says of the whole run. Seeds here are not those on which the estimator was found (1 and 2). Cost: a
+step of FedRAW with 11.2 million parameters and 47 labels, declared, inferred and checked in turn.
 
 Run: python -m benchmarks.evidence [--data ROOT] [--weights RESNET18] [--only digits …]
 """

@@ -3,7 +3,7 @@
     python -m benchmarks.paper_presence
 
 The speeds are those of seeds 1 to 30 of `fedraw reproduce dynamics`, whose simulated figures stand
-in docs/dynamics.md.
+in docs/research/dynamics.md.
 """
 
 from __future__ import annotations

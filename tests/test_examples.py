@@ -110,7 +110,7 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
     assert code in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/running.md"])
 def test_the_pages_list_every_script(page: str) -> None:
     text = (ROOT / page).read_text()
     assert [

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import fedraw
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_what_is_exported_is_what_is_visible() -> None:
@@ -27,7 +30,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     assert done.stdout == "False LabelTable\n"
 
 
-def test_the_command_and_the_package_have_one_version() -> None:
-    from importlib.metadata import version
-
-    assert version("fedraw") == fedraw.__version__
+def test_the_version_has_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert ROOT / project["tool"]["hatch"]["version"]["path"] == Path(fedraw.__file__)

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from fedraw.strategies.qfedavg import QFedAvg
     from fedraw.strategies.replay import Replay
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each public name is defined.
 _DEFINED_IN = {

@@ -14,7 +14,7 @@ from fedraw_studies.artefacts import study_file
 from fedraw_studies.cli import reproduce
 from fedraw_studies.positioning import Profile, table1_markdown
 
-METHODS = Path(__file__).parents[2] / "docs" / "method.md"
+METHODS = Path(__file__).parents[2] / "docs" / "explanation" / "method.md"
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.cli.command import SMALL, fedraw, fedraw_process
 
+from fedraw import __version__
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
@@ -194,7 +196,7 @@ def test_frequent_options_have_a_short_form(command: str, tmp_path: Path) -> Non
 
 
 def test_version(tmp_path: Path) -> None:
-    assert fedraw("--version", cwd=tmp_path).stdout == "0.1.0\n"
+    assert fedraw("--version", cwd=tmp_path).stdout == f"{__version__}\n"
 
 
 def _json(done: subprocess.CompletedProcess[str]) -> Any:

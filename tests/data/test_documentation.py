@@ -1,4 +1,4 @@
-"""The examples of docs/data.md run."""
+"""The examples of docs/how-to/data.md run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
 
-PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
 BEGINNING, *EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 SPEC = Spec.from_dict(
     {

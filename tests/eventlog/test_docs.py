@@ -10,7 +10,9 @@ import pytest
 
 from fedraw.eventlog.records import FORMAT, KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "event-log.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "event-log.md").read_text(
+    encoding="utf-8"
+)
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 

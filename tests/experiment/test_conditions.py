@@ -219,7 +219,9 @@ def test_wrong_settings_are_refused(section: str, settings: Any, message: str) -
         fedraw.simulate(spec(**{section: settings}), train="none", progress=False)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "availability.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "availability.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_example_of_the_page_runs_and_its_spec_says_the_same(capsys: Any) -> None:

@@ -1,6 +1,6 @@
 """Kill every part of a real deployment in turn: nothing accepted is lost, and the log tells.
 
-Each test prints a line for the table in docs/deploy.md. Run: make test-slow, or this file alone.
+Each test prints a line for the table in docs/how-to/deploy.md. Run: make test-slow, or this file.
 """
 
 from __future__ import annotations

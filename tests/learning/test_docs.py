@@ -1,4 +1,4 @@
-"""The code in docs/training.md runs as it stands, one block after the other."""
+"""The code in docs/how-to/training.md runs as it stands, one block after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "training.md"
 
 
 def test_the_examples_of_the_page_run() -> None:

@@ -82,7 +82,7 @@ def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> 
 
 
 def rare_weight(privacy: Privacy, runs: int) -> float:
-    """The federation of docs/privacy.md: the weight of its four rare clients, in percent."""
+    """The federation of docs/how-to/privacy.md: the weight of its four rare clients, in percent."""
     rng = np.random.default_rng(0)
     counts: dict[int, dict[int, int]] = {client: {} for client in range(30)}
     for label in range(8):

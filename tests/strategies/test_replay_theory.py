@@ -1,4 +1,4 @@
-"""What docs/theory.md proves of residual replay, against the strategy itself.
+"""What docs/explanation/theory.md proves of residual replay, against the strategy itself.
 
 Q_r(w) = n_r/2 · max(0, 1 − p_r(w))² is rebuilt here from the models that passed, not from the
 progress that the strategy keeps: w_r is the model when r's update arrived.

@@ -144,7 +144,9 @@ class AlertSettings:
         except OSError as problem:
             raise BadInput(f"cannot read {path}: {problem.strerror}; name an alerts file") from None
         except ValueError as problem:
-            raise BadInput(f"{path} is no TOML file: {problem}; see docs/dashboard.md") from None
+            raise BadInput(
+                f"{path} is no TOML file: {problem}; see docs/how-to/dashboard.md"
+            ) from None
         try:
             return cls.from_tables(tables)
         except BadInput as problem:

@@ -10,7 +10,7 @@ follow     follows logs that grow, for `fedraw watch` and the dashboard
 status     what is known about a run that goes on: details, labels at risk; sites has its clients
 skim       a first impression of a long log while it is being read
 
-`docs/event-log.md` describes the format field by field.
+`docs/reference/event-log.md` describes the format field by field.
 """
 
 from fedraw.eventlog.log_file import LogWriter, Position, find_logs, read_log

@@ -2,7 +2,7 @@
 
 A line of a log is a JSON object: `kind` first, then the fields in the order of the dataclass. A
 field that has a default is left out of the line while its value is that default.
-`docs/event-log.md` describes every field for users.
+`docs/reference/event-log.md` describes every field for users.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ DEFAULT_SHAPE, DEFAULT_ZONES = 0.5, 24
 
 @dataclass(frozen=True)
 class Availability:
-    """When clients are online; see docs/availability.md.
+    """When clients are online; see docs/how-to/availability.md.
 
     Args:
         kind: "exponential" and "weibull": phases of random lengths. "diurnal": a part of every day.

@@ -29,7 +29,7 @@ DEVICE_COLUMNS = ("seconds_per_sample", "upload_mbit", "download_mbit")
 
 @dataclass(frozen=True)
 class Costs:
-    """What training and sending cost; see docs/availability.md.
+    """What training and sending cost; see docs/how-to/availability.md.
 
     Args:
         seconds_per_sample: The time of one sample in one epoch on a device of speed 1. A training

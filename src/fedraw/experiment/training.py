@@ -108,8 +108,8 @@ def _refuse_targets(parts: Parts, dataset: Dataset) -> None:
         if not value:
             raise BadInput(
                 f"the labels of dataset {dataset.name!r} have a float type, so they are targets of "
-                f"a regression, and {reason}: {key} = … (docs/training.md); convert them to whole "
-                "numbers or names if they are classes"
+                f"a regression, and {reason}: {key} = … (docs/how-to/training.md); convert them to "
+                "whole numbers or names if they are classes"
             )
 
 

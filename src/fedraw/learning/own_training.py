@@ -1,7 +1,7 @@
 """Local training with a function of the user's: any optimiser, loss, schedule and precision.
 
 The function is called as `train(model, data, context)`. It trains `model` in place, and may return
-a dict of metrics. `docs/training.md` is its guide.
+a dict of metrics. `docs/how-to/training.md` is its guide.
 """
 
 from __future__ import annotations

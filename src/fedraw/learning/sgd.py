@@ -134,10 +134,10 @@ class SGD:
         trainings each of them has behind it: slow clients do not keep the large rate of the
         beginning.
 
-        constant  lr
-        cosine    lr · (1 + cos(π · progress)) / 2
-        step      lr, then lr · lr_decay from half of the run on, and lr · lr_decay² from three
-                  quarters on
+            constant  lr
+            cosine    lr · (1 + cos(π · progress)) / 2
+            step      lr, then lr · lr_decay from half of the run on, and lr · lr_decay² from
+                      three quarters on
 
         >>> [SGD(lr=1.0, schedule="step").rate(now) for now in (0, 0.5, 0.6)]
         [1.0, 0.1, 0.1]

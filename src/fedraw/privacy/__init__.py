@@ -1,4 +1,4 @@
-"""Label summaries that reveal less than a histogram per client; see docs/privacy.md.
+"""Label summaries that reveal less than a histogram per client; see docs/how-to/privacy.md.
 
 budget      which mechanism is used, with which epsilon, and OpenDP's mechanisms within it
 summaries   noisy presence bits, coverage estimated from them, scores, and the server's label table

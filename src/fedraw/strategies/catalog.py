@@ -48,7 +48,7 @@ AuditWeighting = Literal[
 ]  # fmt: skip
 AuditRule = tuple[AuditBuffer, AuditWeighting]
 
-# The standing (see docs/audit.md) at which calibration runs recognized 25 and 75 % of a label.
+# The standing (docs/how-to/audit.md) at which calibration runs recognized 25 and 75 % of a label.
 # A model that is an average of models forgets an absent label; one that adds updates does not.
 AVERAGING = (0.1, 0.3)
 ADDING = (0.04, 0.13)
@@ -372,7 +372,7 @@ _ROWS = (
         "fedraw-replay",
         "Replay",
         Replay,
-        "beyond the paper; see docs/beyond.md",
+        "beyond the paper; see docs/research/beyond.md",
         "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
         "extent that other updates have undone it; it stores at most K updates",
         demo=True,
@@ -385,7 +385,7 @@ _ROWS = (
         "fedraw-replay-debt",
         "Debt replay",
         Replay,
-        "beyond the paper; see docs/beyond.md",
+        "beyond the paper; see docs/research/beyond.md",
         "adds updates so that every client weighs by its rarity and its samples, however often it "
         "arrives, and reapplies the last update of the clients that arrive too seldom; it stores "
         "at most K updates",

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedraw.core.types import Floats
 
-# Fitted on digits and HAM10000 with seeds 1 and 2; see docs/evidence.md.
+# Fitted on digits and HAM10000 with seeds 1 and 2; see docs/research/evidence.md.
 RISE_ALPHA, RISE_BETA = 1.5, 0.5
 FALSE_RISE = 1e-4
 HAZARD = 0.0005

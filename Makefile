@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test trackers test-slow stress mutate check docs format golden shape bench bench-peers clean
+.PHONY: help install demo browser test trackers flare test-slow stress mutate check docs format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,8 +42,15 @@ trackers: install
 	@[ -x .trackers/bin/python ] || { $(PYTHON) -m venv .trackers && \
 	  .trackers/bin/pip install --quiet --disable-pip-version-check mlflow wandb -e .; }
 
-test-slow: install trackers ## run the tests marked slow
+# NVIDIA FLARE brings a web server and more: its tests, and only they, use an environment of their own.
+flare: install
+	@[ -x .flare/bin/pytest ] || { $(PYTHON) -m venv .flare && \
+	  .flare/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[flare,sim]' hypothesis pytest; }
+
+test-slow: install trackers flare ## run the tests marked slow
 	$(BIN)/pytest -q -m slow
+	.flare/bin/pytest -q -m slow tests/flare
 
 stress: install ## kill, damage, flood and feed nonsense; counts of what came of it (stress/README.md)
 	$(BIN)/python -m stress

@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "metrics": {"errors", "core"},
     "server": {"errors", "core", "storage", "eventlog", "strategies", "metrics"},
     "flower": {"errors", "core", "dashboard", "strategies", "server"},
+    "flare": {"errors", "core", "dashboard", "strategies", "server"},
     "experiment": {
         "errors",
         "core",
@@ -73,6 +74,7 @@ ONLY_IN = {
     "wandb": {"export"},
     "ray": {"simulation"},
     "flwr": {"flower"},
+    "nvflare": {"flare"},
     "opendp": {"privacy"},
     "cryptography": {"privacy"},
     "starlette": {"dashboard"},

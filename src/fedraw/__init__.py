@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
-        ByColumn,
         Calibration,
         Correlated,
         Coverage,
@@ -105,7 +104,6 @@ _DEFINED_IN = {
     "Audit": "fedraw.auditing",
     "Availability": "fedraw.experiment.conditions",
     "BadInput": "fedraw.errors",
-    "ByColumn": "fedraw.experiment.sections",
     "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
     "Columns": "fedraw.data.own_data",
@@ -190,7 +188,6 @@ __all__ = [
     "Audit",
     "Availability",
     "BadInput",
-    "ByColumn",
     "Calibration",
     "ClientData",
     "Columns",

@@ -25,7 +25,6 @@ Purpose = Literal[
     "losses",
     "membership",
     "bandwidth",
-    "long tail",
 ]  # add new ones at the end: every result depends on the numbers of the others
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

@@ -19,12 +19,10 @@ from flwr.app import Array, ArrayRecord
 from fedraw.core.layout import Layout, Segment
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.server.messages import as_array, model_layout
 
 # Flower's name for its only serialisation, the bytes of a .npy file.
 NPY = "numpy.ndarray"
-
-# How torch's names of batch-norm statistics end.
-STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,21 +51,12 @@ class Template:
     def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> Template:
         """Return the template of a model; by default running means and variances are statistics."""
         found = {name: _header_of(name, tensor) for name, tensor in record.items()}
+        tensors = {name: (header.dtype, header.shape) for name, header in found.items()}
+        layout = model_layout(tensors, statistics)
         floats = {name: header for name, header in found.items() if header.dtype.kind == "f"}
-        if not floats:
-            raise BadInput("the model has no tensor of floats; there is nothing to train")
-        for name in statistics or ():
-            if name not in floats:
-                raise BadInput(
-                    f"statistics has {name!r}, which is no tensor of floats of the model"
-                )
-        if statistics is None:
-            statistics = [name for name in floats if name.endswith(STATISTICS)]
-        averaged = [(name, h.shape) for name, h in floats.items() if name in statistics]
-        trained = [(name, h.shape) for name, h in floats.items() if name not in statistics]
         headers = {name: Header.of(h.dtype, h.shape) for name, h in floats.items()}
         kept = {name: record[name] for name in found if name not in floats}
-        return cls(Layout.of(trained, averaged), tuple(found), headers, kept)
+        return cls(layout, tuple(found), headers, kept)
 
     @property
     def nbytes(self) -> int:
@@ -175,11 +164,7 @@ def record_of(model: Mapping[str, Any] | ArrayRecord) -> ArrayRecord:
 def _array(name: str, tensor: Any) -> Array:
     if isinstance(tensor, Array):
         return tensor
-    try:
-        array = np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
-    except TypeError as error:  # torch's bfloat16
-        raise BadInput(f"tensor {name!r}: {error}; convert it with .float()") from None
-    _refuse_unusual(name, array.dtype)
+    array = as_array(name, tensor)
     return Header.of(array.dtype, array.shape).array(array)
 
 
@@ -188,15 +173,7 @@ def _header_of(name: str, tensor: Array) -> Header:
         header = _parse(name, tensor)
     except RefusedUpdate as error:
         raise BadInput(f"the model cannot be read: {error}") from None
-    _refuse_unusual(name, header.dtype)
     return header
-
-
-def _refuse_unusual(name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise BadInput(
-            f"tensor {name!r} is {dtype.name}; a model has float16, float32, float64 or integers"
-        )
 
 
 def _parse(name: str, tensor: Array) -> Header:

@@ -1,19 +1,25 @@
-"""The plain parts of a message, the same for every engine: scalars and counts by label.
+"""The parts of a message that are the same for every engine: scalars, label counts, the layout.
 
 A site's bytes become Python values in the engine. These functions check them before use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import index
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import MOST_LABELS
 
 # The most bytes of a reply beside the model, such as names and label counts.
 LARGEST_REST = 1 << 20
+# How torch's names of batch-norm statistics end.
+STATISTICS = ("running_mean", "running_var")
 
 
 class Fields:
@@ -87,3 +93,43 @@ def check_count_types(counts: Mapping[Any, Any], name: str) -> dict[str, int]:
         if isinstance(count, bool) or not isinstance(count, int):
             raise RefusedUpdate(f"{name} of label {label!r:.60} is {count!r:.60}, no whole number")
     return dict(counts)
+
+
+def model_layout(
+    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+    statistics: Collection[str] | None = None,
+) -> Layout:
+    """Return the layout of a model's tensors of floats, given the type and shape of each tensor.
+
+    By default, running means and variances are statistics.
+    """
+    for name, (dtype, _) in tensors.items():
+        refuse_unusual(name, dtype)
+    floats = {name: shape for name, (dtype, shape) in tensors.items() if dtype.kind == "f"}
+    if not floats:
+        raise BadInput("the model has no tensor of floats; there is nothing to train")
+    for name in statistics or ():
+        if name not in floats:
+            raise BadInput(f"statistics has {name!r}, which is no tensor of floats of the model")
+    if statistics is None:
+        statistics = [name for name in floats if name.endswith(STATISTICS)]
+    averaged = [(name, shape) for name, shape in floats.items() if name in statistics]
+    return Layout.of([item for item in floats.items() if item[0] not in statistics], averaged)
+
+
+def refuse_unusual(name: str, dtype: np.dtype[Any]) -> None:
+    """Refuse a tensor whose type no model has."""
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise BadInput(
+            f"tensor {name!r} is {dtype.name}; a model has float16, float32, float64 or integers"
+        )
+
+
+def as_array(name: str, tensor: Any) -> npt.NDArray[Any]:
+    """Return a tensor of the user's, from torch or not, as an array of a usual type."""
+    try:
+        array = np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+    except TypeError as error:  # torch's bfloat16
+        raise BadInput(f"tensor {name!r}: {error}; convert it with .float()") from None
+    refuse_unusual(name, array.dtype)
+    return array

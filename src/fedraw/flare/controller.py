@@ -1,0 +1,318 @@
+"""A FLARE controller that leads an asynchronous federation.
+
+FLARE's threads put replies into a queue. The workflow's own thread takes them out one at a time and
+hands them to the coordinator, which writes each accepted update to disk before it counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
+from nvflare.apis.controller_spec import Task as FlareTask
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.apis.wf_comm_spec import WFCommSpec
+from nvflare.app_common.app_constant import AppConstants
+
+from fedraw.core.settings import checked_settings
+from fedraw.core.types import Vector
+from fedraw.dashboard.monitor import Monitor, monitored
+from fedraw.errors import BadInput, FedrawError
+from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template
+from fedraw.server.coordinator import Coordinator, open_federation
+from fedraw.server.evaluation import Recall
+from fedraw.server.problems import Problems
+from fedraw.server.settings import ServerSettings
+from fedraw.server.tasks import Failure, Reply, Task, TaskKind
+from fedraw.strategies.catalog import find_method
+
+LOGGER = logging.getLogger("fedraw.server")
+
+# FLARE's names of the tasks. A site's script sees only the first.
+TASK_NAMES: dict[TaskKind, str] = {
+    "train": AppConstants.TASK_TRAIN,
+    "summary": "fedraw_summary",
+    "evaluate": "fedraw_evaluate",
+}
+# A site's job process reports every 10 seconds. FLARE itself misses a site after 10 minutes.
+LONGEST_SILENCE = 30.0
+# FLARE's return codes that a site cannot help.
+TRANSPORT_CODES = (ReturnCode.COMMUNICATION_ERROR, ReturnCode.SERVER_NOT_READY, ReturnCode.TIMEOUT)
+
+
+class FederationController(Controller):  # type: ignore[misc]
+    """Leads a federation, or continues the one in the folder of the settings.
+
+    All arguments are plain values, because FLARE writes them to a job's configuration.
+
+    Args:
+        model: The function that returns the initial model (a state_dict or a mapping from names to
+            arrays), as "module:function". The module belongs to the job's files for the server.
+        settings: The settings of the server; see ServerSettings. A relative `folder` is in the
+            server's workspace.
+        strategy: The strategy's `name` and its settings.
+        evaluate: The function that evaluates arrays on the server's own test set and returns a
+            Recall, as "module:function".
+        statistics: Names of the tensors that methods on differences average; by default those that
+            end in running_mean or running_var.
+
+    """
+
+    def __init__(
+        self,
+        model: str,
+        settings: dict[str, Any],
+        strategy: dict[str, Any] | None = None,
+        evaluate: str = "",
+        statistics: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.strategy = strategy
+        self.evaluate = evaluate
+        self.statistics = statistics
+        read_settings(settings)
+        read_strategy(strategy)
+        self._replies: SimpleQueue[tuple[str, Reply]] = SimpleQueue()
+        self._waiting: tuple[str, Reply] | None = None  # a reply that is not handed in yet
+        self._sent: dict[str, FlareTask] = {}
+        self._heard: dict[str, float] = {}
+        self._problems = Problems()
+
+    # What FLARE calls
+
+    def set_communicator(self, communicator: WFCommSpec) -> None:
+        """Note when each site was last heard: it asks for a task, replies, or reports itself."""
+        super().set_communicator(communicator)
+        told = communicator.client_is_active
+
+        def is_active(client_name: str, reason: str, fl_ctx: FLContext) -> None:
+            self._heard[client_name] = time.monotonic()
+            told(client_name, reason, fl_ctx)
+
+        communicator.client_is_active = is_active
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Open the federation; a mistake of the user's ends the job with its reason."""
+        try:
+            self._open(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
+        except FedrawError as error:
+            self.system_panic(str(error), fl_ctx)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run until the federation has ended or the job is aborted."""
+        if abort_signal.triggered:
+            return
+        chosen, coordinator = self._chosen, self._coordinator
+        where = (chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
+        try:
+            with monitored(*where):
+                while coordinator.finished is None and not abort_signal.triggered:
+                    self._turn(fl_ctx)
+                if coordinator.finished is not None:
+                    LOGGER.info("training has ended: %s", coordinator.finished)
+                else:
+                    LOGGER.info("asked to stop; a new job with the same folder goes on from here")
+                close = partial(coordinator.close, time.monotonic())
+                while not self._problems.written("the end", close) and not abort_signal.triggered:
+                    time.sleep(chosen.poll)
+                self._drain(abort_signal, fl_ctx)
+        except FedrawError as error:
+            self.system_panic(str(error), fl_ctx)
+        finally:
+            coordinator.abandon()
+            self.cancel_all_tasks(fl_ctx=fl_ctx)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing: `control_flow` has closed the folder."""
+
+    def process_result_of_unknown_task(
+        self,
+        client: Client,
+        task_name: str,
+        client_task_id: str,
+        result: Shareable,
+        fl_ctx: FLContext,
+    ) -> None:
+        """Pass on a reply that comes too late, so that the log has it."""
+        self._replies.put(("", Failure(f"{client.name} replied too late", to_blame=False)))
+
+    # One turn
+
+    def _turn(self, fl_ctx: FLContext) -> None:
+        coordinator, poll = self._coordinator, self._chosen.poll
+        nodes = {node_of(name): name for name in self._online()}
+        coordinator.online(nodes.keys(), time.monotonic())
+        for task in coordinator.tasks(time.monotonic()):
+            self._send(task, nodes[task.node], fl_ctx)
+        if self._waiting is None:
+            with suppress(Empty):
+                self._waiting = self._replies.get(timeout=poll)
+        else:  # the disk was full
+            time.sleep(poll)
+        if self._waiting is not None:
+            message_id, reply = self._waiting
+            hand_in = partial(coordinator.receive, message_id, reply, time.monotonic())
+            if self._problems.written("an update", hand_in):
+                self._sent.pop(message_id, None)
+                self._waiting = None
+        if coordinator.finished is None:
+            self._problems.written("the log", lambda: coordinator.tick(time.monotonic()))
+            self._cancel_expired(fl_ctx)
+
+    def _drain(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Wait for sites in training, because FLARE makes an error of a script that it stops."""
+        for message_id in [known for known, task in self._sent.items() if not task.client_tasks]:
+            self.cancel_task(self._sent.pop(message_id), fl_ctx=fl_ctx)
+        if self._sent:
+            LOGGER.info("waiting for %d replies that are still under way", len(self._sent))
+        until = time.monotonic() + self._chosen.deadline
+        while self._sent and time.monotonic() < until and not abort_signal.triggered:
+            with suppress(Empty):
+                self._sent.pop(self._replies.get(timeout=self._chosen.poll)[0], None)
+
+    def _online(self) -> list[str]:
+        since = time.monotonic() - LONGEST_SILENCE
+        return [site for site, heard in list(self._heard.items()) if heard > since]
+
+    def _send(self, task: Task, site: str, fl_ctx: FLContext) -> None:
+        message_id = str(task.number)
+        message = FlareTask(
+            name=TASK_NAMES[task.kind],
+            data=self._shareable(task),
+            result_received_cb=partial(self._received, message_id, task.kind),
+            task_done_cb=partial(self._done, message_id),
+        )
+        self._coordinator.sent(task, message_id)
+        self._sent[message_id] = message
+        self.send(message, fl_ctx, targets=[site])
+
+    def _shareable(self, task: Task) -> Shareable:
+        meta = {FIELDS: self._codec.fields(task)}
+        if task.model is None:
+            return DXO(DataKind.METRICS, data={}, meta=meta).to_shareable()
+        arrays = self._codec.arrays(task.model)
+        shareable = DXO(DataKind.WEIGHTS, data=dict(arrays), meta=meta).to_shareable()
+        shareable.set_header(AppConstants.CURRENT_ROUND, task.version)
+        return shareable
+
+    def _cancel_expired(self, fl_ctx: FLContext) -> None:
+        """Withdraw tasks whose replies would no longer be accepted."""
+        awaited = set(self._coordinator.message_ids)
+        for message_id in [known for known in self._sent if known not in awaited]:
+            self.cancel_task(self._sent.pop(message_id), fl_ctx=fl_ctx)
+
+    # What FLARE's threads report
+
+    def _received(
+        self, message_id: str, kind: TaskKind, client_task: ClientTask, fl_ctx: FLContext
+    ) -> None:
+        result, client_task.result = client_task.result, None
+        # FLARE lists a task twice that a site asked for again, and its monitor fails on that.
+        del client_task.task.client_tasks[1:]
+        self._replies.put((message_id, self._reply(kind, client_task.client.name, result)))
+
+    def _reply(self, kind: TaskKind, site: str, result: Shareable) -> Reply:
+        code = result.get_return_code()
+        if code != ReturnCode.OK:
+            reason = f"its job process replied {code!s:.60}; see its log"
+            return Failure(reason, to_blame=code not in TRANSPORT_CODES)
+        try:
+            content = from_shareable(result)
+        except Exception as error:  # a site's values must not end the server
+            return Failure(f"unreadable reply: {error!s:.200}", malformed=True)
+        return self._codec.read_reply(kind, site, content.data, content.meta.get(FIELDS))
+
+    def _done(self, message_id: str, task: FlareTask, fl_ctx: FLContext) -> None:
+        """Report a task that FLARE itself has given up."""
+        if task.completion_status not in (TaskCompletionStatus.OK, TaskCompletionStatus.CANCELLED):
+            reason = f"FLARE gave the task up: {task.completion_status.value}"
+            self._replies.put((message_id, Failure(reason, to_blame=False)))
+
+    # Opening
+
+    def _open(self, workspace: Path) -> None:
+        table = {**self.settings, "folder": workspace / self.settings.get("folder", "federation")}
+        self._chosen = chosen = read_settings(table)
+        Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
+        model = find_function(self.model, "model")()
+        template = Template.of(model, self.statistics)
+        method = read_strategy(self.strategy)
+        self._codec = codec = MessageCodec(template, method.needs)
+        evaluate: Callable[[Arrays], Recall] | None = None
+        if self.evaluate:
+            evaluate = find_function(self.evaluate, "evaluate")
+
+        def tested(vector: Vector) -> Recall:
+            assert evaluate is not None
+            # A copy of the mapping, not of the arrays: the user may empty it.
+            return evaluate(dict(codec.arrays(vector)))
+
+        trained = {segment.name for segment in template.layout.segments}
+        self._coordinator: Coordinator = open_federation(
+            method,
+            lambda: template.read(template.model),
+            chosen,
+            template.layout,
+            dtypes={name: template.model[name].dtype.name for name in trained},
+            constants={k: array for k, array in template.model.items() if k not in trained},
+            evaluate=None if evaluate is None else tested,
+            engine=f"nvflare {version('nvflare')}",
+        )
+
+
+def node_of(site: str) -> int:
+    """Return the number under which the coordinator knows a site of FLARE.
+
+    FLARE knows sites by their certified names, so a site keeps its number for ever.
+    """
+    return int.from_bytes(hashlib.sha256(site.encode()).digest()[:7])
+
+
+def read_settings(table: Mapping[str, Any]) -> ServerSettings:
+    """Return the settings of the server."""
+    return ServerSettings(**checked_settings(ServerSettings, table, "settings"))
+
+
+def read_strategy(table: Mapping[str, Any] | None) -> Any:
+    """Return the strategy that a table names, with its settings.
+
+    >>> read_strategy({"name": "fedfa", "buffer": 4})
+    FedFa(buffer=4)
+    """
+    own = dict(table or {})
+    method = find_method(own.pop("name", "fedraw"), "strategy.name")
+    return method.make(checked_settings(method.factory, own, "strategy"))
+
+
+def find_function(path: str, key: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as problem:
+        raise BadInput(
+            f"{key} = {path!r}: {problem}; write module:function, and add the module to the job's "
+            f"files for the server (Python looks in {', '.join(sys.path[:3])})"
+        ) from None
+    if not callable(found):
+        raise BadInput(f"{key} = {path!r} is {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,198 @@
+"""Tasks and replies as plain values, and models as dictionaries of NumPy arrays.
+
+This module needs no nvflare. Everything that a site sends is a dictionary of arrays and a
+dictionary of texts, numbers and label counts. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.server.messages import (
+    LARGEST_REST,
+    Fields,
+    as_array,
+    check_count_types,
+    model_layout,
+)
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    Reply,
+    Task,
+    TaskKind,
+    TrainReply,
+)
+from fedraw.strategies.protocol import Needs
+
+# The key of fedraw's fields in the meta data of a FLARE message, and keys of these fields.
+FIELDS = "fedraw"
+COUNTS, RIGHT, TOTAL, ERROR = "counts", "right", "total", "error"
+
+# The most characters of a site's error message.
+LONGEST_REASON = 300
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """The tensors of a model in the user's order, and the place of each in the vector.
+
+    Integer tensors (torch's num_batches_tracked) cannot be averaged. They are sent unchanged, so
+    that a strict load_state_dict finds every key. Half and double precision become single precision
+    in the vector, and are converted back on the way out.
+
+    >>> template = Template.of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
+    >>> template.read({"w": np.ones((2, 2), np.float32)})
+    array([1., 1., 1., 1.], dtype=float32)
+    >>> {name: array.tolist() for name, array in template.write(np.zeros(4, np.float32)).items()}
+    {'w': [[0.0, 0.0], [0.0, 0.0]], 'n': 7}
+    """
+
+    layout: Layout
+    model: Mapping[str, npt.NDArray[Any]]
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any], statistics: Collection[str] | None = None) -> Template:
+        """Return the template of a model; by default running means and variances are statistics."""
+        if not isinstance(model, Mapping):
+            raise BadInput(
+                "a model is a state_dict or a mapping from names to arrays, "
+                f"not {type(model).__name__}"
+            )
+        arrays = {str(name): as_array(str(name), tensor) for name, tensor in model.items()}
+        types = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        return cls(model_layout(types, statistics), arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(array.nbytes for array in self.model.values())
+
+    @property
+    def statistics(self) -> list[str]:
+        """The names of the batch-norm statistics."""
+        count = self.layout.parameter_count
+        return [segment.name for segment in self.layout.segments if segment.start >= count]
+
+    def read(self, arrays: Mapping[str, Any]) -> Vector:
+        """Return the arrays as one vector; integer tensors are ignored and may be missing."""
+        for name in arrays:
+            if name not in self.model:
+                raise RefusedUpdate(f"tensor {name!r:.200} is no part of the model")
+        vector: Vector = np.empty(self.layout.size, np.float32)
+        # A double beyond the range of a single becomes infinite, and is refused later.
+        with np.errstate(over="ignore"):
+            for segment in self.layout.segments:
+                array = arrays.get(segment.name)
+                if array is None:
+                    raise RefusedUpdate(f"tensor {segment.name!r} is missing")
+                self._check(segment.name, array)
+                np.copyto(vector[segment.slice].reshape(segment.shape), array)
+        return vector
+
+    def write(self, vector: Vector) -> Arrays:
+        """Return all tensors of the model with their names, shapes and types."""
+        places = {segment.name: segment for segment in self.layout.segments}
+        arrays = dict(self.model)
+        for name, segment in places.items():
+            numbers = vector[segment.slice].reshape(segment.shape)
+            arrays[name] = numbers.astype(self.model[name].dtype)
+        return arrays
+
+    def _check(self, name: str, array: object) -> None:
+        own = self.model[name]
+        if not isinstance(array, np.ndarray):
+            raise RefusedUpdate(f"tensor {name!r} is {type(array).__name__}, not a NumPy array")
+        if (array.dtype.newbyteorder("="), array.shape) != (own.dtype, own.shape):
+            raise RefusedUpdate(f"tensor {name!r} is {_words(array)}, the model's is {_words(own)}")
+
+
+def _words(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype.name} of shape {array.shape}"
+
+
+@dataclass
+class MessageCodec:
+    """Writes tasks and reads replies, for one model and one strategy's needs."""
+
+    template: Template
+    needs: Needs
+    _model: Vector | None = field(default=None, init=False, repr=False)
+    _arrays: Arrays = field(default_factory=dict, init=False, repr=False)
+
+    def arrays(self, model: Vector) -> Arrays:
+        """Return the model as arrays; all sites that get a version share them."""
+        if model is not self._model:
+            self._arrays, self._model = self.template.write(model), model
+        return self._arrays
+
+    def fields(self, task: Task) -> dict[str, Any]:
+        """Return what a site is told of a task beside the model."""
+        fields: dict[str, Any] = {"kind": task.kind, "task": task.number, "version": task.version}
+        if task.kind == "train":
+            fields["sends"] = self.needs.sends
+            fields["loss"] = self.needs.loss
+            fields["proximal"] = float(self.needs.proximal)
+            fields["statistics"] = self.template.statistics
+        return fields
+
+    def read_reply(self, kind: TaskKind, site: str, arrays: object, fields: object) -> Reply:
+        """Read a reply; this does not raise, whatever a site has sent."""
+        try:
+            return self._read(kind, site, arrays, fields)
+        except RefusedUpdate as error:
+            return Failure(f"unreadable reply: {error}", malformed=True)
+        except Exception as error:  # a site's values must not end the server
+            reason = f"unreadable reply: {type(error).__name__} {error!s:.200}"
+            return Failure(reason, malformed=True)
+
+    def _read(self, kind: TaskKind, site: str, arrays: object, fields: object) -> Reply:
+        if not isinstance(fields, dict):
+            raise RefusedUpdate(f"{FIELDS!r} is missing; does the site's script call fedraw.flare?")
+        told = Fields(fields)
+        if ERROR in told:
+            return Failure(f"its script failed: {told.text(ERROR)[-LONGEST_REASON:]}")
+        match kind:
+            case "summary":
+                return LabelSummary(site, _counts(fields, COUNTS) if COUNTS in told else {})
+            case "train":
+                return TrainReply(
+                    site,
+                    told.whole("task"),
+                    told.whole("version"),
+                    self.template.read(self._checked(arrays)),
+                    told.whole("examples"),
+                    told.number("loss") if "loss" in told else None,
+                    _counts(fields, COUNTS) if COUNTS in told else None,
+                )
+            case "evaluate":
+                right, total = _counts(fields, RIGHT), _counts(fields, TOTAL)
+                return EvaluateReply(site, told.whole("task"), right, total)
+
+    def _checked(self, arrays: object) -> Mapping[str, Any]:
+        """Refuse what is no dictionary of arrays, or much larger than the model."""
+        if not isinstance(arrays, dict):
+            raise RefusedUpdate(f"the model is {type(arrays).__name__}, not a dictionary of arrays")
+        size = sum(len(str(name)) + getattr(array, "nbytes", 0) for name, array in arrays.items())
+        most = 2 * self.template.nbytes + LARGEST_REST
+        if size > most:
+            raise RefusedUpdate(f"the reply has {size} bytes; {most} is the most")
+        return arrays
+
+
+def _counts(fields: Mapping[str, Any], name: str) -> dict[str, int]:
+    record = fields.get(name)
+    if not isinstance(record, dict):
+        raise RefusedUpdate(f"{name} is {record!r:.60}, not a dictionary of counts")
+    return check_count_types(record, name)

@@ -1,0 +1,106 @@
+"""A job recipe for FLARE: fedraw's controller on the server, the user's script at the sites."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, ExecutionMode
+from nvflare.client.config import ExchangeFormat
+from nvflare.fuel.utils.constants import FrameworkType
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.spec import Recipe
+
+from fedraw.flare.controller import FederationController
+
+# What a framework's scripts exchange with FLARE.
+FORMATS = {
+    FrameworkType.PYTORCH: ExchangeFormat.PYTORCH,
+    FrameworkType.NUMPY: ExchangeFormat.NUMPY,
+}
+
+
+class FederationRecipe(Recipe):  # type: ignore[misc]
+    """An asynchronous federation as a FLARE job.
+
+    Args:
+        name: The name of the job.
+        model: The function that returns the initial model, as "module:function".
+        train_script: The script that trains at the sites. It calls `fedraw.flare.join`.
+        settings: The settings of the server; see ServerSettings. A relative `folder` is in the
+            server's workspace.
+        strategy: The strategy's `name` and its settings, such as {"name": "fedraw", "buffer": 3}.
+        evaluate: The function that evaluates arrays on the server's own test set and returns a
+            Recall, as "module:function".
+        statistics: Names of the tensors that methods on differences average.
+        files: Files that the script and the functions import; they go to the server and the sites.
+        train_args: Arguments of the script.
+        min_sites: FLARE starts the job once this many sites are connected, and aborts it when fewer
+            are left.
+        task_interval: Seconds that a site waits before it asks for its next task.
+        framework: What `flare.receive()` gives the script: tensors of torch, or NumPy's arrays.
+        launch_external_process: Whether the script runs in a process of its own.
+        command: The command of that process, to which the script's name is added.
+
+    """
+
+    def __init__(  # noqa: PLR0913 - as FLARE's own recipes
+        self,
+        *,
+        model: str,
+        train_script: str,
+        settings: dict[str, Any],
+        strategy: dict[str, Any] | None = None,
+        evaluate: str = "",
+        statistics: Sequence[str] | None = None,
+        name: str = "fedraw",
+        files: Sequence[str] = (),
+        train_args: str = "",
+        min_sites: int = 1,
+        task_interval: float = 0.5,
+        framework: FrameworkType = FrameworkType.PYTORCH,
+        launch_external_process: bool = False,
+        command: str = "python3 -u",
+    ) -> None:
+        job = FedJob(name=name, min_clients=min_sites)
+        job.set_app_packages(["fedraw"])  # is installed everywhere, and not sent along
+        names = None if statistics is None else list(statistics)
+        job.to_server(FederationController(model, settings, strategy, evaluate, names))
+        super().__init__(job)
+        self.train_args = train_args
+        self._files = [train_script, *files]
+        self._executor = _executor(
+            Path(train_script).name,
+            train_args,
+            command if launch_external_process else "",
+            framework,
+        )
+        self.add_server_config({"server": {"task_request_interval": task_interval}})
+        for file in files:
+            self.add_server_file(file)
+
+    def _prepare_client_apps(self) -> None:
+        self._job.to_clients(self._executor)
+        for file in self._files:
+            self._job.to_clients(file)
+
+
+def _executor(
+    script: str, arguments: str, command: str, framework: FrameworkType
+) -> ClientAPIExecutor:
+    """Return the executor that runs the script in the job's process, or else with the command."""
+    formats = {
+        "params_exchange_format": FORMATS[framework],
+        "server_expected_format": ExchangeFormat.NUMPY,
+    }
+    if command:
+        words = [*shlex.split(command), f"custom/{script}", *shlex.split(arguments)]
+        return ClientAPIExecutor(ExecutionMode.EXTERNAL_PROCESS, command=words, **formats)
+    return ClientAPIExecutor(
+        ExecutionMode.IN_PROCESS,
+        task_script_path=script,
+        task_script_args=arguments,
+        **formats,
+    )

@@ -2,7 +2,8 @@
 
 A federation of four sites runs until 40 updates are accepted. Sites come and go, send an update
 that is refused, or declare new label counts. The server's process is killed some ten times on the
-way: at random moments, around each of its file operations, and in the middle of a write. A restart
+way: at random moments, around each of its file operations, and in the middle of a write. The log
+continues in several files, so kills also meet every step of a rotation. A restart
 goes on from the folder alone. One trial is one kill. After each federation this part compares:
 
 * the updates that count, with those that were acknowledged (at most the one update that a kill
@@ -40,6 +41,7 @@ from fedraw.eventlog import (
     Record,
     read_log,
 )
+from fedraw.eventlog.segments import open_log, parts_of
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.tasks import Failure, Reply, Task, TrainReply
 from fedraw.strategies.ca2fl import CA2FL
@@ -73,6 +75,7 @@ SETTINGS: dict[str, Any] = {
     "patience": 2,
     "quarantine": 6.0,
     "min_clients": 4,
+    "log_segment": 3000,  # the log of every federation continues in several files
 }
 # An incarnation of the server that makes so many turns without finishing is stuck.
 TURNS = 2000
@@ -215,7 +218,7 @@ class Witnessed:
         self.pending = None
 
 
-def next_kill(rng: np.random.Generator, calls: int, seconds: float, log_bytes: int) -> Kill:
+def next_kill(rng: np.random.Generator, calls: int, seconds: float, last_file: int) -> Kill:
     """A random one, most often within the time that one incarnation lives."""
     share = float(rng.random()) ** 2
     match rng.integers(4):
@@ -226,7 +229,7 @@ def next_kill(rng: np.random.Generator, calls: int, seconds: float, log_bytes: i
         case 2:  # an update, a snapshot, the beginning of the log
             return Kill("torn", int(np.exp(rng.uniform(np.log(50), np.log(20_000)))))
         case _:  # further down the log
-            return Kill("torn", log_bytes + 1 + int(share * 10_000))
+            return Kill("torn", last_file + 1 + int(share * 10_000))
 
 
 def federation(number: int, seed: int, most: int) -> Iterator[Result]:
@@ -256,7 +259,8 @@ def _disturbed(
     done: list[str] = []
     while True:
         life += 1
-        kill = draw(len(log)) if len(done) < most else None
+        parts = parts_of(folder / "events.jsonl")
+        kill = draw(parts[-1][1] if parts else 0) if len(done) < most else None
         ended = run_forked(serve(folder, strategy, life, seen.now + 10, seed), kill)
         has_begun = bool(seen.counted)  # else it may be founded anew, with a new log
         seen.take_in(ended.sent)
@@ -284,8 +288,10 @@ def _results(done: Sequence[str], problems: Sequence[str], strategy: str) -> Ite
 
 def _grown(folder: Path, before: bytes, seen: Witnessed) -> bytes:
     """The whole lines of the log, which start with those that were there before."""
-    path = folder / "events.jsonl"
-    content = path.read_bytes() if path.exists() else b""
+    path, content = folder / "events.jsonl", b""
+    if path.exists():
+        with open_log(path) as file:
+            content = file.read()
     content = content[: content.rfind(b"\n") + 1]
     if not content.startswith(before):
         seen.problems.append("the log lost or changed a record that it had before the kill")

@@ -17,6 +17,7 @@ from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Chain
 from fedraw.eventlog.records import ArrivalRecord
+from fedraw.eventlog.segments import open_log, parts_of
 from fedraw.storage.tables import (
     Row,
     TableFile,
@@ -158,7 +159,8 @@ def _open_event_log(path: Path) -> TableFile:
 
 def _log_rows(path: Path) -> Iterator[Row]:
     chain = Chain()
-    with read_errors(path), open_bytes(path) as file:
+    opened = open_log if len(parts_of(path)) > 1 else open_bytes  # one that is alone may be gzipped
+    with read_errors(path), opened(path) as file:
         for number, line in enumerate(file, start=1):
             record = chain.decode(line, path)
             if isinstance(record, ArrivalRecord):

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from fedraw.core.text import one_line
 from fedraw.errors import BadInput
-from fedraw.eventlog.follow import LogFollower, modified, run_names
+from fedraw.eventlog.follow import LogFollower, run_names
 from fedraw.eventlog.log_file import LOG, find_logs
 from fedraw.eventlog.records import StartRecord
+from fedraw.eventlog.segments import modified, parts_of
 from fedraw.eventlog.sites import SiteState, SiteStatus
 from fedraw.eventlog.status import RunDetail, RunStatus
 
@@ -237,7 +238,7 @@ def _short(name: str, start: StartRecord, log: Path) -> str:
 
 def _stamp(log: Path) -> tuple[int, ...] | None:
     try:
-        found = log.stat()
+        found = [path.stat() for path, _ in parts_of(log)]
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return tuple(n for own in found for n in (own.st_ino, own.st_size, own.st_mtime_ns)) or None

@@ -18,7 +18,14 @@ from typing import IO, Any
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import distinct_names, identity
-from fedraw.eventlog.log_file import Chain, Position, find_logs, is_cut_off, read_log
+from fedraw.eventlog.log_file import (
+    Chain,
+    Position,
+    find_logs,
+    is_cut_off,
+    read_log,
+    require_continuation,
+)
 from fedraw.eventlog.records import (
     ArrivalRecord,
     Record,
@@ -26,6 +33,7 @@ from fedraw.eventlog.records import (
     RestartedRecord,
     StartRecord,
 )
+from fedraw.eventlog.segments import log_size, modified, open_log
 from fedraw.eventlog.sites import SiteState, SiteStatus
 from fedraw.eventlog.skim import skim
 from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
@@ -49,7 +57,7 @@ HEAD, MARK = 1024, 64
 
 
 class GrowingFile:
-    """Reads the whole lines of a file that grows, each of them once."""
+    """Reads the whole lines of a log that grows, each of them once, in all of its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,9 +70,9 @@ class GrowingFile:
 
     def read(self) -> list[bytes] | None:
         """The lines of the next piece, none at the end; None if the file was replaced."""
-        with self.path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            self.size, self.written = status.st_size, status.st_mtime
+        self.written = modified(self.path)
+        with open_log(self.path) as file:
+            self.size = file.seek(0, os.SEEK_END)
             if self.size < self.position or not self._continues(file):
                 return None
             piece = file.read(PIECE)
@@ -93,12 +101,13 @@ class GrowingFile:
     def is_current(self) -> bool:
         """Whether the file has not changed since it was last read."""
         try:
-            with self.path.open("rb") as file:
-                return os.fstat(file.fileno()).st_size == self.size and self._continues(file)
+            with open_log(self.path) as file:
+                return file.seek(0, os.SEEK_END) == self.size and self._continues(file)
         except OSError:
             return False
 
     def _continues(self, file: IO[bytes]) -> bool:
+        file.seek(0)
         if file.read(len(self._head)) != self._head:
             return False
         file.seek(self.position - len(self._mark))
@@ -192,6 +201,7 @@ class LogFollower:
         self._preview: RunProgress | None = None
         self._file = GrowingFile(self.log)
         self._chain = Chain()
+        self._last: Record | None = None
         self._checked: Position | None = None  # the end of a log that fits its summary
         self._seen, self._logged = _SeenPace(), _LoggedPace()
 
@@ -215,6 +225,7 @@ class LogFollower:
             if not self._file.unread:
                 if not self._chain.position.lines:
                     self.refuse_shortened()
+                require_continuation(self.log, self._last)
                 self._check_end()
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
@@ -232,7 +243,7 @@ class LogFollower:
 
     def refuse_shortened(self) -> None:
         """Refuse a log that is shorter than at the last checkpoint: it was rotated."""
-        size = self.log.stat().st_size if self.log.exists() else 0
+        size = log_size(self.log)
         saved = self._saved_length()
         if size < saved:
             raise BadInput(
@@ -269,6 +280,7 @@ class LogFollower:
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
             self._refuse()
+        self._last = record
         self._progress.observe(record)
         if self._is_server:
             self._logged.observe(record)
@@ -447,14 +459,6 @@ def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
     )
     shown = dict(zip(one_each, names, strict=True))
     return {log: shown[key] for log, key in keys.items()}
-
-
-def modified(path: Path) -> float:
-    """When a file was last changed, in unix seconds; 0 if it has gone."""
-    try:
-        return path.stat().st_mtime
-    except OSError:  # just removed
-        return 0.0
 
 
 def _plain(value: Any) -> Any:

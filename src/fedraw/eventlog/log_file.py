@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.records import FORMAT, Record, from_fields, to_fields
+from fedraw.eventlog.records import FORMAT, ContinuedRecord, Record, from_fields, to_fields
+from fedraw.eventlog.segments import log_size, open_log, place, refuse_segment, segment
 
 LOG = "events.jsonl"
 # What to do about a damaged log, if its reader does not know better.
@@ -94,7 +95,7 @@ class Chain:
         digest = self._next_digest(line[:-_SUFFIX] + b"}")
         if line[-_SUFFIX:] != _FIELD + digest + _END:
             raise BadInput(
-                f"{self._place(path)} was altered, or lines before it are missing: its digest does "
+                f"{self.place(path)} was altered, or lines before it are missing: its digest does "
                 f"not fit; {self._remedy}"
             )
         del fields["digest"]
@@ -102,7 +103,7 @@ class Chain:
             record = from_fields(fields)
         except ValueError as problem:
             raise BadInput(
-                f"{self._place(path)} does not fit an event log: {problem}; {self._remedy}"
+                f"{self.place(path)} does not fit an event log: {problem}; {self._remedy}"
             ) from None
         self._advance(line, digest)
         return record
@@ -114,7 +115,7 @@ class Chain:
             fields = None
         if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
             raise BadInput(
-                f"{self._place(path)} is no record of an event log; was the run cut off? "
+                f"{self.place(path)} is no record of an event log; was the run cut off? "
                 f"{self._remedy[0].upper()}{self._remedy[1:]}"
             )
         if fields["kind"] == "start" and fields.get("format") != FORMAT:
@@ -124,8 +125,9 @@ class Chain:
             )
         return fields
 
-    def _place(self, path: Path) -> str:
-        return f"{path}, line {self._lines + 1}"
+    def place(self, path: Path) -> str:
+        """The file and the line at which the next record begins."""
+        return place(path, self._length, self._lines)
 
     def _next_digest(self, content: bytes) -> bytes:
         return hashlib.blake2b(self._digest + content, digest_size=8).hexdigest().encode()
@@ -181,15 +183,18 @@ def read_log(
     A damaged, missing, repeated or moved line is a BadInput that names the file and the line. With
     `allow_cut_off`, a last line that a killed process left unfinished is passed over.
     """
+    refuse_segment(path)
     chain = Chain(since, remedy)
+    record: Record | None = None
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             file.seek(chain.position.length)
             while until is None or chain.position.length < until.length:
                 line = file.readline()
                 if not line or (allow_cut_off and is_cut_off(line)):
+                    require_continuation(path, record, remedy)
                     break
-                yield chain.decode(line, path)
+                yield (record := chain.decode(line, path))
     except OSError as problem:
         raise BadInput(f"cannot read {path}: {problem.strerror}; {remedy}") from None
     if until is not None and chain.position != until:
@@ -208,14 +213,22 @@ class LogTail:
 
     def read(self) -> Iterator[Record]:
         """The records that were appended since the last call; BadInput if the log was replaced."""
-        if self.path.stat().st_size < self._chain.position.length:
+        if log_size(self.path) < self._chain.position.length:
             raise BadInput(f"{self.path} was truncated or replaced; begin again with the new log")
-        with self.path.open("rb") as file:
+        record: Record | None = None
+        with open_log(self.path) as file:
             file.seek(self._chain.position.length)
             for line in file:
                 if is_cut_off(line):
-                    return
-                yield self._chain.decode(line, self.path)
+                    break
+                yield (record := self._chain.decode(line, self.path))
+        require_continuation(self.path, record, REMEDY)
+
+
+def require_continuation(log: Path, last: Record | None, remedy: str = REMEDY) -> None:
+    """Refuse a log whose last record says that it continues in a file that is missing."""
+    if isinstance(last, ContinuedRecord) and not (path := segment(log, last.segment)).exists():
+        raise BadInput(f"{path} is missing, and {log} goes on in it; {remedy}")
 
 
 def is_cut_off(line: bytes) -> bool:
@@ -235,6 +248,7 @@ def find_logs(folder: Path) -> list[Path]:
     A finished run whose log is missing is a BadInput, so that no seed is left out unnoticed.
     """
     if folder.is_file():
+        refuse_segment(folder)
         return [folder]
     if not folder.is_dir():
         raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")

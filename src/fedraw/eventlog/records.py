@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from fedraw.core.types import ClientId, Label
 from fedraw.errors import nearest
 
-# Raised by one whenever a record changes. Logs of any other format are refused.
+# Raised by one when a record changes in a way that makes older logs unreadable. A new kind of
+# record or a new optional field leaves the format as it is: this version reads what earlier ones
+# wrote, and earlier versions refuse what they do not know. Logs of any other format are refused.
 FORMAT = 3
 
 Origin = Literal["simulation", "server"]
@@ -259,6 +261,17 @@ class RestartedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedRecord:
+    """The last record of a file: the log continues in the next one."""
+
+    kind: ClassVar = "continued"
+
+    event: int
+    time: float
+    segment: int  # the number of the next file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndRecord:
     """The last record: the run is complete."""
 
@@ -284,6 +297,7 @@ Record = (
     | ScoresRecord
     | EvaluationRecord
     | RestartedRecord
+    | ContinuedRecord
     | EndRecord
 )
 KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}

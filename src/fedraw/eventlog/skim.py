@@ -7,12 +7,14 @@ only those at the end. It does not check digests; whoever follows the log does t
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedraw.eventlog.log_file import is_cut_off
 from fedraw.eventlog.records import Record, from_fields
+from fedraw.eventlog.segments import open_log
 from fedraw.eventlog.status import RunProgress
 
 # Bytes at the end of the log of which arrivals are read as well, and bytes that are read at once.
@@ -33,8 +35,9 @@ def skim(log: Path) -> RunProgress | None:
 
 
 def _records(log: Path) -> Iterator[Record]:
-    tail = max(0, log.stat().st_size - TAIL)
-    with log.open("rb") as file:
+    with open_log(log) as file:
+        tail = max(0, file.seek(0, os.SEEK_END) - TAIL)
+        file.seek(0)
         rest = b""
         while file.tell() < tail:
             rest += file.read(min(PIECE, tail - file.tell()))

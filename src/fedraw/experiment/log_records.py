@@ -22,6 +22,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
+from fedraw.eventlog.segments import open_log
 from fedraw.experiment.conditions import founders
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import StrategySpec
@@ -96,7 +97,8 @@ def _sha256(path: str | None, key: str) -> str | None:
     if path is None:
         return None
     try:
-        content = Path(path).read_bytes()
+        with open_log(Path(path)) as file:
+            content = file.read()
     except OSError as problem:
         raise BadInput(
             f"{key}: cannot read {path}: {problem.strerror}; name a readable file"

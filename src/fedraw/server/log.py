@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
@@ -10,19 +11,30 @@ from pathlib import Path
 from fedraw.core.text import one_line
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, FolderChanged
-from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
-from fedraw.eventlog.records import ArrivalRecord, Record, ScoresRecord
+from fedraw.eventlog.log_file import LOG, Chain, Position, read_log, require_continuation
+from fedraw.eventlog.records import (
+    ArrivalRecord,
+    ContinuedRecord,
+    Record,
+    ScoresRecord,
+    from_fields,
+)
+from fedraw.eventlog.segments import log_size, open_log, parts_of, segment
 from fedraw.server.journal import Flight
-from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
+from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener, sync
 from fedraw.storage.lock import FolderLock
 from fedraw.strategies.protocol import State
 
 # The remedy for a log that was moved or changed.
 PUT_BACK = (
-    "the log is the federation's record, not a text to rotate: put the whole file back (for "
-    "example from events.jsonl.1), exempt it from log rotation, and start the server again"
+    "the server rotates its log by itself: put the whole file back (for example from "
+    "events.jsonl.1), exempt it from other log rotation, and start the server again"
 )
 RESTORE = "restore the folder from a backup, or set another folder to start anew"
+# A file of the log that has reached this size is continued in the next one.
+SEGMENT_BYTES = 1 << 26
+# A line that continues the log has fewer bytes.
+LONGEST_CONTINUED = 256
 
 
 class ServerLog:
@@ -30,30 +42,40 @@ class ServerLog:
 
     The log locks its folder, and nobody else may change the file meanwhile. Before anything is
     written, the file must still be the one that was opened, with the length that this process left.
+    `rotate` continues a log in the next numbered file (`eventlog.segments`) once the last file has
+    `segment_bytes`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = path = folder / LOG
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.path = folder / LOG
+        self._segment_bytes = segment_bytes
         try:
-            make_private_folder(path.parent)
-            self._lock = FolderLock(path.parent)
+            make_private_folder(folder)
+            self._lock = FolderLock(folder)
             try:
                 self._lock.path.chmod(PRIVATE_FILE)
-                self._file = open(path, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
+                parts = parts_of(self.path)
+                self._open(max(1, len(parts)), sum(size for _, size in parts[:-1]))
             except OSError:
                 self._lock.close()
                 raise
         except OSError as problem:
             raise BadInput(
-                f"cannot write to {path.parent}: {problem.strerror}; set another folder"
+                f"cannot write to {folder}: {problem.strerror}; set another folder"
             ) from None
-        self._opened = os.fstat(self._file.fileno())
-        self._length = self._opened.st_size
         self._waiting = b""
         self._chain = Chain(remedy=RESTORE)
 
+    def _open(self, number: int, start: int) -> None:
+        """Open the file with this number, which begins after `start` bytes of the log."""
+        self._number, self._start = number, start
+        self._current = segment(self.path, number)
+        self._file = open(self._current, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
+        self._opened = os.fstat(self._file.fileno())
+        self._length = start + self._opened.st_size
+
     def __len__(self) -> int:
-        """Bytes on disk."""
+        """Bytes on disk, in all files."""
         return self._length
 
     def check(self) -> None:
@@ -63,17 +85,18 @@ class ServerLog:
                 f"{self._lock.path} was removed or replaced while this server was running, so a "
                 "second server could have written to the folder; start the server again"
             )
+        own = self._length - self._start
         try:
-            found = self.path.stat()
+            found = self._current.stat()
         except FileNotFoundError:
             found = None
         if found is None or not os.path.samestat(found, self._opened):
             what = "was renamed, removed or replaced"
-        elif found.st_size != self._length:
-            what = f"was changed (it has {found.st_size} bytes instead of {self._length})"
+        elif found.st_size != own:
+            what = f"was changed (it has {found.st_size} bytes instead of {own})"
         else:
             return
-        raise FolderChanged(f"{self.path} {what} while this server was running; {PUT_BACK}")
+        raise FolderChanged(f"{self._current} {what} while this server was running; {PUT_BACK}")
 
     def note(self, record: Record) -> None:
         """Write the record if the disk allows it, otherwise later."""
@@ -108,6 +131,28 @@ class ServerLog:
         os.fsync(self._file.fileno())
         return self._chain.position
 
+    def rotate(self, event: int, time: float) -> None:
+        """Continue in the next file if the last one is full; after an OSError nothing has changed.
+
+        The next file is on disk, empty, before the record that leads to it is. So whenever the
+        process ends, a file that ends with this record has a successor, and one that does not is
+        the last.
+        """
+        self.to_disk()
+        if log_size(self.path) != self._length:
+            raise FolderChanged(
+                f"a file of {self.path} was changed while this server was running; {PUT_BACK}"
+            )
+        if self._length - self._start < self._segment_bytes:
+            return
+        following = segment(self.path, self._number + 1)
+        with open(following, "ab", opener=private_opener):
+            pass
+        sync(following.parent)
+        self.commit(ContinuedRecord(event=event, time=time, segment=self._number + 1))
+        self._file.close()
+        self._open(self._number + 1, self._length)
+
     def verify(self, since: Position | None = None) -> Iterator[Record]:
         """The records since a position, all verified; the next record continues them.
 
@@ -117,21 +162,26 @@ class ServerLog:
         for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
             pass
         self._chain.position = since or Position()
-        with self.path.open("rb") as file:
+        with open_log(self.path) as file:
             file.seek(self._chain.position.length)
             for line in file:
                 if not line.endswith(b"\n"):
                     self._refuse_other_end(line)
-                    return
+                    break
                 yield self._chain.decode(line, self.path)
+        require_continuation(self.path, self._last_of_file(), RESTORE)
 
     def check_format(self) -> None:
         """Refuse a log of another format, or one whose first line is damaged."""
         next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
 
     def cut_torn_line(self) -> None:
-        """Cut the log after the last record that was verified."""
+        """Cut the log after the last record that was verified, and go on where it continues."""
         self._cut(self._chain.position)
+        last = self._last_of_file()
+        if isinstance(last, ContinuedRecord):
+            self._file.close()
+            self._open(last.segment, self._length)
 
     def clear(self) -> None:
         """Remove all records."""
@@ -144,17 +194,28 @@ class ServerLog:
         self._file.close()
         self._lock.close()
 
+    def _last_of_file(self) -> Record | None:
+        """The last verified record of the last file, if it is one that continues the log."""
+        own = self._chain.position.length - self._start
+        with self._current.open("rb") as file:
+            file.seek(max(0, own - LONGEST_CONTINUED))
+            lines = file.read(min(own, LONGEST_CONTINUED)).splitlines()
+        if not lines or not lines[-1].startswith(b'{"kind":"continued"'):
+            return None
+        fields = json.loads(lines[-1])
+        del fields["digest"]
+        return from_fields(fields)
+
     def _refuse_other_end(self, line: bytes) -> None:
         """Refuse a whole record that ends in something else than a line break: it was altered."""
         try:
             Chain(self._chain.position).decode(line[:-1] + b"\n", self.path)
         except BadInput:
             return
-        number = self._chain.position.lines + 1
-        raise BadInput(f"{self.path}, line {number} was altered at its end; {RESTORE}")
+        raise BadInput(f"{self._chain.place(self.path)} was altered at its end; {RESTORE}")
 
     def _cut(self, position: Position) -> None:
-        os.ftruncate(self._file.fileno(), position.length)
+        os.ftruncate(self._file.fileno(), position.length - self._start)
         self._length, self._chain.position = position.length, position
 
     def _append(self, data: bytes) -> int:

@@ -37,6 +37,7 @@ from fedraw.eventlog.records import (
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import (
     PUT_BACK,
+    SEGMENT_BYTES,
     ServerLog,
     arrival_record,
     scored_sites,
@@ -118,7 +119,7 @@ class FederationStore:
         self.folder = folder
         self.identity = identity
         self.state = FederationState()
-        self.log = ServerLog(folder)
+        self.log = ServerLog(folder, identity.settings.get("log_segment", SEGMENT_BYTES))
         self.journal = Journal(folder / "updates")
         self._snapshots = Snapshots(
             folder / "checkpoint", self.journal, identity.strategy, identity.tensors
@@ -362,7 +363,8 @@ class FederationStore:
         self.state.ended = reason
 
     def snapshot(self, now: float) -> None:
-        """Write a snapshot; an OSError leaves the earlier ones."""
+        """Write a snapshot, and rotate the log if it is due; an OSError leaves the earlier ones."""
+        self.log.rotate(self.state.event, self.time(now))
         log = self.log.to_disk()
         self._snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
 

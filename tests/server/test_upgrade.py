@@ -1,0 +1,31 @@
+"""This version reads the folders that the previous one wrote.
+
+`previous_release/` was written by commit 8fbc905 (`tests/server/engine.py`: FedRAW(buffer=3), 14
+updates accepted, then killed), before logs had several files. Such a folder is never written again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.server.conftest import Found
+
+from fedraw.strategies.fedraw import FedRAW
+
+PREVIOUS = Path(__file__).parent / "previous_release"
+
+
+def test_a_folder_of_the_previous_release_goes_on(found: Found, tmp_path: Path) -> None:
+    shutil.copytree(PREVIOUS / "federation", tmp_path / "federation")
+    expected = json.loads((PREVIOUS / "expected.json").read_text(encoding="utf-8"))
+    engine = found(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
+    state = engine.coordinator._store.strategy_state
+    assert engine.coordinator.accepted == expected["accepted"]
+    assert (state.version, state.model.tolist()) == (expected["version"], expected["model"])
+    assert list(state.contents.clients) == expected["buffer"]
+    engine.accept(30)
+    assert (tmp_path / "federation" / "events.000002.jsonl").exists()
+    engine.restart()
+    assert engine.coordinator.accepted >= 30

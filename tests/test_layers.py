@@ -57,6 +57,7 @@ MAY_IMPORT = {
         "export",
         "report",
         "pages",
+        "server",
     },
 }
 ONLY_IN = {

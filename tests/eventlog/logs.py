@@ -45,6 +45,7 @@ NEUTRAL: dict[str, Any] = {
     "epoch": 0.0,
     "gap": 0.0,
     "reasked": [],
+    "segment": 1,
 }
 
 

@@ -34,6 +34,7 @@ OWN = {
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",
     "export": "Export runs to CSV, Parquet, TensorBoard, MLflow or Weights & Biases.",
     "model": "Get the model out of a run or a server, which may be running.",
+    "server": "Look after the folder of a server: verify, back up, roll back, revoke a site.",
     "audit": "Predict from label counts and speeds which labels a federation will lose.",
     "data": "List, fetch and check the public datasets.",
 }

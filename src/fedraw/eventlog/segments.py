@@ -47,17 +47,22 @@ events.jsonl
         raise BadInput(f"{path} continues a log that begins in {first}; name {first}")
 
 
+def files_of(log: Path) -> list[Path]:
+    """The files of a log, in their order; the last may be empty."""
+    paths = [log]
+    while (following := segment(log, len(paths) + 1)).exists():
+        paths.append(following)
+    return paths
+
+
 def parts_of(log: Path) -> list[tuple[Path, int]]:
     """The files of a log and their sizes, in their order, without empty files at its end.
 
     The sizes are taken from the last file to the first: once a file has content, the one before it
     has reached its final size. A log that does not exist has no parts.
     """
-    paths = [log]
-    while (following := segment(log, len(paths) + 1)).exists():
-        paths.append(following)
     parts: list[tuple[Path, int]] = []
-    for path in reversed(paths):
+    for path in reversed(files_of(log)):
         try:
             size = path.stat().st_size
         except FileNotFoundError:

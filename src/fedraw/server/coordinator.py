@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
@@ -33,7 +32,7 @@ from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
 from fedraw.server.progress import ProgressLine
 from fedraw.server.settings import ServerSettings
-from fedraw.server.store import FederationIdentity, FederationStore
+from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.server.tasks import (
     EvaluateReply,
     Failure,
@@ -45,8 +44,7 @@ from fedraw.server.tasks import (
     TaskKind,
     TrainReply,
 )
-from fedraw.storage.snapshot import can_be_saved
-from fedraw.strategies.protocol import Needs, Setup, State, Strategy, check, check_form, is_finite
+from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
 from fedraw.strategies.statistics import with_statistics
 
 LOGGER = logging.getLogger("fedraw.server")
@@ -99,14 +97,14 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     now = time.monotonic() if now is None else now
     identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine, constants)
     strategy = with_statistics(strategy, layout)
-    state_type = _state_type(strategy, settings, layout)
+    state_type = state_type_of(strategy, settings.min_clients, layout)
     store = FederationStore(settings.folder, strategy, identity, wall or time.time)
     try:
         store.recover(state_type, now)
+        return Coordinator(store, strategy, model, settings, layout, evaluate)
     except BaseException:
         store.log.close()
         raise
-    return Coordinator(store, strategy, model, settings, layout, evaluate)
 
 
 class Coordinator:
@@ -506,19 +504,3 @@ def _refuse_residuals(strategy: Strategy[Any]) -> None:
             "(Needs.sends = 'residual'), and a server cannot see whether a site has lost it; use a "
             "strategy that sends models or differences, such as AREA with memory = 'server'"
         )
-
-
-def _state_type(strategy: Strategy[Any], settings: ServerSettings, layout: Layout) -> type[State]:
-    """Start the strategy with as many sites as it will begin with, before any site is asked."""
-    sites = {f"site {i}": {"label": 1} for i in range(settings.min_clients)}
-    try:
-        model = np.zeros(layout.size, np.float32)
-        state, _ = strategy.start(Setup(model, LabelTable.from_counts(sites), layout))
-    except BadInput as refusal:
-        raise BadInput(f"with min_clients = {settings.min_clients}: {refusal}") from None
-    if not can_be_saved(state):
-        raise BadInput(
-            f"the state of {type(strategy).__name__} is not made of dataclasses, arrays and plain "
-            "values, so a server could not restore it"
-        )
-    return type(state)

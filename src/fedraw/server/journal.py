@@ -38,13 +38,16 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_private_folder(folder)
-        for draft in folder.glob(f"*{PARTIAL}"):
-            draft.unlink()
         self._vectors: dict[int, ref[Vector]] = {}
+
+    def remove_drafts(self) -> None:
+        """Remove updates that a killed server has not finished writing; they were not accepted."""
+        for draft in self._folder.glob(f"*{PARTIAL}"):
+            draft.unlink()
 
     def write(self, event: int, update: Update, flight: Flight) -> None:
         """Write the update; it is on the disk when this returns. An OSError leaves no file."""
-        path = self._path(event)
+        path = self.path(event)
         data = update.vector.data.cast("B")
         atomic_write(path, _header(event, update, flight, data), data, private=True)
         drop_from_page_cache(path)  # it is read only if the server dies
@@ -52,7 +55,7 @@ class Journal:
 
     def read(self, event: int) -> tuple[Update, Flight]:
         """Return an update as it was written; BadInput if its file is damaged or missing."""
-        path = self._path(event)
+        path = self.path(event)
         try:
             update, flight = _parse(event, path.read_bytes())
         except (OSError, KeyError, TypeError, ValueError, RecursionError, struct.error):
@@ -75,7 +78,7 @@ class Journal:
 
     def remove(self, event: int) -> None:
         """Remove an update."""
-        self._path(event).unlink(missing_ok=True)
+        self.path(event).unlink(missing_ok=True)
         self._vectors.pop(event, None)
 
     def remove_unused(self, used: Collection[int], until: int) -> None:
@@ -84,7 +87,8 @@ class Journal:
             if event <= until and event not in used:
                 self.remove(event)
 
-    def _path(self, event: int) -> Path:
+    def path(self, event: int) -> Path:
+        """The file of an update."""
         return self._folder / f"{event:010d}.safetensors"
 
 

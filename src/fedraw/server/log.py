@@ -153,7 +153,9 @@ class ServerLog:
         self._file.close()
         self._open(self._number + 1, self._length)
 
-    def verify(self, since: Position | None = None) -> Iterator[Record]:
+    def verify(
+        self, since: Position | None = None, until: Position | None = None
+    ) -> Iterator[Record]:
         """The records since a position, all verified; the next record continues them.
 
         A process that was killed may have left a part of a line. It does not count, because nothing
@@ -165,6 +167,8 @@ class ServerLog:
         with open_log(self.path) as file:
             file.seek(self._chain.position.length)
             for line in file:
+                if until is not None and self._chain.position.length >= until.length:
+                    return
                 if not line.endswith(b"\n"):
                     self._refuse_other_end(line)
                     break

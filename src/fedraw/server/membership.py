@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedraw.core.text import one_line, several
 from fedraw.errors import BadInput
 from fedraw.server.admission import MOST_IN_ALL, check_counts, check_name, check_new_labels
+from fedraw.server.revocation import RevokedSites
 from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationStore
 from fedraw.server.tasks import LabelSummary, TaskKind
@@ -137,6 +138,8 @@ class Membership:
         # By site and kind of task, because a site that trains well may still evaluate badly.
         self._back_offs: defaultdict[tuple[str, TaskKind], BackOff] = defaultdict(BackOff)
         self._refused: dict[int, str] = {}  # why a node may not join
+        self._revoked = RevokedSites(store.folder)
+        _ = self._revoked.sites  # a file that cannot be read is refused before anyone joins
 
     @property
     def members(self) -> list[str]:
@@ -186,6 +189,8 @@ class Membership:
 
     def _admit(self, node: int, site: str) -> None:
         allowed, nodes = self._settings.sites, self._store.state.nodes
+        if site in self._revoked.sites:
+            raise BadInput(f"{site!r} was revoked by the operator (fedraw server revoke)")
         if allowed and site not in allowed:
             raise BadInput(f"{site!r} is not among the sites that may take part; add it to `sites`")
         if not self._settings.pinned:
@@ -267,7 +272,9 @@ class Membership:
             back_off.succeed()
 
     def tick(self, now: float) -> None:
-        """Let sites leave that have been offline for too long."""
+        """Let sites leave that were revoked, or have been offline for too long."""
+        for site in self._revoked.sites.intersection(self.members):
+            self._depart(site, "revoked by the operator", now)
         for site in [s for s in self.first_sites if self.nodes.of(s) is None]:
             del self.first_sites[site]
             self.nodes.unbind(site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
 from fedraw.strategies.protocol import State
 
 # The newest snapshot, and the one before in case the newest is damaged.
-KEPT = 2
+NEWEST = 2
 REMEDY = "restore the folder from a backup"
 
 
@@ -80,6 +81,37 @@ def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[
     ]
 
 
+def folders_of(folder: Path, rollback_points: int = 0) -> NumberedFolders:
+    """The folders of a federation's snapshots, in its `checkpoint` folder."""
+    required = ("log", "strategy", "tensors", "updates")
+    return NumberedFolders(
+        folder,
+        partial(kept_snapshots, rollback_points=rollback_points),
+        number_key="event",
+        required=required,
+        remedy=REMEDY,
+        private=True,
+    )
+
+
+def kept_snapshots(events: Sequence[int], rollback_points: int) -> list[int]:
+    """The snapshots that stay: the newest two, and older ones to roll back to.
+
+    The older ones always have the first snapshot. When there are too many, the one goes whose
+    neighbours are closest together in age, by their ratio. So the ages of those that stay are about
+    evenly spread by their order of magnitude.
+
+    >>> kept_snapshots([0, 10, 20, 30, 40, 50], rollback_points=2)
+    [0, 30, 40, 50]
+    """
+    older, newest = list(events[:-NEWEST]), list(events[-NEWEST:])
+    while len(older) > max(rollback_points, 1):
+        ages = [newest[-1] - event for event in [*older, newest[0]]]
+        ratios = [ages[i - 1] / ages[i + 1] for i in range(1, len(older))]
+        del older[1 + ratios.index(min(ratios))]
+    return [*(older if rollback_points else ()), *newest]
+
+
 @dataclass
 class SnapshotContent:
     """What a snapshot stores."""
@@ -112,15 +144,13 @@ class Snapshots:
         journal: Journal,
         strategy: Mapping[str, Any],
         tensors: Sequence[Tensor],
+        rollback_points: int = 0,
     ) -> None:
-        required = ("log", "strategy", "tensors", "updates")
-        self._folders = NumberedFolders(
-            folder, KEPT, number_key="event", required=required, remedy=REMEDY, private=True
-        )
+        self._folders = folders_of(folder, rollback_points)
         self._journal = journal
         self._strategy = dict(strategy)
         self._tensors = list(tensors)
-        self._written: list[tuple[int, set[int]]] = []  # event, and the updates it refers to
+        self._newest: int | None = None  # the event of the newest snapshot
 
     def write(
         self,
@@ -134,7 +164,7 @@ class Snapshots:
 
         An OSError leaves the earlier snapshots. Changes of members since then are in the log.
         """
-        if self._written and self._written[-1][0] == state.event:
+        if self._newest == state.event:
             return
         state.clock = time
         used = self._journal.vectors()
@@ -144,6 +174,9 @@ class Snapshots:
             "strategy": self._strategy,
             "tensors": self._tensors,
             "updates": sorted(used.values()),
+            "version": strategy_state.version,
+            "time": time,
+            "epoch": state.epoch,
         }
         model = strategy_state.model
         if id(model) in beside:  # an export reads the snapshot alone
@@ -152,9 +185,10 @@ class Snapshots:
         self._folders.write(
             state.event, lambda draft: snapshot.save(content, draft, beside), metadata
         )
-        self._written = [*self._written, (state.event, set(used.values()))][-KEPT:]
-        needed = set().union(*(updates for _, updates in self._written))
-        self._journal.remove_unused(needed, until=self._written[0][0])
+        self._newest = state.event
+        kept = self._folders.manifests()
+        needed = set().union(*(manifest["updates"] for manifest in kept.values()))
+        self._journal.remove_unused(needed, until=min(list(kept)[-NEWEST:]))
 
     def read(self, state_type: type[State]) -> Snapshot | None:
         """Return the newest readable snapshot, or None if there never was one.
@@ -168,24 +202,26 @@ class Snapshots:
                 continue
             self._refuse_other_strategy(found.metadata["strategy"])
             self._refuse_other_model(found.metadata["tensors"])
-            content = self._load(found, state_type)
-            self._written = [(content.state.event, set(found.metadata["updates"]))]
-            log = Position(*found.metadata["log"])
-            return Snapshot(content.strategy_state, content.state, log, damaged, content.serving)
+            content = self.load(found, state_type)._replace(damaged=damaged)
+            self._newest = content.state.event
+            return content
         if damaged:
             raise BadInput(damaged[0])
         return None
 
-    def _load(self, found: VerifiedFolder, state_type: type[State]) -> SnapshotContent:
+    def load(self, found: VerifiedFolder, state_type: type[State]) -> Snapshot:
+        """The snapshot in a folder whose checksums were verified."""
         updates = found.metadata["updates"]
         beside = {_name(event): self._journal.read(event)[0].vector for event in updates}
         tree, arrays = snapshot.read(found.path)
         arrays = {**arrays, **beside}
         try:
-            return SnapshotContent(
+            return Snapshot(
                 snapshot.unpack(state_type, tree["strategy_state"], arrays),
                 snapshot.unpack(FederationState, tree["state"], arrays),
-                serving=snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays),
+                Position(*found.metadata["log"]),
+                [],
+                snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
@@ -47,7 +49,9 @@ from fedraw.server.log import (
 )
 from fedraw.server.models import ModelFiles
 from fedraw.server.settings import ServerSettings
-from fedraw.server.snapshots import FederationState, Snapshots, Tensor, tensors_of
+from fedraw.server.snapshots import FederationState, Snapshot, Snapshots, Tensor, tensors_of
+from fedraw.storage.numbered_folders import VerifiedFolder
+from fedraw.storage.snapshot import can_be_saved
 from fedraw.strategies.catalog import log_name, settings_of, spec_name
 from fedraw.strategies.protocol import (
     Arrived,
@@ -122,7 +126,11 @@ class FederationStore:
         self.log = ServerLog(folder, identity.settings.get("log_segment", SEGMENT_BYTES))
         self.journal = Journal(folder / "updates")
         self._snapshots = Snapshots(
-            folder / "checkpoint", self.journal, identity.strategy, identity.tensors
+            folder / "checkpoint",
+            self.journal,
+            identity.strategy,
+            identity.tensors,
+            identity.settings.get("rollback_points", 0),
         )
         self.models = ModelFiles(
             folder, identity.tensors, identity.constants, identity.settings.get("keep_best", "")
@@ -364,7 +372,8 @@ class FederationStore:
 
     def snapshot(self, now: float) -> None:
         """Write a snapshot, and rotate the log if it is due; an OSError leaves the earlier ones."""
-        self.log.rotate(self.state.event, self.time(now))
+        if self.state.ended is None:  # the end record is the last of a log
+            self.log.rotate(self.state.event, self.time(now))
         log = self.log.to_disk()
         self._snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
 
@@ -376,6 +385,7 @@ class FederationStore:
         Everything is verified before anything is changed. `state_type` is the type of the
         strategy's state.
         """
+        self.journal.remove_drafts()
         try:
             found = self._snapshots.read(state_type)
         except BadInput:
@@ -385,16 +395,7 @@ class FederationStore:
             self._refuse_remains()
             return
         self._refuse_other_rare_labels(found.state)
-        if len(self.log) < found.log.length:
-            raise BadInput(
-                f"{self.log.path} has {len(self.log)} bytes, and the last snapshot was written "
-                f"when it had {found.log.length}; {PUT_BACK}"
-            )
-        self._strategy_state, self.state = found.strategy_state, found.state
-        # Without an average of before, it begins with the model of the snapshot.
-        average = self._new_average(found.strategy_state.model)
-        self.serving = average and (found.serving or average)
-        last, missing = self._replay(found.log)
+        last, missing = self.restore(found)
         self.log.cut_torn_line()
         for record in missing:
             self.log.note(record)
@@ -408,13 +409,30 @@ class FederationStore:
                 self.state.ended,
             )
 
-    def _replay(self, since: Position) -> tuple[float, list[Record]]:
-        """Apply what the log has since the snapshot, then what only the journal has.
+    def load_snapshot(self, found: VerifiedFolder, state_type: type[State]) -> Snapshot:
+        """The snapshot in a folder whose checksums were verified."""
+        return self._snapshots.load(found, state_type)
+
+    def restore(self, found: Snapshot, until: Position | None = None) -> tuple[float, list[Record]]:
+        """Go from a snapshot to the present, or to an earlier end of the log; write nothing.
 
         Return the time of the last record, and the records that the log lacks.
         """
+        if len(self.log) < found.log.length:
+            raise BadInput(
+                f"{self.log.path} has {len(self.log)} bytes, and the last snapshot was written "
+                f"when it had {found.log.length}; {PUT_BACK}"
+            )
+        self._strategy_state, self.state = found.strategy_state, found.state
+        # Without an average of before, it begins with the model of the snapshot.
+        average = self._new_average(found.strategy_state.model)
+        self.serving = average and (found.serving or average)
+        return self._replay(found.log, until)
+
+    def _replay(self, since: Position, until: Position | None) -> tuple[float, list[Record]]:
+        """Apply what the log has since the snapshot, then what only the journal has."""
         last = self.state.clock
-        for record in self.log.verify(since):
+        for record in self.log.verify(since, until):
             if not isinstance(record, StartRecord):
                 last = max(last, record.time)
             match record:
@@ -431,6 +449,8 @@ class FederationStore:
                 case EndRecord():
                     self.state.ended = record.reason
         missing: list[Record] = []
+        if until is not None:
+            return last, missing
         # These were accepted, but the server stopped before they were in the log.
         for event in self.journal.events():
             if event > self.state.event:
@@ -478,6 +498,22 @@ class FederationStore:
                 f"{','.join(before.rare_labels)!r}, and this run sets {','.join(configured)!r}; "
                 "set the same, or another folder"
             )
+
+
+def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> type[State]:
+    """Start the strategy with so many sites, before any site is asked; the type of its state."""
+    sites = {f"site {i}": {"label": 1} for i in range(min_clients)}
+    model = np.zeros(layout.size, np.float32)
+    try:
+        state, _ = strategy.start(Setup(model, LabelTable.from_counts(sites), layout))
+    except BadInput as refusal:
+        raise BadInput(f"with min_clients = {min_clients}: {refusal}") from None
+    if not can_be_saved(state):
+        raise BadInput(
+            f"the state of {type(strategy).__name__} is not made of dataclasses, arrays and plain "
+            "values, so a server could not restore it"
+        )
+    return type(state)
 
 
 def _labels_of(

@@ -22,6 +22,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(folder: Path) -> None:
+    """Flush a folder and everything in it to the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a draft's path; when the block ends, flush the draft and rename it to `path`.

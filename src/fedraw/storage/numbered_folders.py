@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,8 @@ class NumberedFolders:
 
     Args:
         folder: The parent of all of them.
-        keep: How many of the newest folders stay.
+        keep: How many of the newest folders stay; or a function that is given the numbers of all
+            folders, lowest first, and returns those that stay.
         number_key: What the manifest calls the number.
         required: Metadata that every manifest must have.
         remedy: What a message about a damaged folder advises.
@@ -46,17 +48,17 @@ class NumberedFolders:
     def __init__(
         self,
         folder: Path,
-        keep: int = 1,
+        keep: int | Callable[[Sequence[int]], Collection[int]] = 1,
         *,
         number_key: str = "number",
         required: Collection[str] = (),
         remedy: str = "",
         private: bool = False,
     ) -> None:
-        if keep < 1:
+        if isinstance(keep, int) and keep < 1:
             raise ValueError(f"keep = {keep} would remove the folder that was just written")
         self.folder = folder
-        self._keep = keep
+        self._keep = keep if callable(keep) else lambda numbers: numbers[-keep:]
         self._number_key = number_key
         self._required = frozenset(required)
         self._private = private
@@ -112,6 +114,17 @@ class NumberedFolders:
             except BadInput as damage:
                 yield damage
 
+    def manifests(self) -> dict[int, dict[str, Any]]:
+        """The metadata of all folders by number, lowest first, without those of damaged manifests.
+
+        The checksums of other files are not verified.
+        """
+        found: dict[int, dict[str, Any]] = {}
+        for path in self._complete():
+            with suppress(BadInput):
+                found[int(path.stem)] = self._manifest(path)
+        return found
+
     def remove(self) -> None:
         """Remove all folders; a kill meanwhile leaves none that looks damaged."""
         draft = self.folder / "draft"
@@ -145,8 +158,8 @@ class NumberedFolders:
     def _remove_old(self, number: int) -> None:
         """Remove all but the newest; a higher number belongs to a history that was abandoned."""
         complete = self._complete()
-        own = [path for path in complete if int(path.stem) <= number]
-        kept = {*own[-self._keep :]}
+        own = {int(path.stem): path for path in complete if int(path.stem) <= number}
+        kept = {own[kept] for kept in self._keep(list(own))}
         stale = self.folder.glob(f"*[0-9]{REPLACED}")
         for path in {*complete, *stale} - kept:
             shutil.rmtree(path)

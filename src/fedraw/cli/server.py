@@ -1,0 +1,90 @@
+"""`fedraw server`: look after the folder of a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedraw.cli import console
+from fedraw.core.text import several
+from fedraw.server.revocation import revoke as revoke_site
+from fedraw.server.rollback import backup as back_up
+from fedraw.server.rollback import moments
+from fedraw.server.rollback import rollback as roll_back
+from fedraw.server.verification import verify_folder
+
+# Of many problems of one kind, this many are printed.
+MOST_PROBLEMS = 20
+
+server = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Look after the folder of a server: verify, back up, roll back, revoke a site.",
+)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a server.")]
+
+
+@server.command("verify")
+def verify(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Verify every checksum and every invariant of a folder whose server does not run."""
+    checks = verify_folder(folder)
+    if as_json:
+        console.print_json({"folder": str(folder), "checks": [vars(check) for check in checks]})
+    for check in () if as_json else checks:
+        found = f"{len(check.problems)} wrong" if check.problems else "good"
+        remark = f" ({check.remark})" if check.remark else ""
+        console.write(f"{check.name:20} {check.count:>9,}  {found}{remark}\n")
+        for problem in check.problems[:MOST_PROBLEMS]:
+            console.write(f"  {problem}\n")
+    if any(check.problems for check in checks):
+        raise typer.Exit(1)
+
+
+@server.command("backup")
+def backup(
+    folder: Folder,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+) -> None:
+    """Copy a federation as of its newest snapshot; its server may be running."""
+    console.say(f"{out} has {back_up(folder, out)}")
+
+
+@server.command("rollback")
+def rollback(
+    folder: Folder,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="VERSION|TIME",
+            help="A version of the model, or a time such as 2026-11-17T08:30 (UTC).",
+        ),
+    ] = None,
+) -> None:
+    """Take a federation back to an earlier state; without --to, list the states that are kept.
+
+    The server must not be running. A copy of the folder as it was stays beside it.
+    """
+    if to is None:
+        for moment in moments(folder):
+            console.write(f"{moment}\n")
+        return
+    moment, copy = roll_back(folder, to)
+    console.say(f"{folder} is at {moment}; the folder as it was is {copy}")
+
+
+@server.command("revoke")
+def revoke(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="The name of the site.")],
+    folder: Folder,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the site in again.")] = False,
+) -> None:
+    """Keep a site out of a federation from now on; its server may be running."""
+    revoked = revoke_site(folder, site, undo=undo)
+    console.say(f"revoked in {folder}: {several(revoked) if revoked else 'no site'}")

@@ -1,0 +1,279 @@
+"""`fedraw server rollback` and `backup`: a federation's folder as it was at an earlier moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
+from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
+from fedraw.eventlog.segments import files_of, log_size, open_log
+from fedraw.server.journal import Journal
+from fedraw.server.revocation import REVOKED
+from fedraw.server.snapshots import folders_of
+from fedraw.storage.files import make_private_folder, private_opener, sync, sync_tree
+from fedraw.storage.lock import LOCK, FolderLock
+from fedraw.storage.numbered_folders import VerifiedFolder
+from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING
+
+RUNNING = "stop its server first"
+# How often a backup is tried while a running server replaces the snapshot that is being copied.
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A state of the federation that can be restored."""
+
+    version: int
+    event: int
+    time: float  # of the log
+    epoch: float  # unix seconds at the log's time 0
+    log: Position  # where the log ends then
+    snapshot: VerifiedFolder  # which a restart goes on from
+
+    @property
+    def wall(self) -> float:
+        """The time in unix seconds."""
+        return self.epoch + self.time
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.wall, UTC).isoformat(sep=" ", timespec="seconds")
+        return f"version {self.version} (event {self.event}, {when})"
+
+
+def rollback(folder: Path, to: str) -> tuple[Moment, Path]:
+    """Take a federation back to the newest state at or before a version or a time.
+
+    The whole folder is copied beside itself first. Then the snapshots, updates and log records
+    after that state are removed, and a note is added to the log. Whenever this is interrupted, the
+    folder is as it was or no server starts in it, and the same command completes it.
+
+    Args:
+        folder: The folder of a server that does not run.
+        to: A version of the model, or a time in ISO 8601, in UTC unless it says otherwise.
+
+    Returns:
+        The state, and the copy of the folder as it was.
+
+    """
+    allowed = _limit(to)
+    _require_folder(folder)
+    lock = FolderLock(folder, RUNNING)
+    try:
+        known = moments(folder)
+        at = next((one for one in known if allowed(one)), None)
+        if at is None:
+            oldest = f"the oldest one is {known[-1]}" if known else "there is no snapshot"
+            raise BadInput(
+                f"--to {to}: {folder} has no state of that age ({oldest}); name a later one, or "
+                "restore a backup"
+            )
+        for _ in read_log(folder / LOG, until=at.log, remedy="restore the folder from a backup"):
+            pass
+        at = _replayable(folder, at, allowed)
+        if at.log.length == log_size(folder / LOG):
+            raise BadInput(f"--to {to}: {folder} is at {at}; name an earlier one")
+        copy = _copied(folder)
+        _cut(folder, at)
+        _note(folder, at, f"rolled back to {at} by the operator; {copy.name} has all that was here")
+    finally:
+        lock.close()
+    return at, copy
+
+
+def moments(folder: Path) -> list[Moment]:
+    """The snapshots whose checksums are right, newest first."""
+    _require_folder(folder)
+    found = folders_of(folder / "checkpoint").read_all()
+    return [_moment(one) for one in found if isinstance(one, VerifiedFolder)]
+
+
+def backup(folder: Path, out: Path) -> Moment:
+    """Copy a federation as of its newest snapshot; its server may be running.
+
+    Args:
+        folder: The folder of a server.
+        out: The folder to make, with which a server can be started.
+
+    """
+    if out.exists():
+        raise BadInput(f"{out} exists; name a folder that does not exist yet")
+    draft = out.with_name(f"{out.name}.part")
+    for attempt in range(1, ATTEMPTS + 1):
+        shutil.rmtree(draft, ignore_errors=True)
+        known = moments(folder)
+        if not known:
+            raise BadInput(f"{folder} has no snapshot yet; wait until training has begun")
+        at = known[0]
+        try:
+            _copy_state(folder, at, draft)
+            break
+        except FileNotFoundError:  # the server has removed the snapshot meanwhile
+            if attempt == ATTEMPTS:
+                raise
+    for _ in read_log(draft / LOG, until=at.log):
+        pass
+    sync_tree(draft)
+    draft.rename(out)
+    sync(out.absolute().parent)
+    return at
+
+
+def _require_folder(folder: Path) -> None:
+    if not (folder / LOG).is_file():
+        raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
+
+
+def _limit(to: str) -> Callable[[Moment], bool]:
+    """Whether a state is not after what the operator names."""
+    if to.isdecimal():
+        return lambda at: at.version <= int(to)
+    try:
+        time = datetime.fromisoformat(to)
+    except ValueError:
+        raise BadInput(
+            f"--to {to!r} is neither a version nor a time; write a number such as 120, or a time "
+            "such as 2026-11-17T08:30"
+        ) from None
+    until = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return lambda at: at.wall <= until
+
+
+def _moment(one: VerifiedFolder) -> Moment:
+    facts = one.metadata
+    if "version" not in facts:  # a snapshot of the first release
+        tree = json.loads((one.path / "state.json").read_text(encoding="utf-8"))
+        inner, state = tree["strategy_state"], tree["state"]
+        while "version" not in inner:
+            inner = inner["inner"]
+        facts |= {"version": inner["version"], "time": state["clock"], "epoch": state["epoch"]}
+    own = facts["version"], int(one.path.name), facts["time"], facts["epoch"]
+    return Moment(*own, Position(*facts["log"]), one)
+
+
+def _replayable(folder: Path, at: Moment, allowed: Callable[[Moment], bool]) -> Moment:
+    """The newest allowed state that a restart from this snapshot reaches.
+
+    It follows the log as long as the log is undamaged and the updates in it are kept.
+    """
+    kept, log = set(Journal(folder / "updates").events()), folder / LOG
+    with suppress(BadInput):
+        chain = Chain(at.log)
+        with open_log(log) as file:
+            file.seek(at.log.length)
+            for line in file:
+                record = chain.decode(line, log)
+                if isinstance(record, StartRecord):
+                    break
+                epoch = record.epoch if isinstance(record, RestartedRecord) else at.epoch
+                version = at.version
+                if isinstance(record, ArrivalRecord):
+                    if record.event not in kept:
+                        break
+                    version = record.version
+                following = replace(
+                    at,
+                    version=version,
+                    event=record.event,
+                    time=record.time,
+                    epoch=epoch,
+                    log=chain.position,
+                )
+                if not allowed(following):
+                    break
+                at = following
+    return at
+
+
+def _copied(folder: Path) -> Path:
+    """Copy the folder beside itself."""
+    own = folder.absolute()
+    names = (own.with_name(f"{own.name}.before-rollback-{number}") for number in count(1))
+    copy = next(path for path in names if not path.exists())
+    draft = copy.with_name(f"{copy.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(folder, draft, ignore=shutil.ignore_patterns(LOCK))
+    sync_tree(draft)
+    draft.rename(copy)
+    sync(copy.parent)
+    return copy
+
+
+def _cut(folder: Path, at: Moment) -> None:
+    """Remove everything after a state: first snapshots, then updates, the log last.
+
+    As long as the log tells of an arrival whose update is gone, no server starts.
+    """
+    for path in sorted((folder / "checkpoint").iterdir(), reverse=True):
+        if path.name > at.snapshot.path.name:
+            shutil.rmtree(path)
+    sync(folder / "checkpoint")
+    journal = Journal(folder / "updates")
+    for event in journal.events():
+        if event > at.event:
+            journal.remove(event)
+    sync(folder / "updates")
+    for name in (MODEL, SERVING):
+        (folder / name).unlink(missing_ok=True)
+    if _best_event(folder / BEST) > at.event:
+        (folder / BEST).unlink()
+    files = files_of(folder / LOG)
+    start = sum(path.stat().st_size for path in files)
+    for path in reversed(files):
+        start -= path.stat().st_size
+        if start <= at.log.length:  # at the start of a later file, that file stays, empty
+            os.truncate(path, at.log.length - start)
+            sync(path)
+            break
+        path.unlink()
+    sync(folder)
+
+
+def _note(folder: Path, at: Moment, reason: str) -> None:
+    """Append a note to a log that ends at this state."""
+    line = Chain(at.log).encode(NoteRecord(event=at.event, time=at.time, reason=reason))
+    with open(files_of(folder / LOG)[-1], "ab", opener=private_opener) as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _best_event(best: Path) -> int:
+    """The event of the model that is kept as the best; 0 without one."""
+    try:
+        with safe_open(best, "numpy") as file:
+            return int(json.loads(file.metadata()["fedraw"])["event"])
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+        return 0
+
+
+def _copy_state(folder: Path, at: Moment, out: Path) -> None:
+    """Copy what a server needs to go on from a state: its log, snapshot and updates."""
+    make_private_folder(out)
+    start = 0
+    for path in files_of(folder / LOG):
+        if start > at.log.length:
+            break
+        with path.open("rb") as file, open(out / path.name, "wb", opener=private_opener) as copy:
+            start += copy.write(file.read(at.log.length - start))
+    snapshot = out / "checkpoint" / at.snapshot.path.name
+    for made in (snapshot.parent, snapshot, out / "updates"):
+        make_private_folder(made)
+    for path in at.snapshot.path.iterdir():
+        shutil.copy2(path, snapshot)
+    for event in at.snapshot.metadata["updates"]:
+        shutil.copy2(Journal(folder / "updates").path(event), out / "updates")
+    for name in (CONSTANTS, BEST, REVOKED):
+        if (folder / name).exists():
+            shutil.copy2(folder / name, out)

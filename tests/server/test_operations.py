@@ -1,0 +1,407 @@
+"""Verify, back up, restore, roll back and revoke: what an operator does with a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.command import fedraw
+from tests.server.conftest import Found
+from tests.server.engine import Engine
+from tests.server.test_folder import content
+from tests.server.test_recovery import STRATEGIES, packed
+
+from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import read_log
+from fedraw.server.revocation import revoke
+from fedraw.server.rollback import backup, moments, rollback
+from fedraw.server.snapshots import kept_snapshots
+from fedraw.server.tasks import Task, TrainReply
+from fedraw.server.verification import verify_folder
+from fedraw.strategies.fedraw import FedRAW
+
+SETTINGS: dict[str, Any] = {"snapshot_every": 2.0, "log_segment": 2000}
+
+
+def problems(folder: Path) -> list[str]:
+    return [problem for check in verify_folder(folder) for problem in check.problems]
+
+
+def killed(found: Found, arrivals: int = 30, strategy: Any = None, **settings: Any) -> Engine:
+    engine = found(strategy or FedRAW(buffer=3), **{**SETTINGS, **settings})
+    engine.accept(arrivals)
+    engine.coordinator.abandon()
+    return engine
+
+
+# Verify
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_a_folder_that_is_whole_is_good(found: Found, strategy: Any) -> None:
+    engine = killed(found, strategy=strategy)
+    before = content(engine.settings.folder)
+    checks = {check.name: check for check in verify_folder(engine.settings.folder)}
+    assert [check.problems for check in checks.values()] == [[]] * 5
+    assert checks["log records"].count > 30 and checks["snapshots"].count == 6
+    assert checks["replays to the bit"].count == 2
+    assert content(engine.settings.folder) == before, "verifying changes nothing"
+
+
+def test_after_restarts_refusals_departures_and_the_end_it_is_still_good(found: Found) -> None:
+    engine = found(
+        FedRAW(buffer=3),
+        arrivals=40,
+        keep_best="AvgRare",
+        absence=3.0,
+        **SETTINGS,
+        federated_evaluation=True,
+        evaluate_every=5,
+    )
+
+    def sometimes_nan(task: Task, honest: TrainReply) -> TrainReply:
+        wrong = replace(honest, vector=honest.vector * np.nan)
+        return wrong if engine.sites["west"].trained % 4 == 1 else honest
+
+    engine.sites["west"].reply = sometimes_nan
+    for arrivals in (9, 18, 27):
+        engine.accept(arrivals)
+        engine.online = set(engine.sites) - {"east"}
+        engine.wait(6)
+        engine.online = set(engine.sites)
+        engine.restart()
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    assert {"left", "restarted", "rejected", "end"} <= set(engine.kinds())
+    assert problems(engine.settings.folder) == []
+
+
+def test_a_running_server_is_not_verified(found: Found) -> None:
+    engine = found()
+    engine.accept(3)
+    with pytest.raises(BadInput, match=r"another process is running .* stop its server first"):
+        verify_folder(engine.settings.folder)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["events.jsonl", "events.000002.jsonl", "checkpoint/*/state.safetensors", "updates/*",
+     "checkpoint/*/manifest.json", "checkpoint/*/state.json", "model.safetensors"],
+)  # fmt: skip
+def test_damage_anywhere_is_found(found: Found, pattern: str) -> None:
+    engine = found(FedRAW(buffer=3), arrivals=20, **SETTINGS)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    folder = engine.settings.folder
+    assert problems(folder) == []
+    for path in sorted(folder.glob(pattern)):
+        before = path.read_bytes()
+        for damage in (flipped, Path.unlink) if pattern != "model.safetensors" else (emptied,):
+            damage(path)
+            if pattern == "events.jsonl" and damage is Path.unlink:
+                with pytest.raises(BadInput, match="no events"):
+                    problems(folder)
+            elif not pattern.startswith("checkpoint") or damage is flipped:
+                assert any(path.name in p or path.stem.lstrip("0") in p for p in problems(folder))
+            path.write_bytes(before)
+    assert problems(folder) == []
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def test_a_snapshot_of_another_federation_is_found(found: Found) -> None:
+    """All of its checksums are right."""
+    engine, other = killed(found), killed(found, folder="other", min_clients=3)
+    newest = max((other.settings.folder / "checkpoint").iterdir())
+    own = max((engine.settings.folder / "checkpoint").iterdir())
+    shutil.rmtree(own)
+    shutil.copytree(newest, own.with_name(newest.name))
+    assert any("belongs to a log" in problem for problem in problems(engine.settings.folder))
+
+
+# Back up and restore
+
+
+def test_a_killed_server_and_its_restored_copy_are_the_same_to_the_bit(
+    found: Found, tmp_path: Path
+) -> None:
+    engine = killed(found)
+    shutil.copytree(engine.settings.folder, tmp_path / "copy")
+    engine.restart()
+    again = found(FedRAW(buffer=3), folder="copy", **SETTINGS)
+    assert packed(again) == packed(engine)
+    for one in (engine, again):
+        one.now = 2_000_000.0
+        for site in one.sites.values():
+            site.trained = 1000
+        one.restart()
+        one.accept(60)
+        one.coordinator.abandon()
+        assert problems(one.settings.folder) == []
+    assert packed(again) == packed(engine)
+
+
+def test_a_backup_of_a_running_server_is_its_newest_snapshot(found: Found, tmp_path: Path) -> None:
+    engine = found(FedRAW(buffer=3), **SETTINGS)
+    for arrivals in range(5, 60, 5):
+        engine.accept(arrivals)
+        out = tmp_path / f"backup-{arrivals}"
+        at = backup(engine.settings.folder, out)
+        assert problems(out) == []
+        assert {oct(path.stat().st_mode & 0o77) for path in out.rglob("*")} == {"0o0"}
+        restored = found(FedRAW(buffer=3), folder=out.name, **SETTINGS)
+        store = restored.coordinator._store
+        assert (store.state.event, store.strategy_state.version) == (at.event, at.version)
+        engine.coordinator._store.snapshot(engine.now)
+        exact = backup(engine.settings.folder, tmp_path / f"exact-{arrivals}")
+        assert exact.event == engine.coordinator._store.state.event
+        same = found(FedRAW(buffer=3), folder=f"exact-{arrivals}", **SETTINGS)
+        assert packed(same) == packed(engine)
+
+
+def test_a_backup_over_a_folder_is_refused(found: Found, tmp_path: Path) -> None:
+    engine = killed(found, 5)
+    with pytest.raises(BadInput, match="exists"):
+        backup(engine.settings.folder, tmp_path)
+
+
+# Roll back
+
+
+def history(engine: Engine, arrivals: int) -> dict[int, Any]:
+    """The state at each version, as the server had it."""
+    states: dict[int, Any] = {}
+    leader = engine.coordinator._store
+    accept = leader.accept
+
+    def noted(*args: Any) -> Any:
+        told = accept(*args)
+        states[leader.strategy_state.version] = leader.strategy_state.model.copy()
+        return told
+
+    leader.accept = noted  # type: ignore[assignment, method-assign]
+    engine.accept(arrivals)
+    return states
+
+
+def test_every_version_since_the_last_but_one_snapshot_can_be_restored(found: Found) -> None:
+    engine = found(FedRAW(buffer=3), snapshot_every=4.0, log_segment=2000, rollback_points=0)
+    states = history(engine, 40)
+    engine.coordinator.abandon()
+    folder, saved = engine.settings.folder, engine.settings.folder.with_name("saved")
+    shutil.copytree(folder, saved)
+    oldest = moments(folder)[-1].version
+    newest = max(states)
+    assert newest - oldest >= 5
+    for version in range(oldest, newest):
+        shutil.rmtree(folder)
+        shutil.copytree(saved, folder)
+        at, copy = rollback(folder, str(version))
+        assert at.version == version
+        assert content(copy) == content(saved)
+        shutil.rmtree(copy)
+        assert problems(folder) == []
+        engine.restart()
+        state = engine.coordinator._store.strategy_state
+        assert state.version == version and np.array_equal(state.model, states[version])
+        assert f"rolled back to version {version}" in engine.reasons()
+        engine.accept(45)
+        engine.coordinator.abandon()
+        assert problems(folder) == []
+
+
+def test_older_snapshots_can_be_restored_too(found: Found) -> None:
+    engine = killed(found, 100)
+    folder = engine.settings.folder
+    known = moments(folder)
+    assert len(known) == 6 and known[-1].version == 0
+    third = known[2]
+    at, copy = rollback(folder, str(third.version))
+    assert at.version == third.version
+    assert content(copy) != content(folder)
+    engine.restart()
+    assert engine.coordinator._store.strategy_state.version == third.version
+    engine.accept(120)
+    fourth = moments(folder)[4]
+    engine.coordinator.abandon()
+    at, _ = rollback(folder, str(fourth.version + 1))
+    assert at.version == fourth.version, "updates after an old snapshot are gone"
+
+
+def test_a_time_is_in_utc_unless_it_says_otherwise(found: Found) -> None:
+    engine = killed(found, 60)
+    folder = engine.settings.folder
+    older = moments(folder)[2]
+    moment = datetime.fromtimestamp(older.wall + 0.01, UTC)
+    at, _ = rollback(folder, moment.replace(tzinfo=None).isoformat())
+    assert at.event == older.event
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [("yesterday", "neither a version nor a time"), ("999", "name an earlier one"),
+     ("1960-01-01", "no state of that age .* restore a backup")],
+)  # fmt: skip
+def test_a_target_that_cannot_be_is_refused_untouched(found: Found, to: str, words: str) -> None:
+    engine = killed(found)
+    before = content(engine.settings.folder)
+    with pytest.raises(BadInput, match=words):
+        rollback(engine.settings.folder, to)
+    assert content(engine.settings.folder) == before
+
+
+def test_a_rollback_that_is_killed_anywhere_is_completed_by_the_same_command(
+    found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = killed(found, 24)
+    folder, saved = engine.settings.folder, engine.settings.folder.with_name("saved")
+    shutil.copytree(folder, saved)
+    original = dict(packed_after_restart(engine))
+    shutil.rmtree(folder)
+    shutil.copytree(saved, folder)
+    target = str(moments(folder)[2].version)
+    rollback(folder, target)
+    expected = packed_after_restart(engine)
+    for moment in range(1, 200):
+        shutil.rmtree(folder)
+        shutil.copytree(saved, folder)
+        with monkeypatch.context() as patch:
+            calls = kill_at(patch, moment)
+            try:
+                rollback(folder, target)
+                break  # it came to its end before the kill
+            except KeyboardInterrupt:
+                pass
+        try:
+            assert packed_after_restart(engine) in (original, expected)
+        except BadInput:
+            assert calls
+        else:
+            shutil.rmtree(folder)
+            shutil.copytree(saved, folder)
+        rollback_again(folder, target)
+        assert packed_after_restart(engine) == expected
+    assert moment > 20
+
+
+def rollback_again(folder: Path, target: str) -> None:
+    try:
+        rollback(folder, target)
+    except BadInput as done:  # only the note was missing
+        assert "name an earlier one" in str(done)
+
+
+def packed_after_restart(engine: Engine) -> dict[str, Any]:
+    engine.restart()
+    state = packed(engine)
+    engine.coordinator.abandon()
+    return {"state": state}
+
+
+def kill_at(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
+    """End the process before its n-th change of a file."""
+    calls: list[str] = []
+
+    def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            if len(calls) == moment:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("unlink", "rmdir", "truncate", "rename", "fsync"):
+        patch.setattr(os, name, dying(name, getattr(os, name)))
+    return calls
+
+
+def test_snapshots_of_all_ages_are_kept_and_no_more() -> None:
+    kept: list[int] = []
+    for event in range(3000):
+        kept = kept_snapshots([*kept, event], rollback_points=8)
+        assert len(kept) <= 10 and kept[-2:] == [max(0, event - 1), event][-len(kept) :]
+    ages = [3000 - event for event in kept]
+    assert ages[0] == 3000
+    assert max(older / newer for older, newer in pairwise(ages)) < 10
+    assert kept_snapshots([0, 5, 9], rollback_points=0) == [5, 9]
+
+
+# Revoke
+
+
+def test_a_revoked_site_leaves_and_does_not_come_back(found: Found) -> None:
+    engine = found(FedRAW(buffer=2), min_clients=4)
+    engine.accept(8)
+    folder = engine.settings.folder
+    revoke(folder, "west")
+    engine.wait(30)
+    assert "west" not in engine.coordinator.members
+    assert engine.reasons("left") == "revoked by the operator"
+    assert "'west' was revoked by the operator" in engine.reasons()
+    accepted = engine.coordinator.accepted
+    engine.restart()
+    engine.accept(accepted + 10)
+    events = [r["event"] for r in engine.log("arrival") if r["client"] == "west"]
+    left = engine.log("left")[0]["event"]
+    assert max(events) <= left
+    revoke(folder, "west", undo=True)
+    engine.run(lambda: "west" in engine.coordinator.members)
+    engine.coordinator.abandon()
+    assert problems(folder) == []
+
+
+def test_a_name_that_never_was_is_refused(found: Found) -> None:
+    engine = killed(found, 4)
+    with pytest.raises(BadInput, match=r"'wset' has never been .* did you mean 'west'"):
+        revoke(engine.settings.folder, "wset")
+    with pytest.raises(BadInput, match="'west' is not revoked"):
+        revoke(engine.settings.folder, "west", undo=True)
+
+
+def test_a_list_that_cannot_be_read_keeps_the_server_from_starting(found: Found) -> None:
+    engine = killed(found, 4)
+    (engine.settings.folder / "revoked.json").write_text("west", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"revoked.json cannot be read"):
+        engine.restart()
+
+
+# The command line
+
+
+def test_the_commands(found: Found, tmp_path: Path) -> None:
+    engine = killed(found, 40)
+    folder = str(engine.settings.folder)
+    done = fedraw("server", "verify", folder, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.count("good") == 5
+    document = fedraw("server", "verify", folder, "--json", cwd=tmp_path).stdout
+    assert json.loads(document)["checks"][0]["count"] > 40
+    assert fedraw("server", "backup", folder, str(tmp_path / "copy"), cwd=tmp_path).returncode == 0
+    listed = fedraw("server", "rollback", folder, cwd=tmp_path).stdout.splitlines()
+    assert len(listed) == 6 and listed[-1].startswith("version 0 (event 0")
+    done = fedraw("server", "rollback", folder, "--to", "20", cwd=tmp_path)
+    assert done.returncode == 0 and "before-rollback" in done.stderr
+    assert fedraw("server", "revoke", "west", folder, cwd=tmp_path).returncode == 0
+    done = fedraw("server", "rollback", folder, "--to", "soon", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    flipped(engine.settings.folder / "events.jsonl")
+    done = fedraw("server", "verify", folder, cwd=tmp_path)
+    assert done.returncode == 1 and "1 wrong" in done.stdout
+    assert list(read_log(tmp_path / "copy" / "events.jsonl"))

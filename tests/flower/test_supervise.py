@@ -9,19 +9,17 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from fedraw.flower import supervise as module
-from fedraw.flower.supervise import (
-    AWAY,
+from fedraw.flower.supervise import AWAY, Flower
+from fedraw.server import supervise as module
+from fedraw.server.supervise import (
     LONGEST_PAUSE,
-    Flower,
-    FlowerFailed,
-    FlowerRefused,
+    EngineFailed,
+    EngineRefused,
     StopRequest,
     supervise,
 )
@@ -78,7 +76,7 @@ class Time:
 
 
 def kept(program: str, time: Time) -> int:
-    return supervise(Flower("here", program), "app", ["a=1"], time.sleep, time.clock)
+    return supervise(Flower("here", "app", ["a=1"], program), time.sleep, time.clock)
 
 
 def test_a_failed_run_is_started_again_until_one_completes(tmp_path: Path) -> None:
@@ -129,11 +127,11 @@ def test_what_flower_itself_says_of_a_superlink_that_is_not_there(tmp_path: Path
     flower = str(Path(sys.executable).parent / "flwr")
     app = Path(__file__).parents[2] / "examples" / "flower-app"
     with patch.dict(os.environ, {"FLWR_HOME": str(tmp_path)}):
-        with pytest.raises(FlowerFailed, match=AWAY) as away:
-            Flower("here", flower).run(str(app), [])
-        with pytest.raises(FlowerRefused, match="'elsewhere' not found"):
-            Flower("elsewhere", flower).run(str(app), [])
-    assert not isinstance(away.value, FlowerRefused)
+        with pytest.raises(EngineFailed, match=AWAY) as away:
+            Flower("here", str(app), program=flower).start()
+        with pytest.raises(EngineRefused, match="'elsewhere' not found"):
+            Flower("elsewhere", str(app), program=flower).start()
+    assert not isinstance(away.value, EngineRefused)
 
 
 REFUSED: list[object] = ["run", 0, {"success": False, "error-message": "\nno such app"}]
@@ -179,7 +177,7 @@ def test_asked_to_stop_while_a_run_is_being_started_it_stops_that_run() -> None:
     stopped: list[int] = []
 
     class Slow(Flower):
-        def run(self, app: str, run_config: Sequence[str]) -> int:
+        def start(self) -> int:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)
             return 7
@@ -191,7 +189,7 @@ def test_asked_to_stop_while_a_run_is_being_started_it_stops_that_run() -> None:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with patch.object(module, "STOP", stop), pytest.raises(SystemExit):
-            supervise(Slow("x"), "app", [])
+            supervise(Slow("x", "app"))
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stopped == [7]

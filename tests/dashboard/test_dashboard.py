@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.command import fedraw
 from tests.dashboard.process import dashboard
-from tests.eventlog.federation_log import END, STORY, write
+from tests.eventlog.federation_log import END, START, STORY, write
 from tests.eventlog.logs import arrival, as_bytes, record
 from tests.report.hand_made import write_run
 
@@ -201,6 +202,23 @@ def test_names_are_text_everywhere(tmp_path: Path) -> None:
     assert all(line.startswith(("#", "fedraw_")) for line in text.splitlines())
     assert "\x1b" not in text
     assert overview(watcher.views(), [])["runs"][0]["rare_at_risk"] == 1
+
+
+def test_series_of_a_run_do_not_change_when_another_run_appears(tmp_path: Path) -> None:
+    def series() -> set[str]:
+        text = exposition(watcher.views)().decode()
+        return set(re.findall(r"^fedraw_arrivals_total\{.*\}", text, re.M))
+
+    write(tmp_path / "a/events.jsonl", STORY)
+    watcher = watched(tmp_path)
+    (first,) = series()
+    other = [replace(START, spec={"strategy": {"buffer": 7}}), *STORY[1:]]
+    write(tmp_path / "b/events.jsonl", other)
+    watcher._next_search = 0.0
+    watcher.look()
+    assert len({view.status.name for view in watcher.views()}) == 2
+    assert first in series()
+    assert len(series()) == 2
 
 
 def test_runs_side_by_side_and_one_that_cannot_be_read(tmp_path: Path) -> None:

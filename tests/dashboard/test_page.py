@@ -63,7 +63,7 @@ def test_it_follows_a_server_without_a_reload(tab: Tab, seen: tuple[Dashboard, P
         file.write(as_bytes(STORY[7:], after=log))
     until(tab, ROWS, ["west", "north", "east"])
     cautions = "document.querySelector('#run .cautions')?.textContent"
-    until(tab, cautions, "Rare label owl: its last holder, north, is gone.")
+    until(tab, cautions, "Rare label owl: the last holder, north, is gone.")
     assert tab.complaints == []
     with log.open("ab") as file:
         file.write(as_bytes([record("joined", event=5, client="<i>x</i>")], after=log))

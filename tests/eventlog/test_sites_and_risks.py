@@ -79,6 +79,25 @@ def test_recall_and_standing_are_reasons_too() -> None:
     assert detail.standing["cat"] == pytest.approx(2**0.5)  # sqrt(1 · 1 / median(0.995, 0.005))
 
 
+def test_what_nobody_holds_comes_first_then_what_is_recognised_least() -> None:
+    start = StartRecord(
+        origin="simulation", name="fedraw", seed=1, events=None, labels=["cat", "emu", "owl"],
+        rare_labels=["cat", "emu", "owl"], spec={},
+    )  # fmt: skip
+    members = [
+        record("joined", client="a", counts={"cat": 9, "emu": 9}),
+        record("joined", client="b", counts={"owl": 1}),
+    ]
+    tested = [
+        record("evaluation", event=1, recall={"cat": 32.0, "emu": 30.0, "owl": recall, "yak": 99.0})
+        for recall in (90.0, 45.0)
+    ]
+    progress = of([start, *members, *tested])
+    assert [risk.label for risk in progress.detail().at_risk] == ["emu", "cat", "owl"]
+    progress.observe(record("left", event=2, time=1.0, client="b"))
+    assert [risk.label for risk in progress.detail().at_risk] == ["owl", "emu", "cat"]
+
+
 def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
     """The words by which a server tells of a pause are those that the reader knows."""
     engine = Engine(tmp_path, absence=10.0, patience=3, back_off=30.0, quarantine=500.0)

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_csv(run: Path, tmp_path: Path) -> None:
     (done,) = export_runs([run], TARGETS["csv"], tmp_path / "out")
-    assert done[1:] == ("fedraw-seed-7", 2, 2, True)
+    assert done[1:] == ("fedraw-seed-7", 2, 2, True, str(tmp_path / "out"))
     folder = tmp_path / "out/fedraw-seed-7"
     rows = list(csv.DictReader((folder / "evaluations.csv").read_text().splitlines()))
     found = {(row["event"], row["series"]): float(row["value"]) for row in rows}
@@ -62,7 +62,8 @@ def test_tensorboard(tmp_path: Path) -> None:
     )
     log = write(tmp_path / "server/events.jsonl", [*STORY, END])
     for _ in range(2):  # a second export replaces the first
-        export_runs([log.parent], TARGETS["tensorboard"], tmp_path / "out")
+        (done,) = export_runs([log.parent], TARGETS["tensorboard"], tmp_path / "out")
+    assert (done.evaluations, done.arrivals) == (1, None)  # it has no place for arrivals
     board = reading.EventAccumulator(str(tmp_path / "out/server"))
     board.Reload()
     (owl,) = board.Scalars("recall/owl")

@@ -36,13 +36,13 @@ from fedraw.auditing.words import (
     UNKNOWN,
     Name,
     Words,
-    counted,
     enumeration,
     percent,
     plain_number,
     standing_percent,
     standing_text,
 )
+from fedraw.core.text import counted
 from fedraw.core.types import Floats
 from fedraw.pages.html import (
     cell,

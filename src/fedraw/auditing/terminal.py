@@ -22,8 +22,8 @@ from fedraw.auditing.view import (
     grid_title,
     verdict_bounds,
 )
-from fedraw.auditing.words import counted, enumeration, plain_text, standing_text
-from fedraw.core.text import one_line
+from fedraw.auditing.words import enumeration, plain_text, standing_text
+from fedraw.core.text import counted, one_line
 
 MOST_LABELS = 15
 MOST_CLIENTS = 5

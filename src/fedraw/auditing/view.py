@@ -33,13 +33,13 @@ from fedraw.auditing.words import (
     UNKNOWN,
     Name,
     Words,
-    counted,
     enumeration,
     limit,
     plain_text,
     rounded,
     standing_percent,
 )
+from fedraw.core.text import counted
 from fedraw.core.types import ClientId, Floats, Ints, Label
 
 COST_COLUMNS = ("models on the server", "clients send", "by labels", "merit")

@@ -46,15 +46,6 @@ def enumeration(names: Sequence[object], most: int = 5) -> Words:
     return (*parts[1:], *last)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number and the noun that it counts.
-
-    >>> counted(1, "label"), counted(1000, "client")
-    ('1 label', '1,000 clients')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def percent(value: float | None) -> str:
     """A percentage that is not rounded to 0 or 100 unless it is.
 

@@ -18,9 +18,8 @@ from fedraw.auditing.prediction import audit as predict
 from fedraw.auditing.terminal import terminal_parts
 from fedraw.auditing.times import MeanTimes, read_shares, read_times
 from fedraw.auditing.view import AuditView, json_document
-from fedraw.auditing.words import counted
 from fedraw.cli import console
-from fedraw.core.text import several
+from fedraw.core.text import counted, several
 from fedraw.errors import BadInput
 
 

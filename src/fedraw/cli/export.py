@@ -9,6 +9,7 @@ import typer
 
 from fedraw.cli import console
 from fedraw.core.settings import one_of
+from fedraw.core.text import counted
 from fedraw.export import TARGETS, export_runs
 
 
@@ -28,7 +29,7 @@ def export(
     one_of("--to", to, list(TARGETS))
     for run in export_runs(runs, TARGETS[to], out, follow=follow):
         state = "finished" if run.finished else "not finished"
-        console.say(
-            f"{run.name} ({state}): {run.evaluations:,} evaluations and {run.arrivals:,} arrivals "
-            f"exported to {out}"
-        )
+        parts = [counted(run.evaluations, "evaluation")]
+        if run.arrivals is not None:
+            parts.append(counted(run.arrivals, "arrival"))
+        console.say(f"{run.name} ({state}): {' and '.join(parts)} exported to {run.place}")

@@ -40,6 +40,15 @@ def several(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and the noun that it counts.
+
+    >>> counted(1, "label"), counted(1000, "client")
+    ('1 label', '1,000 clients')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) == "Zs":  # another width of blank
         return " "

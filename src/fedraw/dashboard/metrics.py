@@ -62,7 +62,7 @@ _Sample = tuple[list[str], float | None]
 def _run(view: RunView) -> list[str]:
     status = view.status
     seed = "" if status.seed is None else str(status.seed)
-    return [status.name, seed, str(status.folder)]
+    return [view.method, seed, str(status.folder)]
 
 
 def _of_runs(views: Sequence[RunView]) -> Iterator[Metric]:

@@ -88,6 +88,7 @@ class RunView:
     """What is known about one run at one moment."""
 
     id: str
+    method: str  # unlike the name in the status, it does not depend on the other runs
     status: RunStatus
     detail: RunDetail
     sites: Sequence[SiteStatus]
@@ -217,6 +218,7 @@ class Watcher:
         start = follower.start
         return RunView(
             id=run.id,
+            method=start.name if start else "",
             status=follower.status(now, self._names.get(run.log)),
             detail=run.detail(),
             sites=follower.sites(now) if sites else (),

@@ -153,7 +153,7 @@ class RunDetail:
     changes: Mapping[str, float | None]  # of GlobalAcc and AvgRare
     mean_recall: float | None
     labels: tuple[LabelTrend, ...]  # worst first
-    buffer: tuple[BufferSlot, ...]  # oldest first
+    buffer: tuple[BufferSlot, ...]  # the oldest slot first; a client may have renewed its slot
     capacity: int | None
     aggregated_at: int | None  # event of the last aggregation
     version: int
@@ -167,7 +167,7 @@ class RunDetail:
     # Holders of the labels that few clients have, by label, as far as updates show.
     inferred: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
     members: int | None = None  # clients that take part now
-    at_risk: tuple[LabelRisk, ...] = ()  # rare labels first
+    at_risk: tuple[LabelRisk, ...] = ()  # rare labels first, then those that nobody holds
     # Members that hold each label now, and its standing; empty if nobody tells.
     holders: Mapping[str, int] = field(default_factory=dict)
     standing: Mapping[str, float] = field(default_factory=dict)
@@ -356,7 +356,12 @@ class RunProgress:
         trend_of = {trend.label: trend for trend in trends}
         rare = set(map(str, self.summary.start.rare_labels)) if self.summary.start else set()
         names = dict.fromkeys([*holders, *trend_of])
-        for label in sorted(names, key=lambda label: label not in rare):
+
+        def urgency(label: str) -> tuple[bool, bool, float]:
+            recall = trend_of[label].recall if label in trend_of else 0.0
+            return label not in rare, holders.get(label) != 0, recall
+
+        for label in sorted(names, key=urgency):
             trend, own = trend_of.get(label), standing.get(label)
             reasons: dict[RiskReason, bool] = {
                 "last holder gone": holders.get(label) == 0,

@@ -22,8 +22,9 @@ class Exported(NamedTuple):
     log: Path
     name: str
     evaluations: int
-    arrivals: int
+    arrivals: int | None  # None if the target does not take arrivals
     finished: bool
+    place: str  # where it went
 
 
 class _RunExport:
@@ -46,7 +47,7 @@ class _RunExport:
                 if isinstance(row, Scalars):
                     self._evaluations += 1
                     self._target.scalars(row)
-                else:
+                elif self._target.takes_arrivals:
                     self._arrivals += 1
                     self._target.arrival(row)
         if self._target is not None:
@@ -54,11 +55,14 @@ class _RunExport:
 
     def close(self) -> Exported:
         """End the export of this run."""
-        if self._target is not None:
-            self._target.close()
-        series = self.series
-        counts = self._evaluations, self._arrivals
-        return Exported(series.log, series.name, *counts, series.finished)
+        series, target = self.series, self._target
+        if target is not None:
+            target.close()
+        arrivals = self._arrivals if target is not None and target.takes_arrivals else None
+        place = (target and target.place) or str(self._out)
+        return Exported(
+            series.log, series.name, self._evaluations, arrivals, series.finished, place
+        )
 
 
 def export_runs(

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, ClassVar
 
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.export.scalars import ARRIVAL, RunSeries, Scalars
@@ -17,28 +17,33 @@ EVALUATION = ("event", "time", "version", "series", "value")
 ROW_GROUP = 50_000
 
 
-class Target(Protocol):
-    """Receives one run: its start, then evaluations and arrivals, then its end."""
+class Target:
+    """Receives one run: evaluations and, if it takes them, arrivals; then its end."""
+
+    # Trackers have no place for a table that grows with every arrival.
+    takes_arrivals: ClassVar[bool] = False
+    place: str | None = None  # where the run went, if not to the folder for exports
 
     def scalars(self, found: Scalars) -> None:
         """Write the values of one evaluation."""
-        ...
+        raise NotImplementedError
 
     def arrival(self, row: Mapping[str, Any]) -> None:
-        """Write one arrival."""
-        ...
+        """Write one arrival; called only if the target takes arrivals."""
+        raise NotImplementedError
 
     def flush(self) -> None:
-        """Show readers what was written so far."""
-        ...
+        """Show readers what was written so far, if they can see it before the end."""
 
     def close(self) -> None:
         """End the run, finished or not."""
-        ...
+        raise NotImplementedError
 
 
-class CsvTarget:
+class CsvTarget(Target):
     """Two files of a run: `evaluations.csv`, a row per value, and `arrivals.csv`."""
+
+    takes_arrivals = True
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         folder = _folder(out, series)
@@ -72,8 +77,10 @@ class CsvTarget:
             file.close()
 
 
-class ParquetTarget:
+class ParquetTarget(Target):
     """The same two tables as Parquet files, which are readable once the export has ended."""
+
+    takes_arrivals = True
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         try:
@@ -114,9 +121,6 @@ class ParquetTarget:
             writer.write_table(self._table(columns, schema=schema))
             kept.clear()
 
-    def flush(self) -> None:
-        """Do nothing: row groups are written when they are large enough."""
-
     def close(self) -> None:
         """Write what is left, and close both files."""
         for name, (writer, _, _) in self._tables.items():
@@ -124,7 +128,7 @@ class ParquetTarget:
             writer.close()
 
 
-class TensorBoardTarget:
+class TensorBoardTarget(Target):
     """An event file that TensorBoard shows; one folder a run."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
@@ -150,9 +154,6 @@ class TensorBoardTarget:
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=wall, step=found.event, summary=summary))
 
-    def arrival(self, row: Mapping[str, Any]) -> None:
-        """Leave arrivals out: TensorBoard has no place for tables."""
-
     def flush(self) -> None:
         """Show readers what was written so far."""
         self._writer.flush()
@@ -162,7 +163,7 @@ class TensorBoardTarget:
         self._writer.close()
 
 
-class MlflowTarget:
+class MlflowTarget(Target):
     """A run of MLflow, in the store of MLFLOW_TRACKING_URI or in a database file in `out`."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
@@ -172,7 +173,8 @@ class MlflowTarget:
         except ModuleNotFoundError:
             raise _not_installed("mlflow") from None
         out.mkdir(parents=True, exist_ok=True)
-        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db"
+        self.place = os.environ.get("MLFLOW_TRACKING_URI")
+        store = self.place or f"sqlite:///{out.resolve()}/mlflow.db"
         self._metric = Metric
         self._client = MlflowClient(tracking_uri=store)
         found = self._client.get_experiment_by_name("fedraw")
@@ -195,18 +197,12 @@ class MlflowTarget:
         for start in range(0, len(metrics), 1000):
             self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
 
-    def arrival(self, row: Mapping[str, Any]) -> None:
-        """Leave arrivals out: MLflow has no place for tables that grow."""
-
-    def flush(self) -> None:
-        """Do nothing: every value is logged at once."""
-
     def close(self) -> None:
         """End the run."""
         self._client.set_terminated(self._run, "FINISHED" if self._series.finished else "KILLED")
 
 
-class WandbTarget:
+class WandbTarget(Target):
     """A run of Weights & Biases: offline in `out`, unless WANDB_MODE says otherwise."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
@@ -224,16 +220,11 @@ class WandbTarget:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
+        self.place = self._run.url
 
     def scalars(self, found: Scalars) -> None:
         """Log the values of one evaluation."""
         self._run.log({**found.values, "time": found.time}, step=found.event)
-
-    def arrival(self, row: Mapping[str, Any]) -> None:
-        """Leave arrivals out: wandb has no place for tables that grow."""
-
-    def flush(self) -> None:
-        """Do nothing: wandb writes by itself."""
 
     def close(self) -> None:
         """End the run."""

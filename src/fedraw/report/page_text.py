@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedraw.core.text import duration, one_line
+from fedraw.core.text import counted, duration, one_line
 from fedraw.eventlog.compare import Group, Run
 from fedraw.report.formatting import span
 from fedraw.report.report_data import ReportData, interruption, rare_labels
@@ -98,7 +98,7 @@ def facts_of(groups: Sequence[Group]) -> str:
     """List what all runs have in common."""
     runs = [run for group in groups for run in group.runs]
     rare = rare_labels(groups)
-    methods = "1 method" if len(groups) == 1 else f"{len(groups)} methods"
+    methods = counted(len(groups), "method")
     parts = [
         *_shared([group.spec.get("data", {}).get("name") for group in groups], "{}"),
         *_shared([_clients(run) for run in runs], "{} clients"),

@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from fedraw.core.text import duration, one_line
+from fedraw.core.text import counted, duration, one_line
 from fedraw.core.types import ClientId
 from fedraw.eventlog.status import (
     TREND,
@@ -407,7 +407,7 @@ def _members(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
     if history.last_restart is not None:
         last = history.last_restart
         facts = [
-            f"{history.restarts} {'restart' if history.restarts == 1 else 'restarts'}",
+            counted(history.restarts, "restart"),
             f"last at event {last.event} after {duration(last.gap)}",
             f"{last.reasked} asked again",
         ]
@@ -418,7 +418,7 @@ def _notes(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
     history = detail.history
     if not history.notes and not history.quarantined:
         return
-    facts = [f"{history.notes} {'note' if history.notes == 1 else 'notes'}"]
+    facts = [counted(history.notes, "note")]
     if history.quarantined:
         facts.append(f"{history.quarantined} × quarantine")
     yield from _folded("notes", facts, width, style="yellow" if history.quarantined else "")
@@ -441,8 +441,7 @@ def _rejected(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
         return
     total = sum(detail.rejected.values())
     clients = [f"client {one_line(client)} ×{count}" for client, count in counts]
-    noun = "update" if total == 1 else "updates"
-    first = f"{total} {noun}: {clients[0]}"
+    first = f"{counted(total, 'update')}: {clients[0]}"
     yield from _folded("rejected", _few([first, *clients[1:]]), width, style="red")
     yield from _reasons(detail.refusals[: limits.reasons], width)
 

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -168,15 +169,24 @@ def examine(mutant: Mutant) -> Verdict:
     return Verdict(mutant, killed, time.monotonic() - begun)
 
 
+def worker_pool(workers: int, folder: Path) -> ProcessPoolExecutor:
+    """Forked workers, each with a copy of the tree in the folder.
+
+    Workers of `multiprocessing.Pool` are daemons, which may not start processes. Tests that start
+    one would fail in them for every mutant.
+    """
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _prepare, (folder,))
+
+
 def examine_all(drawn: Sequence[Mutant], workers: int) -> list[Verdict]:
     """Try all mutants, so many at a time, and say what becomes of each."""
     verdicts: list[Verdict] = []
-    fork = multiprocessing.get_context("fork")
     with (
         tempfile.TemporaryDirectory(prefix="fedraw-mutants-") as folder,
-        fork.Pool(workers, _prepare, (Path(folder),)) as pool,
+        worker_pool(workers, Path(folder)) as pool,
     ):
-        for verdict in pool.imap_unordered(examine, drawn):
+        for future in as_completed([pool.submit(examine, mutant) for mutant in drawn]):
+            verdict = future.result()
             verdicts.append(verdict)
             mutant, told = verdict.mutant, verdict.killed or "SURVIVED"
             where = f"{mutant.path}:{mutant.line} {mutant.kind}"

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing
 from pathlib import Path
 
 import pytest
-from stress.mutate import equivalent, relevant_tests, sample
+from stress.mutate import equivalent, relevant_tests, sample, worker_pool
 from stress.mutations import Mutant, mutants
 
 SOURCE = '''\
@@ -90,3 +91,15 @@ def test_the_committed_list_still_names_lines_of_the_source() -> None:
              for file in (root / p).rglob("*.py")
              for m in mutants(file, file.relative_to(root).as_posix())}  # fmt: skip
     assert equivalent() <= known
+
+
+def exit_code_of_a_process() -> int | None:
+    process = multiprocessing.get_context("spawn").Process(target=int)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_a_worker_may_start_processes_as_some_tests_do(tmp_path: Path) -> None:
+    with worker_pool(1, tmp_path) as pool:
+        assert pool.submit(exit_code_of_a_process).result() == 0

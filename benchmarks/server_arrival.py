@@ -23,11 +23,11 @@ from statistics import median
 
 import numpy as np
 from benchmarks.machine import headline
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedraw.core.types import Vector
-from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, MessageCodec
+from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, METRICS, MessageCodec
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.journal import Journal
@@ -93,11 +93,12 @@ def found(
 
 def reply_message(task: Task, codec: MessageCodec, arrays: ArrayRecord | None) -> Message:
     facts = {"site": f"site {task.node}", "task": task.number, "version": task.version}
-    content = RecordDict({FIELDS: ConfigRecord({**facts, "examples": 10})})
+    content = RecordDict({FIELDS: ConfigRecord(facts)})
     if arrays is None:
         content[COUNTS] = ConfigRecord({"common": 100, f"own {task.node % 7}": 10})
     else:
         content[ARRAYS] = arrays
+        content[METRICS] = MetricRecord({"num-examples": 10})
     return Message(content, reply_to=codec.message(task))
 
 

@@ -61,7 +61,7 @@ def a_grid(change: Change = lambda reply: None, kind: str = "train") -> MemoryGr
 
     honest = client_app(train=train, label_counts=label_counts)
     app = ClientApp(mods=[mod])
-    app.query()(honest)
+    app.query("fedraw")(honest)
     app.train()(honest)
     contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
     return MemoryGrid(app, contexts)
@@ -115,6 +115,17 @@ def fact(name: str, value: Any) -> Change:
     return change
 
 
+def metric(name: str, value: float) -> Change:
+    def change(reply: Message) -> None:
+        reply.content["metrics"][name] = value
+
+    return change
+
+
+def many_metrics(reply: Message) -> None:
+    reply.content["metrics"]["x"] = [1.0] * 101
+
+
 def without_tensor(reply: Message) -> None:
     del reply.content["arrays"]["b"]
 
@@ -159,10 +170,11 @@ BAD: dict[str, tuple[Change, str]] = {
     "no array": (no_array, "tensor 'w' is no NumPy array"),
     "another's name": (fact("site", "north"), "'west' answered in the name of 'north'"),
     "another version": (fact("version", 10_000), "it answered for version 10000"),
-    "negative examples": (fact("examples", -5), "trained on -5 examples"),
+    "negative examples": (metric("num-examples", -5), "trained on -5 examples"),
+    "many metrics": (many_metrics, "reports 101 metrics; 100 is the most"),
     "name of numbers": (fact("site", 7), "site is 7, not a text"),
     "garbage": (garbage, "record 'fedraw' is of type MetricRecord"),
-    "nothing": (nothing, "record 'fedraw' is missing"),
+    "nothing": (nothing, "a reply has one ArrayRecord, this one 0"),
     "long name": (fact("site", "x" * 2_000_000), "the reply has 2000"),
     "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
     "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
@@ -274,7 +286,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
 def test_who_introduces_itself_badly_stays_outside(
     change: Change, words: str, tmp_path: Path
 ) -> None:
-    grid = a_grid(change, kind="query")
+    grid = a_grid(change, kind="query.fedraw")
     grid.offline = {14}  # until training has begun: the log begins then, too
 
     def before(_call: str) -> None:

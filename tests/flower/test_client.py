@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ MODEL = record_of(
     }
 )
 TEMPLATE = Template.of(MODEL)
+START = TEMPLATE.read(MODEL)
 
 
 PLAIN = Needs()
@@ -38,10 +39,11 @@ def ask(
     kind: TaskKind = "train",
     needs: Needs = PLAIN,
     context: Context | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Reply:
     """What the server hears when it asks."""
     codec = MessageCodec(TEMPLATE, needs)
-    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, TEMPLATE.read(MODEL)))
+    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, START, config or {}))
     message.metadata.__dict__["_message_id"] = "message_id"
     reply = app(over_the_wire(message), context or context_of(site="north"))
     assert reply.metadata.reply_to_message_id == "message_id"
@@ -66,23 +68,9 @@ def test_a_site_says_which_labels_it_has() -> None:
 def test_a_model_is_sent_back_whole() -> None:
     reply = ask(client_app(train=doubled, label_counts=counting({"cat": 2})))
     assert isinstance(reply, TrainReply)
-    assert reply.vector.tolist() == [2, 4, 20]
+    assert reply.vector.tolist() == [2, 4, 20] and reply.is_model
     assert (reply.site, reply.task, reply.version) == ("north", 5, 3)
     assert (reply.examples, reply.loss) == (8, None)
-
-
-def test_a_difference_is_sent_with_its_statistics_as_they_are() -> None:
-    app = client_app(train=doubled, label_counts=counting({"cat": 2}))
-    reply = ask(app, needs=Needs(sends="delta"))
-    assert isinstance(reply, TrainReply)
-    assert reply.vector.tolist() == [1, 2, 20]
-
-
-def test_a_kind_of_update_that_a_site_does_not_know_is_refused() -> None:
-    """A residual would need what the site sent last; a model in its place would be wrong."""
-    app = client_app(train=doubled, label_counts=counting({"cat": 2}))
-    with pytest.raises(BadInput, match="sends = 'residual' is unknown; known: model, delta"):
-        ask(app, needs=Needs(sends="residual"))
 
 
 def test_training_is_told_what_the_strategy_wants() -> None:
@@ -97,6 +85,20 @@ def test_training_is_told_what_the_strategy_wants() -> None:
     assert told == [(TrainConfig(3, 0.1, True), "north", ["w", "running_var", "seen"])]
     assert isinstance(reply, TrainReply)
     assert (reply.examples, reply.loss) == (3, 0.5)
+
+
+def test_training_is_told_the_servers_settings_and_reports_metrics() -> None:
+    told = []
+
+    def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
+        told.append(config.settings)
+        return arrays, 3, {"auc": np.float32(0.5), "train_loss": 1}
+
+    reply = ask(client_app(train=train), config={"local-epochs": 2, "optimizer.lr": 0.5})
+    assert told == [{"local-epochs": 2, "optimizer.lr": 0.5}]
+    assert isinstance(reply, TrainReply)
+    assert reply.metrics == {"auc": 0.5, "train_loss": 1.0}
+    assert reply.loss == 1.0
 
 
 def test_counts_go_along_once_they_have_changed_and_until_the_server_asks_again() -> None:
@@ -191,10 +193,42 @@ def test_label_counts_that_are_none_are_told_at_the_site(counts: Any, words: str
     assert str(error.value).startswith(words)
 
 
-def test_an_evaluation_has_to_give_a_recall() -> None:
-    def evaluate(*_: Any) -> Any:
-        return 0.9
+@pytest.mark.parametrize(
+    ("found", "right", "metrics", "examples"),
+    [
+        ({"auc": 0.5, "num-examples": 9}, {}, {"auc": 0.5}, 9),
+        ((Recall({"cat": 1}, {"cat": 2}), {"dice": 1}), {"cat": 1}, {"dice": 1.0}, 2),
+    ],
+)
+def test_an_evaluation_may_give_any_metrics(
+    found: Any, right: Any, metrics: Any, examples: int
+) -> None:
+    app = client_app(train=doubled, evaluate=lambda arrays, context: found)
+    reply = ask(app, "evaluate")
+    assert isinstance(reply, EvaluateReply)
+    assert (reply.right, reply.metrics, reply.examples) == (right, metrics, examples)
 
-    app = client_app(train=doubled, label_counts=counting({"cat": 2}), evaluate=evaluate)
-    with pytest.raises(BadInput, match="evaluate gives float; it has to give a Recall"):
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (0.9, "evaluate gives float; it has to give a Recall, a mapping"),
+        ({"auc": "high"}, "evaluate: auc is 'high', not a number"),
+        ({"auc": 0.9}, "evaluate gives metrics without num-examples"),
+        ({"GlobalAcc": 0.9, "num-examples": 3}, "'GlobalAcc' is a metric of fedraw's own"),
+    ],
+)
+def test_an_evaluation_of_another_kind_is_told_at_the_site(found: Any, words: str) -> None:
+    app = client_app(train=doubled, evaluate=lambda arrays, context: found)
+    with pytest.raises(BadInput, match=words):
         ask(app, "evaluate")
+
+
+def test_an_app_is_made_of_an_app_or_of_functions() -> None:
+    for wrong in (
+        {},
+        {"app": ClientApp(), "train": doubled},
+        {"app": ClientApp(), "evaluate": lambda *_: None},
+    ):
+        with pytest.raises(BadInput, match="client_app takes an existing app, or train"):
+            client_app(**wrong)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def test_a_federation_is_led_to_its_end(tmp_path: Path) -> None:
     assert final.tolist() == pytest.approx(tested[-1])
     assert (final > 0).all()
     assert grid.replies == {}, "everything that was asked for has been fetched"
-    assert [m.metadata.message_type for m in grid.pushed[:3]] == ["query"] * 3
+    assert [m.metadata.message_type for m in grid.pushed[:3]] == ["query.fedraw"] * 3
 
 
 def test_all_receivers_of_a_version_share_one_record(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_errors_and_bad_replies_are_noted_and_asked_for_again(tmp_path: Path) ->
     grid.tamper = tamper
     lead(grid, tmp_path)
     told = " ".join(r["reason"] for r in log(tmp_path, "note"))
-    for words in ("raised an exception: told", "out of reach", "'fedraw' is missing", "crashed"):
+    for words in ("raised an exception: told", "out of reach", "has one ArrayRecord", "crashed"):
         assert words in told
     assert len(log(tmp_path, "arrival")) == 9
 
@@ -268,7 +268,7 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
     grid = a_grid()
 
     def tamper(reply: Message) -> Message:
-        if reply.metadata.message_type == "query" and reply.metadata.src_node_id == 13:
+        if reply.metadata.message_type == "query.fedraw" and reply.metadata.src_node_id == 13:
             grid.slow.add(13)
         return reply
 

@@ -17,7 +17,16 @@ from flwr.app import (
 from hypothesis import given
 from tests.flower.memory_grid import identity, over_the_wire
 
-from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, RIGHT, TOTAL, MessageCodec, failure
+from fedraw.flower.messages import (
+    ARRAYS,
+    COUNTS,
+    FIELDS,
+    METRICS,
+    RIGHT,
+    TOTAL,
+    MessageCodec,
+    failure,
+)
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Task, TaskKind, TrainReply
 from fedraw.strategies.protocol import Needs
@@ -45,30 +54,29 @@ def facts(**more: Any) -> ConfigRecord:
     return ConfigRecord({"site": "north", "task": 5, "version": 3, **more})
 
 
-def test_a_training_is_asked_for_with_all_that_the_strategy_wants() -> None:
+def measured(examples: Any = 9, **more: Any) -> MetricRecord:
+    return MetricRecord({"num-examples": examples, **more})
+
+
+def test_a_training_is_asked_for_in_the_form_of_flowers_own_strategies() -> None:
     codec = MessageCodec(TEMPLATE, Needs(sends="delta", loss=True, proximal=0.1))
-    message = over_the_wire(codec.message(task()))
+    told = Task(5, "train", 7, "north", 100.0, 3, START, {"lr": 0.5, "optimizer.name": "sgd"})
+    message = over_the_wire(codec.message(told))
     metadata = message.metadata
     assert (metadata.message_type, metadata.dst_node_id, metadata.group_id) == ("train", 7, "3")
     assert metadata.ttl == 360.0
-    assert dict(message.content[FIELDS]) == {
-        "task": 5,
-        "version": 3,
-        "sends": "delta",
-        "loss": True,
-        "proximal": 0.1,
-        "statistics": ["running_var"],
+    assert list(message.content.config_records) == ["config"]  # Flower's mods want one
+    assert dict(message.content["config"]) == {
+        "lr": 0.5,
+        "optimizer.name": "sgd",
+        "server-round": 4,
+        "proximal-mu": 0.1,
+        "fedraw.task": 5,
+        "fedraw.version": 3,
+        "fedraw.loss": True,
     }
+    assert message.content["config"].count_bytes() > 0  # Flower's message_size_mod does this
     assert message.content[ARRAYS] == MODEL
-
-
-def test_a_model_without_statistics_can_be_sent() -> None:
-    plain = record_of({"w": np.array([1], np.float32)})
-    template = Template.of(plain)
-    asked = Task(1, "train", 7, "north", 100.0, 0, template.read(plain))
-    facts = over_the_wire(MessageCodec(template, Needs()).message(asked)).content[FIELDS]
-    assert "statistics" not in facts  # an empty list would break Flower's message_size_mod
-    assert facts.count_bytes() > 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_more_labels_than_the_server_keeps_are_not_read() -> None:
 def test_a_summary_needs_no_model() -> None:
     asked = Task(1, "summary", 7, None, 300.0)
     message = over_the_wire(MessageCodec(TEMPLATE, Needs()).message(asked))
-    assert message.metadata.message_type == "query"
+    assert message.metadata.message_type == "query.fedraw"
     assert ARRAYS not in message.content
 
 
@@ -118,17 +126,35 @@ def test_one_record_goes_to_everyone_who_gets_a_version() -> None:
 
 def test_a_trained_model_is_read() -> None:
     counts = ConfigRecord({"cat": 3})
-    records = {FIELDS: facts(examples=9, loss=0.5), ARRAYS: MODEL, COUNTS: counts}
+    metrics = measured(9, train_loss=0.5, dice=[0.5, 1.0])
+    records = {FIELDS: facts(), ARRAYS: MODEL, METRICS: metrics, COUNTS: counts}
     reply = MessageCodec(TEMPLATE, Needs()).read_reply(reply_message("train", records))
     assert isinstance(reply, TrainReply)
     assert (reply.site, reply.task, reply.version) == ("north", 5, 3)
     assert (reply.examples, reply.loss, reply.counts) == (9, 0.5, {"cat": 3})
-    assert reply.vector.tolist() == [1, 2, 3]
+    assert reply.metrics == {"train_loss": 0.5, "dice.0": 0.5, "dice.1": 1.0}
+    assert reply.vector.tolist() == [1, 2, 3] and reply.is_model
+
+
+def test_the_reply_of_an_app_that_does_not_know_fedraw_is_read() -> None:
+    codec = MessageCodec(TEMPLATE, Needs())
+    reply = codec.read_reply(reply_message("train", {"mine": MODEL, "told": measured(9)}))
+    assert isinstance(reply, TrainReply)
+    assert (reply.site, reply.task, reply.version, reply.examples) == (None, None, None, 9)
+    reply = codec.read_reply(reply_message("evaluate", {"told": measured(9, auc=0.5)}))
+    assert isinstance(reply, EvaluateReply)
+    assert (reply.site, reply.metrics, reply.examples) == (None, {"auc": 0.5}, 9)
+    asked = codec.message(Task(5, "summary", 7, None, 300.0))
+    asked.metadata.__dict__["_message_id"] = "message_id"
+    words = "<class 'ValueError'>:<'No query function registered with name 'fedraw''>"
+    reply = codec.read_reply(Message(Error(2, words), reply_to=asked))
+    assert isinstance(reply, LabelSummary)
+    assert (reply.site, reply.counts) == ("node-7", {})
 
 
 def test_loss_and_counts_may_be_absent() -> None:
     reply = MessageCodec(TEMPLATE, Needs()).read_reply(
-        reply_message("train", {FIELDS: facts(examples=9), ARRAYS: MODEL})
+        reply_message("train", {FIELDS: facts(), METRICS: measured(), ARRAYS: MODEL})
     )
     assert isinstance(reply, TrainReply)
     assert (reply.loss, reply.counts) == (None, None)
@@ -142,33 +168,32 @@ def test_summaries_and_evaluations_are_read() -> None:
     assert (summary.site, summary.counts) == ("north", {"cat": 3, "owl": -1})
     right, total = ConfigRecord({"cat": 1}), ConfigRecord({"cat": 2})
     evaluated = codec.read_reply(
-        reply_message("evaluate", {FIELDS: facts(), RIGHT: right, TOTAL: total})
+        reply_message(
+            "evaluate", {FIELDS: facts(), METRICS: measured(2), RIGHT: right, TOTAL: total}
+        )
     )
     assert isinstance(evaluated, EvaluateReply)
     assert (evaluated.task, evaluated.right, evaluated.total) == (5, {"cat": 1}, {"cat": 2})
 
 
 BAD: list[tuple[TaskKind, dict[str, Any], str]] = [
-    ("train", {}, "record 'fedraw' is missing"),
+    ("train", {}, "a reply has one ArrayRecord, this one 0"),
+    ("train", {ARRAYS: MODEL, "more": MODEL, METRICS: measured()}, "a reply has one ArrayRecord"),
     ("train", {FIELDS: MetricRecord({"a": 1})}, "record 'fedraw' is of type MetricRecord"),
     ("train", {FIELDS: ConfigRecord({"site": 3})}, "site is 3, not a text"),
     ("train", {FIELDS: ConfigRecord({"site": "a"})}, "task is missing"),
-    ("train", {FIELDS: facts(), ARRAYS: MODEL}, "examples is missing"),
-    ("train", {FIELDS: facts(examples=2.0), ARRAYS: MODEL}, "examples is 2.0, not a whole number"),
-    (
-        "train",
-        {FIELDS: facts(examples=True), ARRAYS: MODEL},
-        "examples is True, not a whole number",
-    ),
-    ("train", {FIELDS: facts(examples=2)}, "record 'arrays' is missing"),
-    ("train", {FIELDS: facts(examples=2), ARRAYS: ArrayRecord()}, "tensor 'w' is missing"),
-    ("train", {FIELDS: facts(examples=2, loss="x"), ARRAYS: MODEL}, "loss is 'x', not a number"),
+    ("train", {ARRAYS: MODEL}, "num-examples is missing"),
+    ("train", {ARRAYS: MODEL, METRICS: measured(2.5)}, "num-examples is 2.5"),
+    ("train", {ARRAYS: MODEL, METRICS: measured(NAN)}, "num-examples is nan"),
+    ("train", {ARRAYS: ArrayRecord(), METRICS: measured()}, "tensor 'w' is missing"),
+    ("train", {ARRAYS: MODEL, METRICS: measured(norm_bit=1)}, "its app uses adaptiveclipping_mod"),
+    ("summary", {}, "record 'fedraw' is missing"),
     (
         "summary",
         {FIELDS: facts(), COUNTS: ConfigRecord({"cat": 2.5})},
         "counts of label 'cat' is 2.5, no whole number",
     ),
-    ("evaluate", {FIELDS: facts(), RIGHT: ConfigRecord()}, "record 'total' is missing"),
+    ("evaluate", {RIGHT: ConfigRecord(), TOTAL: ConfigRecord()}, "num-examples is missing"),
 ]
 
 
@@ -185,7 +210,7 @@ def test_an_unreadable_reply_is_a_failure(
 def test_nan_is_read_for_the_server_to_refuse() -> None:
     sent = TEMPLATE.write(np.array([NAN, 1, 2], np.float32))
     reply = MessageCodec(TEMPLATE, Needs()).read_reply(
-        reply_message("train", {FIELDS: facts(examples=2), ARRAYS: sent})
+        reply_message("train", {METRICS: measured(), ARRAYS: sent})
     )
     assert isinstance(reply, TrainReply)
     assert np.isnan(reply.vector[0])
@@ -199,8 +224,10 @@ SCALARS = st.one_of(
     st.binary(max_size=5),
     st.lists(st.integers(0, 9), max_size=3),
 )
-NAMES = st.sampled_from(["site", "task", "version", "examples", "loss", "other"])
+NAMES = st.sampled_from(["site", "task", "version", "other"])
 CONFIGS = st.dictionaries(NAMES, SCALARS).map(ConfigRecord)
+NUMBERS = st.one_of(st.integers(-(2**62), 2**62), st.floats(), st.lists(st.floats(), max_size=3))
+MEASURED = st.dictionaries(st.sampled_from(["num-examples", "x"]), NUMBERS).map(MetricRecord)
 TENSORS = st.builds(
     Array,
     dtype=st.text(max_size=5),
@@ -209,13 +236,15 @@ TENSORS = st.builds(
     data=st.binary(max_size=80).map(lambda junk: MODEL["w"].data[:99] + junk),
 )
 RECORDS = st.one_of(
-    CONFIGS, st.dictionaries(st.sampled_from(["w", "running_var"]), TENSORS).map(ArrayRecord)
+    CONFIGS,
+    MEASURED,
+    st.dictionaries(st.sampled_from(["w", "running_var"]), TENSORS).map(ArrayRecord),
 )
 
 
 @given(
     st.sampled_from(["summary", "train", "evaluate"]),
-    st.dictionaries(st.sampled_from([FIELDS, ARRAYS, COUNTS, RIGHT, TOTAL]), RECORDS),
+    st.dictionaries(st.sampled_from([FIELDS, ARRAYS, METRICS, COUNTS, RIGHT, TOTAL]), RECORDS),
 )
 def test_whatever_a_site_sends_nothing_is_raised(kind: Any, records: dict[str, Any]) -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type=_TYPES[kind])
@@ -223,7 +252,7 @@ def test_whatever_a_site_sends_nothing_is_raised(kind: Any, records: dict[str, A
     assert isinstance(reply, Failure | LabelSummary | TrainReply | EvaluateReply)
 
 
-_TYPES = {"summary": "query", "train": "train", "evaluate": "evaluate"}
+_TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
 
 
 @pytest.mark.parametrize(
@@ -240,6 +269,14 @@ _TYPES = {"summary": "query", "train": "train", "evaluate": "evaluate"}
         (5, "Node Unavailable - …", "the node is out of reach", False),
         (8, None, "its client app crashed", True),
         (99, "new", "Flower's error 99: new", True),
+        (
+            2,
+            "KeyError: 'secaggplus_configs'",
+            "its client app raised an exception: KeyError: 'secaggplus_configs'; its app uses "
+            "secure aggregation, which needs all sites of a round at the same time; an "
+            "asynchronous server mixes single updates, so remove the mod",
+            True,
+        ),
     ],
 )
 def test_errors_are_told_by_their_code(

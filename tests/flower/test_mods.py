@@ -1,16 +1,22 @@
-"""Flower's own mods around a client app: they see training only, and the model before a difference.
+"""Flower's own mods: they see training only, and the model before a difference is formed.
 
 Every number is by hand: the model is w = (3, 4) with a running variance of 10 and an integer, and
-training adds (6, 8) to w and nothing to the variance, so that the update has norm 10.
+training adds (6, 8) to w and nothing to the variance, so that the update has norm 10. Each mod is
+tried in three apps: functions in client_app, an existing app in client_app, and an existing app
+that knows nothing of fedraw and has the mod at its own @app.train.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
@@ -19,11 +25,12 @@ from flwr.clientapp.mod import (
     fixedclipping_mod,
     message_size_mod,
 )
-from tests.flower.memory_grid import context_of, identity, over_the_wire
+from tests.flower.memory_grid import MemoryGrid, context_of, identity, over_the_wire
 
 from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app
 from fedraw.flower.messages import MessageCodec
+from fedraw.flower.server import server_app
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.evaluation import Recall
 from fedraw.server.tasks import (
@@ -35,6 +42,7 @@ from fedraw.server.tasks import (
     TaskKind,
     TrainReply,
 )
+from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.protocol import Needs
 
 pytestmark = pytest.mark.usefixtures("identity")
@@ -47,18 +55,17 @@ MODEL = record_of(
         "seen": np.array([4]),
     }
 )
-PLAIN, DELTA = Needs(), Needs(sends="delta")
 
 
 def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
-    assert list(arrays) == list(MODEL)
     model = {name: array.numpy().copy() for name, array in arrays.items()}
     model["w"] += np.array([6, 8], np.float32)
-    model["seen"] += 100
+    if "seen" in model:
+        model["seen"] += 100
     return model, 8
 
 
-def an_app(*mods: Any) -> ClientApp:
+def of_functions(*mods: Any) -> ClientApp:
     return client_app(
         train=train,
         label_counts=lambda context: {"cat": 2},
@@ -67,18 +74,44 @@ def an_app(*mods: Any) -> ClientApp:
     )
 
 
+def existing(*mods: Any) -> ClientApp:
+    app = ClientApp()
+
+    @app.train(mods=list(mods))  # type: ignore[untyped-decorator]
+    def on_train(message: Message, context: Context) -> Message:
+        arrays = ArrayRecord(dict(message.content["arrays"]))
+        arrays["w"] = Array(arrays["w"].numpy() + np.array([6, 8], np.float32))
+        metrics = MetricRecord({"num-examples": 8, "train_loss": 0.5})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()  # type: ignore[untyped-decorator]
+    def on_evaluate(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"auc": 0.5, "num-examples": 8})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def wrapped(*mods: Any) -> ClientApp:
+    return client_app(existing(), label_counts=lambda context: {"cat": 2}, mods=list(mods))
+
+
+an_app = of_functions
+FORMS = pytest.mark.parametrize("form", [of_functions, wrapped, existing])
+# The integer tensor of MODEL counts as a change where Flower runs the mod itself.
+FLOATS = ArrayRecord({name: MODEL[name] for name in ("w", "running_var")})
+
+
 def ask(
     app: ClientApp,
     kind: TaskKind = "train",
-    needs: Needs = PLAIN,
     model: ArrayRecord = MODEL,
-    **run_config: Any,
+    **config: Any,
 ) -> Reply:
     template = Template.of(model)
-    codec, start = MessageCodec(template, needs), template.read(model)
+    codec, start = MessageCodec(template, Needs()), template.read(model)
     context = context_of(site="north")
-    context.run_config.update(run_config)
-    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, start))
+    message = codec.message(Task(5, kind, 7, "north", 100.0, 3, start, config))
     message.metadata.__dict__["_message_id"] = "message_id"
     return codec.read_reply(over_the_wire(app(over_the_wire(message), context)))
 
@@ -88,54 +121,64 @@ def vector(reply: Reply) -> list[float]:
     return [float(number) for number in reply.vector]
 
 
-@pytest.mark.parametrize(
-    "mod",
-    [
-        fixedclipping_mod,
-        LocalDpMod(1.0, 0.0, 1.0, 0.1),
-        message_size_mod,
-        arrays_size_mod,
-    ],
-    ids=["fixed", "local", "message-size", "arrays-size"],
-)
-def test_a_site_with_a_mod_can_join_and_evaluate(mod: Any) -> None:
-    assert isinstance(ask(an_app(mod), "summary", clipping_norm=5.0), LabelSummary)
-    assert isinstance(ask(an_app(mod), "evaluate", clipping_norm=5.0), EvaluateReply)
+MODS = {
+    "fixed": fixedclipping_mod,
+    "local": LocalDpMod(1.0, 0.0, 1.0, 0.1),
+    "message-size": message_size_mod,
+    "arrays-size": arrays_size_mod,
+}
 
 
-def test_a_difference_is_clipped_as_the_model_is() -> None:
+@FORMS
+@pytest.mark.parametrize("mod", MODS.values(), ids=MODS)
+def test_a_site_with_a_mod_trains_and_evaluates(mod: Any, form: Any) -> None:
+    assert isinstance(ask(form(mod), "train", FLOATS, clipping_norm=5.0), TrainReply)
+    assert isinstance(ask(form(mod), "evaluate", FLOATS), EvaluateReply)
+    if form is not existing:
+        assert isinstance(ask(form(mod), "summary"), LabelSummary)
+
+
+@FORMS
+def test_an_update_is_clipped(form: Any) -> None:
     """To norm 5, which is half: (3, 4) of (6, 8)."""
-    app = an_app(fixedclipping_mod)
-    assert vector(ask(app, clipping_norm=5.0)) == [6, 8, 10]
-    assert vector(ask(app, needs=DELTA, clipping_norm=5.0)) == [3, 4, 10]
+    assert vector(ask(form(fixedclipping_mod), "train", FLOATS, clipping_norm=5.0)) == [6, 8, 10]
 
 
-def test_local_privacy_clips_and_adds_noise_before_the_difference_is_formed() -> None:
-    silent = an_app(LocalDpMod(clipping_norm=5.0, sensitivity=0.0, epsilon=1.0, delta=0.1))
-    assert vector(ask(silent)) == [6, 8, 10]
-    assert vector(ask(silent, needs=DELTA)) == [3, 4, 10]
-    noisy = an_app(LocalDpMod(clipping_norm=5.0, sensitivity=0.5, epsilon=1.0, delta=0.1))
-    np.random.seed(1)  # noqa: NPY002 (the mod's own generator)
-    model = vector(ask(noisy))
-    np.random.seed(1)  # noqa: NPY002
-    changed = vector(ask(noisy, needs=DELTA))
-    assert np.subtract(model, [3, 4, 0]) == pytest.approx(changed, abs=1e-6)
-    assert changed != pytest.approx([3, 4, 10], abs=1e-3)
+@FORMS
+def test_local_privacy_clips_and_adds_noise(form: Any) -> None:
+    silent = LocalDpMod(clipping_norm=5.0, sensitivity=0.0, epsilon=1.0, delta=0.1)
+    assert vector(ask(form(silent), "train", FLOATS)) == [6, 8, 10]
+    noisy = LocalDpMod(clipping_norm=5.0, sensitivity=0.5, epsilon=1.0, delta=0.1)
+    told = vector(ask(form(noisy), "train", FLOATS))
+    assert told != pytest.approx([6, 8, 10], abs=1e-3)
 
 
-@pytest.mark.parametrize("needs", [PLAIN, DELTA], ids=["model", "delta"])
-def test_sizes_are_told_of_a_model_without_statistics(
-    needs: Needs, caplog: pytest.LogCaptureFixture
-) -> None:
-    plain = record_of({"w": np.array([3, 4], np.float32)})
+@pytest.mark.parametrize("form", [of_functions, wrapped])
+def test_integers_take_no_part_in_a_norm(form: Any) -> None:
+    silent = LocalDpMod(clipping_norm=5.0, sensitivity=0.0, epsilon=1.0, delta=0.1)
+    assert vector(ask(form(silent))) == [6, 8, 10]
 
-    def add(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
-        return {"w": arrays["w"].numpy() + 1}, 8
 
-    app = client_app(train=add, mods=[message_size_mod, arrays_size_mod])
-    with caplog.at_level("INFO", "flwr"):
-        reply = ask(app, needs=needs, model=plain)
-    assert vector(reply) == ([1, 1] if needs.sends == "delta" else [4, 5])
+@pytest.mark.parametrize("name", CATALOG)
+def test_with_every_method_the_server_gets_the_clipped_update(name: str, tmp_path: Path) -> None:
+    """Both sites move w by (6, 8), clipped to norm 5, whether the method goes by differences."""
+    app = client_app(
+        existing(fixedclipping_mod), label_counts=lambda context: {context.node_config["site"]: 2}
+    )
+    contexts = {n: context_of(n, site=site) for n, site in ((7, "north"), (8, "south"))}
+    settings = {"folder": tmp_path, "min_clients": 2, "arrivals": 4, "poll": 0.001}
+    config: dict[str, Any] = {"fedraw.strategy.name": name, "fedraw.train.clipping_norm": 5.0}
+    if "buffer" in {field.name for field in fields(CATALOG[name].factory)}:
+        config["fedraw.strategy.buffer"] = 2
+    if name == "qfedavg":
+        config["fedraw.strategy.lr"] = 0.1
+    if name == "area":
+        config["fedraw.strategy.memory"] = "server"
+    server = server_app(initial_model=lambda: {"w": MODEL["w"]}, settings=settings)
+    server(MemoryGrid(app, contexts), Context(1, 1, {}, RecordDict(), config))
+    records = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    norms = [record["norm"] for record in records if record["kind"] == "arrival"]
+    assert norms == pytest.approx([5.0] * 4)
 
 
 def test_mods_see_training_only_and_in_their_order() -> None:
@@ -160,23 +203,51 @@ def test_mods_see_training_only_and_in_their_order() -> None:
 
 def test_a_mod_that_changes_what_arrives_trains_on_that() -> None:
     def doubled(message: Message, context: Context, call: Any) -> Message:
-        message.content["arrays"]["w"] = record_of({"w": np.array([6, 8], np.float32)})["w"]
+        message.content["arrays"]["w"] = Array(np.array([6, 8], np.float32))
         reply: Message = call(message, context)
         return reply
 
-    assert vector(ask(an_app(doubled), needs=DELTA)) == [9, 12, 10]
+    assert vector(ask(an_app(doubled))) == [12, 16, 10]
 
 
-def test_a_norm_that_is_not_set_is_told() -> None:
-    with pytest.raises(BadInput, match="a positive number as clipping_norm of the run config"):
-        ask(an_app(fixedclipping_mod), "summary", clipping_norm="")
-    reply = ask(an_app(LocalDpMod(5.0, 0.0, 1.0, 0.1), fixedclipping_mod), clipping_norm=2.5)
-    assert vector(reply) == [4.5, 6, 10]
+@FORMS
+def test_a_norm_that_is_not_set_is_told(form: Any) -> None:
+    reply = ask(form(fixedclipping_mod), model=FLOATS)
+    assert isinstance(reply, Failure)
+    assert reply.reason.endswith("set clipping_norm in the table fedraw.train of the run config")
 
 
-def test_what_adapts_on_the_server_is_refused_at_the_start() -> None:
-    with pytest.raises(BadInput, match=r"adaptiveclipping_mod .* fixedclipping_mod or LocalDpMod"):
-        an_app(adaptiveclipping_mod)
+def test_a_mod_of_the_whole_app_refuses_evaluations_and_the_remedy_is_told() -> None:
+    app = ClientApp(mods=[LocalDpMod(5.0, 0.0, 1.0, 0.1)])
+    inner = existing()
+    app.train()(inner)
+    app.evaluate()(inner)
+    assert vector(ask(app, model=FLOATS)) == [6, 8, 10]
+    reply = ask(app, "evaluate", FLOATS)
+    assert isinstance(reply, Failure)
+    assert reply.reason.endswith("give the mod to @app.train(mods=…), not to ClientApp")
+
+
+@pytest.mark.parametrize(
+    ("mod", "words"),
+    [
+        (adaptiveclipping_mod, r"adaptiveclipping_mod: .* fixedclipping_mod or LocalDpMod"),
+        (secaggplus_mod, "secaggplus_mod: secure aggregation needs all sites of a round"),
+        (secagg_mod, "secagg_mod: secure aggregation needs all sites of a round"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(mod: Any, words: str) -> None:
+    for app in ({"train": train, "mods": [mod]}, {"app": ClientApp(mods=[mod])}):
+        with pytest.raises(BadInput, match=words):
+            client_app(**app)
+
+
+def test_what_cannot_work_is_refused_by_the_server_too() -> None:
+    with pytest.raises(KeyError, match="secaggplus_configs"):  # the server gets this as an error
+        ask(existing(secaggplus_mod), model=FLOATS)
+    reply = ask(existing(adaptiveclipping_mod), model=FLOATS, clipping_norm=5.0)
+    assert isinstance(reply, Failure)
+    assert "its app uses adaptiveclipping_mod" in reply.reason
 
 
 def test_a_mod_that_sends_another_model_is_told_at_the_site() -> None:

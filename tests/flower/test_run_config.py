@@ -63,9 +63,27 @@ def test_a_single_number_is_a_list_of_one_label() -> None:
     )
 
 
+def test_a_training_is_told_keys_as_they_are_written() -> None:
+    run = {
+        "fedraw.train.local-epochs": 2,
+        "fedraw.train.optimizer.weight-decay": 0.1,
+        "fedraw.train.note": "",
+        "fedraw.train-at.west.local-epochs": 5,
+        "fedraw.train-at.west.optimizer.lr": 0.5,
+        "fedraw.arrivals": 5,
+    }
+    settings = read_server_settings(run, {"train": {"local-epochs": 1, "lr": 0.1}})
+    assert settings.train == {"local-epochs": 2, "lr": 0.1, "optimizer.weight-decay": 0.1}
+    assert settings.train_at == {"west": {"local-epochs": 5, "optimizer.lr": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("run", "words"),
     [
+        ({"fedraw.train": 2}, "fedraw.train = 2 must be a table"),
+        ({"fedraw.train-at.west": 2}, "fedraw.train-at.west names no setting"),
+        ({"fedraw.trian.lr": 2}, "fedraw.trian.lr is in no table of fedraw's settings; known: str"),
+        ({"fedraw.train.server-round": 2}, "train has the key 'server-round', which the server"),
         (
             {"fedraw.min_client": 2},
             "[fedraw] has the unknown key 'min_client'; did you mean 'min_clients'?",

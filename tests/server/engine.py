@@ -13,7 +13,7 @@ from tests.eventlog.logs import read_objects
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.evaluation import Recall
+from fedraw.server.evaluation import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedfa import FedFa
@@ -50,11 +50,13 @@ class Engine:
         folder: Path,
         strategy: Strategy[Any] | None = None,
         sites: Mapping[str, Mapping[str, Any]] = COUNTS,
-        evaluate: Callable[[Vector], Recall] | None = None,
+        evaluate: Callable[[Vector], Found] | None = None,
         model: Vector | None = None,
         layout: Layout = LAYOUT,
         only: tuple[str, ...] = (),
+        *,
         pace: float = 1.0,
+        train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
         self.now = 1_000_000.0
@@ -63,6 +65,7 @@ class Engine:
         defaults = {"sites": only, "arrivals": 1000, "min_clients": len(sites), "evaluate_every": 0}
         self.settings = ServerSettings(folder=folder, **{**defaults, **settings})
         self.evaluate = evaluate
+        self.train_config = train_config
         self.layout = layout
         self.model = np.zeros(layout.size, np.float32) if model is None else model
         self.sites = {
@@ -82,6 +85,7 @@ class Engine:
             self.settings,
             self.layout,
             evaluate=self.evaluate,
+            train_config=self.train_config,
             engine="test",
             now=self.now,
             wall=lambda: self.now + self.wall_shift,

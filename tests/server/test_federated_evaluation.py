@@ -10,7 +10,7 @@ from tests.server.conftest import Found
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.evaluation import Recall, weigh
+from fedraw.server.evaluation import EvaluationResult, Recall, combine, weights
 from fedraw.server.tasks import EvaluateReply, Task
 
 Lie = Callable[[Task, EvaluateReply], EvaluateReply]
@@ -123,8 +123,94 @@ def test_a_single_site_does_not_reach_a_target(found: Found) -> None:
     ],
 )
 def test_weights_of_sites_by_hand(tested: list[int], counted: list[int]) -> None:
-    parts = [Recall({"cat": n // 2}, {"cat": n} if n else {}) for n in tested]
-    weighed = weigh(parts)
-    assert [sum(part.total.values()) for part in weighed] == pytest.approx(counted)
-    for part, given in zip(weighed, parts, strict=True):
-        assert part.accuracy == given.accuracy
+    assert weights(tested) == counted
+    parts = [EvaluationResult(Recall({"cat": n // 2}, {"cat": n} if n else {})) for n in tested]
+    assert combine(parts).samples == pytest.approx(sum(counted))
+
+
+def reporting(auc: float, examples: int = 10) -> Lie:
+    """Reports one metric and counts no labels."""
+    return lambda _, honest: EvaluateReply(
+        honest.site, honest.task, metrics={"auc": auc}, examples=examples
+    )
+
+
+def test_any_metric_of_the_sites_is_logged_and_can_end_training(found: Found) -> None:
+    """The mean over samples: (3 · 0.8 + 0.4) / 4 = 0.7; without any one site at least 0.66."""
+    chosen = {"target": 0.66, "target_metric": "auc"}
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, **chosen)
+    for name, site in engine.sites.items():
+        site.evaluated = reporting(0.4 if name == "west" else 0.8)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "auc reached 0.7"
+    record = engine.log("evaluation")[0]
+    assert record["own"] == {"auc": pytest.approx(0.7)}
+    assert record["recall"] == {}
+    assert record["metrics"]["GlobalAcc"] is None
+
+
+def test_a_loss_ends_training_from_above(found: Found) -> None:
+    chosen = {"target": 0.5, "target_metric": "auc", "target_below": True}
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, **chosen)
+    for name, site in engine.sites.items():
+        site.evaluated = reporting(0.6 if name == "west" else 0.4)
+    engine.run(lambda: engine.coordinator.finished is not None)
+    assert engine.coordinator.finished == "auc reached 0.45"
+
+
+def test_one_site_cannot_end_a_federation_by_a_metric(found: Found) -> None:
+    chosen = {"target": 0.6, "target_metric": "auc"}
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2, **chosen)
+    for name, site in engine.sites.items():
+        site.evaluated = reporting(1.0, 1000) if name == "west" else reporting(0.5)
+    engine.accept(6)
+    assert engine.coordinator.finished is None  # west counts for 30 of 60 samples
+    assert "auc reached 0.75, but only by the word of 'west'" in engine.reasons()
+
+
+def test_a_target_that_nobody_measures_is_named(found: Found) -> None:
+    engine = found(
+        sites=ALIKE,
+        federated_evaluation=True,
+        evaluate_every=2,
+        target=1.0,
+        target_metric="Accuracy",
+    )
+    engine.accept(8)
+    assert engine.reasons().count("target_metric = 'Accuracy' was not measured") == 1
+    assert "this evaluation has GlobalAcc, AvgRare" in engine.reasons()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"GlobalAcc": 1.0}, "'GlobalAcc' is a metric of fedraw's own"),
+        ({f"m{i}": 1.0 for i in range(101)}, "reports 101 metrics; 100 is the most"),
+        ({"x" * 201: 1.0}, "a name has 1 to 200 characters"),
+    ],
+)
+def test_metrics_that_cannot_be_kept_are_left_out(
+    found: Found, metrics: dict[str, float], words: str
+) -> None:
+    engine = found(sites=ALIKE, federated_evaluation=True, evaluate_every=2)
+    engine.sites["west"].evaluated = lambda _, honest: EvaluateReply(
+        honest.site, honest.task, metrics=metrics, examples=10
+    )
+    engine.accept(4)
+    assert words in engine.reasons()
+    assert engine.log("evaluation")[0]["sites"] == 3
+
+
+def test_the_servers_own_evaluation_may_be_any_numbers(found: Found) -> None:
+    engine = found(evaluate=lambda model: {"dice": 0.5, "r2": float("nan")}, evaluate_every=2)
+    engine.accept(2)
+    assert engine.log("evaluation")[0]["own"] == {"dice": 0.5, "r2": None}
+    both = found(
+        folder="two", evaluate=lambda m: (Recall({}, {"cat": 1}), {"d": 1}), evaluate_every=2
+    )
+    both.accept(2)
+    record = both.log("evaluation")[0]
+    assert (record["metrics"]["GlobalAcc"], record["own"]) == (0.0, {"d": 1.0})
+    wrong = found(folder="three", evaluate=lambda model: 0.5, evaluate_every=2)
+    wrong.accept(2)
+    assert "gives float; it has to give a Recall, a mapping" in wrong.reasons()

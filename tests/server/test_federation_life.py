@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.server.conftest import Found
@@ -13,8 +14,9 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.server.evaluation import Recall
 from fedraw.server.settings import ServerSettings
-from fedraw.server.tasks import EvaluateReply, Failure, Task
+from fedraw.server.tasks import EvaluateReply, Failure, Task, TrainReply
 from fedraw.strategies.fedavg import FedAvg
+from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 
@@ -254,9 +256,74 @@ def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
     assert scores["after"] == {"west": pytest.approx(0.75 / 1 + 0.25 / 3)}
 
 
-def test_a_target_of_an_unknown_metric_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"target_metric.*'Accuracy'"):
-        ServerSettings(target=90.0, target_metric="Accuracy")
+def test_a_target_without_a_metric_or_a_value_is_refused() -> None:
+    with pytest.raises(BadInput, match="target_metric is empty"):
+        ServerSettings(target=90.0, target_metric="")
+    with pytest.raises(BadInput, match="target = nan must be a finite number"):
+        ServerSettings(target=float("nan"))
+
+
+def test_a_training_is_told_its_settings_and_those_of_its_site(found: Found) -> None:
+    engine = found(
+        train_config=lambda site, version: {"lr": 0.1 / (1 + version), "epochs": 1, "mu": 0.5},
+        train={"epochs": 2, "optimizer.name": "sgd"},
+        train_at={"west": {"epochs": 5}},
+    )
+    engine.accept(1)
+    told = {task.site: task.config for task in engine.sent if task.kind == "train"}
+    alike = {"lr": 0.1, "epochs": 2, "mu": 0.5, "optimizer.name": "sgd"}
+    assert told["north"] == alike
+    assert told["west"] == {**alike, "epochs": 5}
+    assert not any(task.config for task in engine.sent if task.kind != "train")
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ({"server-round": 3}, "train has the key 'server-round', which the server sets itself"),
+        ({"fedraw.task": 3}, "train has the key 'fedraw.task'"),
+        ({"lr": None}, "train: lr = None must be a text, a number"),
+        ([1], "it has to be a table of settings"),
+    ],
+)
+def test_settings_that_no_site_can_be_told_are_refused(train: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        ServerSettings(arrivals=1, train=train)
+
+
+def test_what_a_sites_training_reports_is_in_the_log_also_after_a_crash(found: Found) -> None:
+    engine = found()
+    engine.sites["west"].reply = lambda task, honest: replace(
+        honest, metrics={"train_loss": 0.25, "auc": float("inf")}
+    )
+    engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
+    told = [r.get("metrics") for r in engine.log("arrival") if r["client"] == "west"]
+    assert told == [{"train_loss": 0.25, "auc": None}]
+    log = engine.settings.folder / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert b'"west"' in lines[-1]
+    engine.coordinator._store.log.close()
+    log.write_bytes(b"".join(lines[:-1]))  # as if the server had died before it wrote the line
+    engine.coordinator = engine.open()
+    assert [r["metrics"] for r in engine.log("arrival") if r["client"] == "west"] == told
+
+
+def test_a_difference_is_formed_from_a_model_for_the_methods_that_need_one(found: Found) -> None:
+    """The same site once as an engine's client forms it, once as it sends the whole model."""
+    models = []
+    for whole in (False, True):
+        engine = found(folder=str(whole), strategy=FedBuff(buffer=2))
+
+        def send(task: Task, honest: TrainReply, whole: bool = whole) -> TrainReply:
+            assert task.model is not None
+            vector = honest.vector + task.model if whole else honest.vector
+            return replace(honest, vector=vector, is_model=whole)
+
+        for site in engine.sites.values():
+            site.reply = send
+        engine.accept(4)
+        models.append(engine.coordinator._store.strategy_state.model)
+    assert models[0] == pytest.approx(models[1], abs=1e-6)
 
 
 def test_a_failing_evaluation_does_not_end_a_federation(found: Found) -> None:

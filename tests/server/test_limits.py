@@ -16,7 +16,7 @@ from tests.server.engine import failing
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.server.admission import LARGEST_COUNTS, check_labels
-from fedraw.server.evaluation import Recall, TestedModel
+from fedraw.server.evaluation import EvaluationResult, Recall, Target, TestedModel
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.fedraw import FedRAW
@@ -93,10 +93,10 @@ def test_recall_by_label_and_its_mean_over_rare_labels() -> None:
 
 
 def test_a_target_that_others_reach_exactly_rests_on_nobody() -> None:
-    local = {site: Recall({"cat": 6}, {"cat": 10}) for site in ("north", "south")}
+    local = {site: EvaluationResult(Recall({"cat": 6}, {"cat": 10})) for site in ("north", "south")}
     tested = TestedModel(0, np.zeros(1, np.float32), local=local)
-    assert tested.rests_on("GlobalAcc", 60.0, ()) is None
-    assert tested.rests_on("GlobalAcc", 60.1, ()) == "north"
+    assert tested.rests_on(Target("GlobalAcc", 60.0), ()) is None
+    assert tested.rests_on(Target("GlobalAcc", 60.1), ()) == "north"
 
 
 def test_label_counts_may_take_exactly_the_most_bytes() -> None:

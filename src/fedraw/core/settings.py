@@ -123,6 +123,7 @@ def _fits(kind: Any, value: object) -> bool:
         return False
     if kind is float:
         return isinstance(value, int | float) and math.isfinite(value)
+    kind = Mapping if origin is Mapping else kind
     return isinstance(kind, type) and isinstance(value, str | Path if kind is Path else kind)
 
 
@@ -140,6 +141,8 @@ def _describe(kind: Any) -> str:
             words += [repr(choice) for choice in get_args(alternative)]
         elif get_origin(alternative) is tuple:
             words.append(f"a list, each {_describe(get_args(alternative)[0])}")
+        elif get_origin(alternative) is Mapping:
+            words.append("a table")
         elif alternative in named:
             words.append(named[alternative])
     return " or ".join(words)

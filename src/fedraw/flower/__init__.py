@@ -16,7 +16,8 @@ if find_spec("flwr") is None:
     raise MissingExtra("flwr", "flower")
 
 from fedraw.flower.client import TrainConfig, client_app, site_name
+from fedraw.flower.messages import recall_records
 from fedraw.flower.server import server_app
 from fedraw.server.evaluation import Recall
 
-__all__ = ["Recall", "TrainConfig", "client_app", "server_app", "site_name"]
+__all__ = ["Recall", "TrainConfig", "client_app", "recall_records", "server_app", "site_name"]

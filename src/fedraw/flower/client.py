@@ -1,59 +1,76 @@
-"""Makes a Flower ClientApp of up to three functions of the user."""
+"""Makes a ClientApp for fedraw's server: of an existing app, or of up to three functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from operator import index
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.mod import adaptiveclipping_mod
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from fedraw.core.settings import one_of
 from fedraw.core.types import Vector
-from fedraw.core.update import difference
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.messages import (
+    ACTION,
     ARRAYS,
+    CONFIG,
     COUNTS,
+    EXAMPLES,
     FIELDS,
-    RIGHT,
-    TOTAL,
-    fields_of,
+    METRICS,
+    OWN_KEYS,
+    PROXIMAL,
+    TASK,
+    TRAIN_LOSS,
+    VERSION,
+    WANTS_LOSS,
+    config_of,
     pack_counts,
+    pack_metrics,
     read_arrays,
+    recall_records,
+    the_arrays,
 )
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.evaluation import Recall
+from fedraw.server.evaluation import EvaluationResult, Found
 
-# The key under which Flower's mod for fixed clipping looks for its norm.
-CLIPPING_NORM = "clipping_norm"
+# Mods that cannot work with this server, and why.
+REFUSED_MODS = {
+    adaptiveclipping_mod: "it needs a server that adapts its norm, which fedraw's does not; use "
+    "fixedclipping_mod or LocalDpMod",
+    secagg_mod: "secure aggregation needs all sites of a round at the same time, and this server "
+    "mixes single updates; remove the mod",
+}
+REFUSED_MODS[secaggplus_mod] = REFUSED_MODS[secagg_mod]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What the server's strategy asks of one training."""
+    """What the server asks of one training."""
 
     version: int
     proximal: float = 0.0  # μ of a term μ/2 ||w − w_start||² in the local loss; 0: none
-    wants_loss: bool = False  # whether it needs the mean loss before training
+    wants_loss: bool = False  # whether the strategy needs the mean loss before training
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the server, for this site
 
 
 # Returns the trained model (a state_dict, a mapping from names to arrays or an ArrayRecord), the
-# number of examples and, if asked for, the loss.
+# number of examples and, optionally, the loss before training or a mapping of metrics.
 Train = Callable[[ArrayRecord, TrainConfig, Context], tuple[Any, ...]]
 CountLabels = Callable[[Context], Mapping[Any, int]]
-Evaluate = Callable[[ArrayRecord, Context], Recall]
+Evaluate = Callable[[ArrayRecord, Context], Found]
 
 
 def client_app(
+    app: ClientApp | None = None,
     *,
-    train: Train,
+    train: Train | None = None,
     label_counts: CountLabels | None = None,
     evaluate: Evaluate | None = None,
     mods: list[Mod] | None = None,
@@ -64,67 +81,58 @@ def client_app(
     "node-<id>". An exception of these functions counts as a failure of this site.
 
     Args:
-        train: Trains a model: (arrays, config, context) -> (model, examples[, loss]).
+        app: An existing app with `@app.train()`, and perhaps `@app.evaluate()`, which is kept as it
+            is. Without label counts, it needs no client_app around it.
+        train: In place of `app`, trains a model: (arrays, config, context) -> (model, examples).
+            A third item may be the mean loss before training, or a mapping of metrics.
         label_counts: Returns the training samples by label. Without it, the server's strategy needs
             labels = "inferred".
-        evaluate: Tests a model on the site's own data and returns a Recall.
+        evaluate: With `train`, tests a model on the site's own data. It returns a Recall, a mapping
+            of metrics, or both as a tuple. A mapping without a Recall has `num-examples`.
         mods: Flower's mods, applied to training only. They see the complete trained model without
-            integer tensors; the difference that some methods need is formed after them. Flower's
-            `fixedclipping_mod` takes its norm from the key `clipping_norm` of the run config.
+            integer tensors; the server forms the difference that some methods need.
 
     """
+    if (app is None) == (train is None) or (app is not None and evaluate is not None):
+        raise BadInput("client_app takes an existing app, or train and perhaps evaluate")
     chain = list(mods or ())
-    if adaptiveclipping_mod in chain:
-        raise BadInput(
-            "adaptiveclipping_mod needs a server that adapts its norm, which fedraw's does not; "
-            "use fixedclipping_mod or LocalDpMod"
-        )
+    for mod in [*chain, *getattr(app, "_mods", ())]:
+        for refused, reason in REFUSED_MODS.items():
+            if mod is refused:
+                raise BadInput(f"{mod.__name__}: {reason}")
+    inner = app if app is not None else _app_of(train, evaluate)
 
     def on_query(message: Message, context: Context) -> Message:
-        _clipping_norm(chain, context)  # a mistake shows now, not after the first training
-        if label_counts is None:
-            return _reply(message, context, {}, {})
-        counts = pack_counts(label_counts(context), "label_counts")
-        context.state[COUNTS] = counts
-        return _reply(message, context, {}, {COUNTS: counts})
+        reply = Message(RecordDict({FIELDS: _signature(message, context)}), reply_to=message)
+        if label_counts is not None:
+            context.state[COUNTS] = pack_counts(label_counts(context), "label_counts")
+            reply.content[COUNTS] = context.state[COUNTS]
+        return reply
 
     def on_train(message: Message, context: Context) -> Message:
-        return _train_inside_mods(trained, chain, message, context)
-
-    def trained(
-        message: Message, context: Context, start: ArrayRecord, template: Template
-    ) -> Message:
-        fields = fields_of(message.content)
-        config = TrainConfig(
-            fields.whole("version"), fields.number("proximal"), fields.truth("loss")
-        )
-        model, examples, loss = _unpack(train(start, config, context), config)
-        written = template.write(_read(template, record_of(model), "train"))
-        arrays = ArrayRecord({name: written[name] for name in template.headers})
-        own: dict[str, Any] = {"examples": examples}
-        if loss is not None:
-            own["loss"] = loss
-        records: dict[str, Any] = {ARRAYS: arrays}
+        signature = _signature(message, context)
+        reply = _train_inside_mods(inner, chain, message, context)
+        if reply.has_error():
+            return reply
+        reply.content[FIELDS] = signature
         if label_counts is not None:
             counts = pack_counts(label_counts(context), "label_counts")
             if _changed(context, counts):
-                records[COUNTS] = counts
-        return _reply(message, context, own, records)
+                reply.content[COUNTS] = counts
+        return reply
 
     def on_evaluate(message: Message, context: Context) -> Message:
-        assert evaluate is not None
-        recall = evaluate(read_arrays(message.content), context)
-        if not isinstance(recall, Recall):
-            raise BadInput(f"evaluate gives {type(recall).__name__}; it has to give a Recall")
-        right, total = pack_counts(recall.right, "right"), pack_counts(recall.total, "total")
-        return _reply(message, context, {}, {RIGHT: right, TOTAL: total})
+        signature = _signature(message, context)
+        reply = inner(message, context)
+        if not reply.has_error():
+            reply.content[FIELDS] = signature
+        return reply
 
-    app = ClientApp()
-    app.query()(on_query)
-    app.train()(on_train)
-    if evaluate is not None:
-        app.evaluate()(on_evaluate)
-    return app
+    outer = ClientApp()
+    outer.query(ACTION)(on_query)
+    outer.train()(on_train)
+    outer.evaluate()(on_evaluate)
+    return outer
 
 
 def site_name(context: Context) -> str:
@@ -137,20 +145,73 @@ def site_name(context: Context) -> str:
     return f"node-{context.node_id}"
 
 
-def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, float | None]:
+def _signature(message: Message, context: Context) -> ConfigRecord:
+    """What a reply repeats: who sends it, and what it replies to."""
+    asked = config_of(message.content)
+    return ConfigRecord(
+        {
+            "site": site_name(context),
+            "task": asked.whole(TASK),
+            "version": asked.whole(VERSION),
+        }
+    )
+
+
+def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
+    """An app of the message API that calls the user's functions."""
+    assert train is not None
+    app = ClientApp()
+
+    def on_train(message: Message, context: Context) -> Message:
+        asked = config_of(message.content)
+        own = message.content[CONFIG].items()
+        config = TrainConfig(
+            asked.whole(VERSION),
+            asked.number(PROXIMAL),
+            asked.truth(WANTS_LOSS),
+            {key: value for key, value in own if key not in OWN_KEYS},
+        )
+        start = read_arrays(message.content)
+        template = Template.of(start)
+        model, examples, metrics = _unpack(train(start, config, context), config)
+        arrays = template.write(_read(template, record_of(model), "train"))
+        records = {ARRAYS: arrays, METRICS: pack_metrics(metrics, examples)}
+        return Message(RecordDict(records), reply_to=message)
+
+    app.train()(on_train)
+    if evaluate is None:
+        return app
+
+    def on_evaluate(message: Message, context: Context) -> Message:
+        tested = EvaluationResult.of(evaluate(read_arrays(message.content), context), "evaluate")
+        own = {name: value for name, value in tested.own.items() if value is not None}
+        examples = int(own.pop(EXAMPLES, tested.samples))
+        if own and not examples:
+            raise BadInput(f"evaluate gives metrics without {EXAMPLES}, their number of samples")
+        records = {METRICS: pack_metrics(own, examples), **recall_records(tested.recall)}
+        return Message(RecordDict(records), reply_to=message)
+
+    app.evaluate()(on_evaluate)
+    return app
+
+
+def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, Mapping[str, Any]]:
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise BadInput(
-            f"train gives {type(result).__name__}; it has to give (model, examples) or "
-            "(model, examples, loss)"
+            f"train gives {type(result).__name__}; it has to give (model, examples), and may give "
+            "the loss before training or a mapping of metrics as a third item"
         )
-    model, examples, *loss = result
-    if config.wants_loss and not loss:
+    model, examples, *rest = result
+    metrics = rest[0] if rest else {}
+    if not isinstance(metrics, Mapping):
+        metrics = {TRAIN_LOSS: metrics}
+    if config.wants_loss and TRAIN_LOSS not in metrics:
         raise BadInput(
             "the server's strategy weighs sites by their loss; let train give (model, examples, "
-            "loss) with the mean loss before training"
+            f"loss) with the mean loss before training, or metrics with {TRAIN_LOSS!r}"
         )
     try:
-        return model, index(examples), float(loss[0]) if loss else None
+        return model, index(examples), metrics
     except TypeError:
         raise BadInput(
             f"train gives {examples!r:.40} examples; it has to be a whole number"
@@ -158,59 +219,41 @@ def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, float | None
 
 
 def _train_inside_mods(
-    train: Callable[[Message, Context, ArrayRecord, Template], Message],
-    mods: Sequence[Mod],
-    message: Message,
-    context: Context,
+    train: ClientAppCallable, mods: Sequence[Mod], message: Message, context: Context
 ) -> Message:
-    """Train inside the mods, then form the difference if the strategy needs it."""
-    fields, start = fields_of(message.content), read_arrays(message.content)
-    sends = fields.text("sends")
-    one_of("sends", sends, ("model", "delta"))  # a newer server may ask for more than this
-    template = Template.of(start, fields.texts("statistics") if "statistics" in fields else ())
+    """Train inside the mods, which see the floats of the model only.
+
+    Integers are not part of an update, so no mod may count them as a change.
+    """
+    if not mods:
+        return train(message, context)
+    start = read_arrays(message.content)
+    template = Template.of(start)
+
+    def floats_only(record: ArrayRecord) -> ArrayRecord:
+        return ArrayRecord({name: record[name] for name in template.headers if name in record})
 
     def innermost(message: Message, context: Context) -> Message:
         arrived = read_arrays(message.content)
-        arrays = ArrayRecord({name: arrived.get(name, start[name]) for name in start})
-        return train(message, context, arrays, template)
-
-    # Integers are not part of an update, so no mod may count them as a change.
-    message.content[ARRAYS] = ArrayRecord({name: start[name] for name in template.headers})
-    if norm := _clipping_norm(mods, context):
-        message.content[FIELDS][CLIPPING_NORM] = norm
-    reply = _with_mods(innermost, mods)(message, context)
-    if reply.has_error():
+        message.content[ARRAYS] = ArrayRecord({n: arrived.get(n, start[n]) for n in start})
+        reply = train(message, context)
+        if not reply.has_error():
+            name, trained = the_arrays(reply.content)
+            reply.content[name] = floats_only(trained)
         return reply
-    vector = _read(template, read_arrays(reply.content), "a mod")
-    if sends == "delta":
-        vector = difference(vector, template.read(start), template.layout)
-    reply.content[ARRAYS] = template.write(vector)
-    return reply
 
-
-def _with_mods(innermost: ClientAppCallable, mods: Sequence[Mod]) -> ClientAppCallable:
-    """Wrap the function in the mods, the first one outermost."""
-    call = innermost
-    for mod in reversed(mods):
+    message.content[ARRAYS] = floats_only(start)
+    call: ClientAppCallable = innermost
+    for mod in reversed(mods):  # the first one is the outermost
         call = partial(_call, mod, call)
-    return call
+    reply = call(message, context)
+    if not reply.has_error():
+        _read(template, the_arrays(reply.content)[1], "a mod")
+    return reply
 
 
 def _call(mod: Mod, inner: ClientAppCallable, message: Message, context: Context) -> Message:
     return mod(message, context, inner)
-
-
-def _clipping_norm(mods: Sequence[Mod], context: Context) -> float | None:
-    """Return the norm for Flower's fixed clipping; None if the mod is not used."""
-    if fixedclipping_mod not in mods:
-        return None
-    norm = context.run_config.get(CLIPPING_NORM)
-    if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 < norm < inf:
-        raise BadInput(
-            f"fixedclipping_mod needs a positive number as {CLIPPING_NORM} of the run config "
-            f"([tool.flwr.app.config] in the app's pyproject.toml); it is {norm!r:.40}"
-        )
-    return float(norm)
 
 
 def _read(template: Template, model: ArrayRecord, source: str) -> Vector:
@@ -231,18 +274,3 @@ def _changed(context: Context, counts: ConfigRecord) -> bool:
     if COUNTS in context.state:
         del context.state[COUNTS]
     return True
-
-
-def _reply(
-    message: Message, context: Context, own: Mapping[str, Any], records: Mapping[str, Any]
-) -> Message:
-    asked = fields_of(message.content)
-    fields = ConfigRecord(
-        {
-            "site": site_name(context),
-            "task": asked.whole("task"),
-            "version": asked.whole("version"),
-            **own,
-        }
-    )
-    return Message(RecordDict({FIELDS: fields, **records}), reply_to=message)

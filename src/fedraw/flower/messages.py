@@ -1,8 +1,10 @@
-"""The messages between a server and its sites: the same names and checks for both sides.
+"""The messages between a server and its sites: Flower's own form, and what fedraw adds to it.
 
-A message has scalars in one record, a model in another, and counts by label in more. Flower's
-records hold neither nested tables nor keys other than text, so labels are texts. Nothing is ever
-unpickled.
+A task has the model in the record `arrays` and settings in the record `config`, as Flower's own
+strategies send them, so a client app that was written for those understands it. A reply has one
+ArrayRecord, and one MetricRecord with the key `num-examples`. A site whose app is made by
+`client_app` adds the record `fedraw`, with its name, and its counts by label. Flower's records hold
+neither nested tables nor keys other than text, so labels are texts. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -11,11 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 
 from fedraw.core.types import Vector
-from fedraw.errors import RefusedUpdate
+from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.tensors import Template
+from fedraw.server.evaluation import Recall
 from fedraw.server.messages import LARGEST_REST, Fields, check_count_types, plain_counts
 from fedraw.server.tasks import (
     LATE_FACTOR,
@@ -28,15 +39,27 @@ from fedraw.server.tasks import (
 )
 from fedraw.strategies.protocol import Needs
 
-# The records of a message.
+# The records of a message. A task has `config`; a reply of fedraw's own client app has `fedraw`.
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 FIELDS = "fedraw"
-ARRAYS = "arrays"
 COUNTS = "counts"
 RIGHT = "right"
 TOTAL = "total"
 
+# Keys of Flower's own strategies in `config`, and in the metrics of a reply.
+ROUND, PROXIMAL = "server-round", "proximal-mu"
+EXAMPLES, TRAIN_LOSS, NORM_BIT = "num-examples", "train_loss", "norm_bit"
+# Keys of fedraw's in `config`.
+TASK, VERSION, WANTS_LOSS = "fedraw.task", "fedraw.version", "fedraw.loss"
+OWN_KEYS = frozenset({ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS})
+
+# The action under which client_app answers queries; an app's own queries have other names.
+ACTION = "fedraw"
+# How Flower reports that a client app has no such function.
+NO_QUERY = "No query function registered"
+
 MESSAGE_TYPES = {
-    "summary": MessageType.QUERY,
+    "summary": f"{MessageType.QUERY}.{ACTION}",
     "train": MessageType.TRAIN,
     "evaluate": MessageType.EVALUATE,
 }
@@ -53,6 +76,14 @@ TRANSPORT_ERRORS = {
     3: "the message or its reply has expired",
     4: "the reply has expired",
     5: "the node is out of reach",
+}
+
+# Words of an error that a mod causes, and what they mean here.
+HINTS = {
+    "secaggplus": "its app uses secure aggregation, which needs all sites of a round at the same "
+    "time; an asynchronous server mixes single updates, so remove the mod",
+    "'clipping_norm'": "set clipping_norm in the table fedraw.train of the run config",
+    "expects exactly one ArrayRecord": "give the mod to @app.train(mods=…), not to ClientApp",
 }
 
 # Seconds added to a message's time to live, for queues and for the difference between two clocks.
@@ -85,16 +116,14 @@ class MessageCodec:
 
     def message(self, task: Task) -> Message:
         """Write a task as a message."""
-        fields = ConfigRecord({"task": task.number, "version": task.version})
-        content = RecordDict({FIELDS: fields})
+        config = ConfigRecord({**task.config, TASK: task.number, VERSION: task.version})
+        content = RecordDict({CONFIG: config})
         if task.model is not None:
             content[ARRAYS] = self.record(task.model)
+            config[ROUND] = task.version + 1
         if task.kind == "train":
-            fields["sends"] = self.needs.sends
-            fields["loss"] = self.needs.loss
-            fields["proximal"] = float(self.needs.proximal)
-            if statistics := self.template.statistics:  # Flower cannot size an empty list
-                fields["statistics"] = statistics
+            config[WANTS_LOSS] = self.needs.loss
+            config[PROXIMAL] = float(self.needs.proximal)
         return Message(
             content,
             dst_node_id=task.node,
@@ -107,7 +136,7 @@ class MessageCodec:
         """Read a reply; this does not raise, whatever a site has sent."""
         try:
             if message.has_error():
-                return failure(message.error)
+                return _no_content(message)
             return self._read(message)
         except RefusedUpdate as error:
             return Failure(f"unreadable reply: {error}", malformed=True)
@@ -118,26 +147,41 @@ class MessageCodec:
     def _read(self, message: Message) -> Reply:
         content, kind = message.content, message.metadata.message_type
         check_size(content, self.template.nbytes if kind == MessageType.TRAIN else 0)
-        fields = fields_of(content)
-        site = fields.text("site")
-        match kind:
-            case MessageType.QUERY:
-                return LabelSummary(site, read_counts(content, COUNTS) if COUNTS in content else {})
-            case MessageType.TRAIN:
-                return TrainReply(
-                    site,
-                    fields.whole("task"),
-                    fields.whole("version"),
-                    self.template.read(read_arrays(content)),
-                    fields.whole("examples"),
-                    fields.number("loss") if "loss" in fields else None,
-                    read_counts(content, COUNTS) if COUNTS in content else None,
-                )
-            case MessageType.EVALUATE:
-                right, total = read_counts(content, RIGHT), read_counts(content, TOTAL)
-                return EvaluateReply(site, fields.whole("task"), right, total)
-            case other:
-                raise RefusedUpdate(f"a message of type {other!r:.60} was not asked for")
+        own = fields_of(content) if FIELDS in content else None
+        site = None if own is None else own.text("site")
+        task = None if own is None else own.whole("task")
+        if kind == MESSAGE_TYPES["summary"]:
+            counts = read_counts(content, COUNTS) if COUNTS in content else {}
+            return LabelSummary(fields_of(content).text("site"), counts)
+        if kind == MessageType.TRAIN:
+            metrics = read_metrics(content)
+            return TrainReply(
+                site,
+                task,
+                None if own is None else own.whole("version"),
+                self.template.read(the_arrays(content)[1]),
+                read_examples(metrics),
+                metrics.get(TRAIN_LOSS),
+                read_counts(content, COUNTS) if COUNTS in content else None,
+                metrics,
+                is_model=True,
+            )
+        if kind == MessageType.EVALUATE:
+            right = read_counts(content, RIGHT) if RIGHT in content else {}
+            total = read_counts(content, TOTAL) if TOTAL in content else {}
+            metrics = read_metrics(content)
+            examples = read_examples(metrics)
+            return EvaluateReply(site, task, right, total, metrics, examples)
+        raise RefusedUpdate(f"a message of type {kind!r:.60} was not asked for")
+
+
+def _no_content(message: Message) -> Reply:
+    """Read an error; an app without fedraw's query is a site that does not declare its labels."""
+    if message.metadata.message_type == MESSAGE_TYPES["summary"] and NO_QUERY in (
+        message.error.reason or ""
+    ):
+        return LabelSummary(f"node-{message.metadata.src_node_id}", {})
+    return failure(message.error)
 
 
 def time_to_live(deadline: float) -> float:
@@ -161,12 +205,18 @@ def failure(error: Error) -> Failure:
     # The text of a transport error adds nothing to its code; of an exception, the end matters most.
     if lines and code not in TRANSPORT_ERRORS:
         what += f": {lines[-1][-LONGEST_REASON:]}"
+        what += "".join(f"; {hint}" for words, hint in HINTS.items() if words in lines[-1])
     return Failure(what, to_blame=code not in TRANSPORT_ERRORS)
 
 
 def fields_of(content: RecordDict) -> Fields:
     """Return the scalars of a message."""
     return Fields(_record(content, FIELDS, ConfigRecord))
+
+
+def config_of(content: RecordDict) -> Fields:
+    """Return the settings of a task."""
+    return Fields(_record(content, CONFIG, ConfigRecord))
 
 
 def pack_counts(counts: Mapping[Any, Any], what: str) -> ConfigRecord:
@@ -179,10 +229,66 @@ def read_counts(content: RecordDict, name: str) -> dict[str, int]:
     return check_count_types(_record(content, name, ConfigRecord), name)
 
 
+def recall_records(recall: Recall) -> dict[str, ConfigRecord]:
+    """Return the records of a reply to an evaluation that tell the recall of each label.
+
+    >>> recall_records(Recall.of(["cat", "owl"], ["cat", "cat"]))
+    {'right': {'cat': 1}, 'total': {'cat': 1, 'owl': 1}}
+    """
+    return {RIGHT: pack_counts(recall.right, RIGHT), TOTAL: pack_counts(recall.total, TOTAL)}
+
+
+def pack_metrics(metrics: Mapping[str, Any], examples: int) -> MetricRecord:
+    """Pack a user's own metrics; their values may be NumPy numbers."""
+    try:
+        own = {str(name): float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError):
+        raise BadInput(f"metrics are {dict(metrics)!r:.80}; each has to be a number") from None
+    return MetricRecord({**own, EXAMPLES: examples})
+
+
+def read_metrics(content: RecordDict) -> dict[str, float]:
+    """Return all metrics of a reply; each item of a list becomes one of its own.
+
+    >>> read_metrics(RecordDict({"metrics": MetricRecord({"auc": 0.75, "dice": [0.5, 1.0]})}))
+    {'auc': 0.75, 'dice.0': 0.5, 'dice.1': 1.0}
+    """
+    found: dict[str, float] = {}
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            items = value if isinstance(value, list) else [value]
+            names = [f"{name}.{i}" for i in range(len(items))] if items is value else [name]
+            found.update(zip(names, items, strict=True))
+    if NORM_BIT in found:
+        raise RefusedUpdate(
+            "its app uses adaptiveclipping_mod, which needs a server that adapts the norm; use "
+            "fixedclipping_mod or LocalDpMod"
+        )
+    return found
+
+
+def read_examples(metrics: dict[str, float]) -> int:
+    """Take the number of examples out of a reply's metrics."""
+    examples = metrics.pop(EXAMPLES, None)
+    if examples is None or not float(examples).is_integer():
+        found = "missing" if examples is None else f"{examples!r:.40}"
+        raise RefusedUpdate(f"{EXAMPLES} is {found}; a reply's MetricRecord has it as an integer")
+    return int(examples)
+
+
 def read_arrays(content: RecordDict) -> ArrayRecord:
-    """Return the model of a message."""
+    """Return the model of a task."""
     record: ArrayRecord = _record(content, ARRAYS, ArrayRecord)
     return record
+
+
+def the_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the only ArrayRecord of a reply, and its name."""
+    found = list(content.array_records.items())
+    if len(found) != 1:
+        raise RefusedUpdate(f"a reply has one ArrayRecord, this one {len(found)}")
+    name, record = found[0]
+    return name, record
 
 
 def check_size(content: RecordDict, model_bytes: int) -> None:

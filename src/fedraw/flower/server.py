@@ -1,8 +1,10 @@
 """Makes a Flower ServerApp of a strategy and a model, with settings from the run config.
 
-Settings are the keys `fedraw.<key>` and `fedraw.strategy.<key>`. A run config holds only texts,
-numbers and truth values, and a run can override only keys that the app's pyproject.toml lists. So a
-list is a text with commas, and an empty text means "not set". Keys may be written with hyphens.
+Settings are the keys `fedraw.<key>`, `fedraw.strategy.<key>`, `fedraw.train.<key>` and
+`fedraw.train-at.<site>.<key>`. A run config holds only texts, numbers and truth values, and a run
+can override only keys that the app's pyproject.toml lists. So a list is a text with commas, and an
+empty text means "not set". fedraw's own keys may be written with hyphens; keys of the tables
+`train` and `train-at` reach the sites as they are.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.coordinator import open_federation
-from fedraw.server.evaluation import Recall
+from fedraw.server.evaluation import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import find_method
 
 SECTION = "fedraw"
-STRATEGY = "strategy."
+STRATEGY, TRAIN, TRAIN_AT = "strategy", "train", "train_at"
 DEFAULT_STRATEGY = "fedraw"
 
 
@@ -39,7 +41,8 @@ def server_app(
     *,
     initial_model: Callable[[], Mapping[str, Any] | ArrayRecord],
     strategy: Any = None,
-    evaluate: Callable[[ArrayRecord], Recall] | None = None,
+    evaluate: Callable[[ArrayRecord], Found] | None = None,
+    train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     statistics: Collection[str] | None = None,
     settings: ServerSettings | Mapping[str, Any] | None = None,
 ) -> ServerApp:
@@ -48,7 +51,10 @@ def server_app(
     Args:
         initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord.
         strategy: The strategy; by default the run config's `fedraw.strategy` names it.
-        evaluate: Evaluates a model on the server's own test set.
+        evaluate: Evaluates a model on the server's own test set; it returns a Recall, a mapping
+            from names of metrics to numbers, or both as a tuple.
+        train_config: Returns what one training is told: (site, version) -> settings. Those of the
+            tables `fedraw.train` and `fedraw.train-at` of the run config override them.
         statistics: Names of the tensors that methods on differences average; by default those that
             end in running_mean or running_var.
         settings: The settings of the server, which `fedraw.*` of the run config overrides.
@@ -64,7 +70,7 @@ def server_app(
         method = _choose(strategy, context.run_config)
         codec = MessageCodec(template, method.needs)
 
-        def tested(model: Vector) -> Recall:
+        def tested(model: Vector) -> Found:
             assert evaluate is not None
             # A copy of the mapping, not of the tensors: the user may empty it.
             return evaluate(codec.record(model).copy())
@@ -77,6 +83,7 @@ def server_app(
             dtypes={name: header.dtype.name for name, header in template.headers.items()},
             constants={name: kept.numpy() for name, kept in template.kept.items()},
             evaluate=None if evaluate is None else tested,
+            train_config=train_config,
             engine=f"flwr {version('flwr')}",
         )
         with monitored(chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts):
@@ -110,8 +117,18 @@ def read_server_settings(
         base = {field.name: getattr(given, field.name) for field in fields(given)}
     else:
         base = _read(ServerSettings, _underscored(given or {}), "settings")
-    own = {k: v for k, v in _section(run_config).items() if not k.startswith(STRATEGY)}
-    return ServerSettings(**{**base, **_read(ServerSettings, own, SECTION)})
+    tables = _tables(run_config)
+    chosen = {**base, **_read(ServerSettings, tables[""], SECTION)}
+    at = dict(chosen.get(TRAIN_AT, {}))
+    for key, value in tables[TRAIN_AT].items():
+        site, dot, name = key.partition(".")
+        if not dot:
+            raise BadInput(
+                f"fedraw.train-at.{key} names no setting; write fedraw.train-at.SITE.KEY"
+            )
+        at[site] = {**at.get(site, {}), name: value}
+    train = {**chosen.get(TRAIN, {}), **tables[TRAIN]}
+    return ServerSettings(**{**chosen, TRAIN: train, TRAIN_AT: at})
 
 
 def read_strategy(run_config: Mapping[str, Any]) -> Any:
@@ -122,20 +139,32 @@ def read_strategy(run_config: Mapping[str, Any]) -> Any:
     """
     table = strategy_table(run_config)
     name = table.pop("name", DEFAULT_STRATEGY)
-    method = find_method(name, f"{SECTION}.{STRATEGY}name")
-    return method.make(_read(method.factory, table, f"{SECTION}.strategy"))
+    method = find_method(name, f"{SECTION}.{STRATEGY}.name")
+    return method.make(_read(method.factory, table, f"{SECTION}.{STRATEGY}"))
 
 
 def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys below `fedraw.strategy`, without that prefix."""
-    own = _section(run_config)
-    return {k.removeprefix(STRATEGY): v for k, v in own.items() if k.startswith(STRATEGY)}
+    return _underscored(_tables(run_config)[STRATEGY])
 
 
-def _section(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    prefix = f"{SECTION}."
-    own = {k.removeprefix(prefix): v for k, v in run_config.items() if k.startswith(prefix)}
-    return {key: value for key, value in _underscored(own).items() if value != ""}
+def _tables(run_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings below `fedraw` that are set, by table; "" has those in no table."""
+    tables: dict[str, dict[str, Any]] = {"": {}, STRATEGY: {}, TRAIN: {}, TRAIN_AT: {}}
+    for key, value in run_config.items():
+        first, _, own = key.partition(".")
+        if first != SECTION or value == "":
+            continue
+        head, dot, rest = own.partition(".")
+        name = head.replace("-", "_")
+        if not dot:
+            tables[""][name] = value
+        elif name in tables:
+            tables[name][rest] = value
+        else:
+            known = ", ".join(table for table in tables if table)
+            raise BadInput(f"{key} is in no table of fedraw's settings; known: {known}")
+    return tables
 
 
 def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:

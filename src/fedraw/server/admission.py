@@ -28,6 +28,8 @@ SMALLEST_SHARE = 0.01
 LARGEST_JUMP = 10
 # Labels of one site, labels that one site may add after it has joined, and labels of all sites.
 MOST_LABELS, MOST_IN_ALL = 10_000, 100_000
+# Metrics that one reply may report.
+MOST_METRICS = 100
 # Characters of a site's or a label's name, and bytes of one site's label counts in the log.
 LONGEST_NAME, LARGEST_COUNTS = 200, 1 << 18
 # Elements per pass: stays in the processor's cache.
@@ -58,10 +60,10 @@ def distance(sent: Vector, start: Vector | None, layout: Layout) -> float:
 
 
 def check_reply(task: Task, reply: TrainReply) -> None:
-    """Refuse a reply in the name of another site, or to another task."""
-    if reply.site != task.site:
+    """Refuse a reply that names another site or another task than the one it answers."""
+    if reply.site not in (None, task.site):
         raise RefusedUpdate(f"client {task.site!r} answered in the name of {reply.site!r}")
-    if (reply.task, reply.version) != (task.number, task.version):
+    if (reply.task, reply.version) not in ((None, None), (task.number, task.version)):
         raise RefusedUpdate(
             f"client {task.site!r} was asked to train version {task.version} (task "
             f"{task.number}), it answered for version {reply.version} ({reply.task})"
@@ -185,6 +187,25 @@ def check_counts(
                 f"factor of {LARGEST_JUMP}; the earlier counts stay"
             )
     return held
+
+
+def check_metrics(site: str, metrics: Mapping[str, float]) -> dict[str, float | None] | None:
+    """Return a site's metrics, with None for each that is not finite; None if there are none.
+
+    >>> check_metrics("north", {"auc": 0.75, "loss": float("nan")})
+    {'auc': 0.75, 'loss': None}
+    """
+    if len(metrics) > MOST_METRICS:
+        raise BadInput(
+            f"client {site!r} reports {len(metrics)} metrics; {MOST_METRICS} is the most"
+        )
+    for name in metrics:
+        if not 0 < len(name) <= LONGEST_NAME or not _is_text(name):
+            raise BadInput(
+                f"client {site!r} has a metric {name!r:.60}; a name has 1 to {LONGEST_NAME} "
+                "characters of valid text"
+            )
+    return {name: float(n) if isfinite(n) else None for name, n in metrics.items()} or None
 
 
 def _is_text(name: str) -> bool:

@@ -17,21 +17,22 @@ import numpy as np
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.core.update import Update
+from fedraw.core.update import Update, difference
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import (
     check_counts,
     check_labels,
+    check_metrics,
     check_norm,
     check_reply,
     distance,
     scale_of,
 )
-from fedraw.server.evaluation import Evaluations, Recall, TestedModel
+from fedraw.server.evaluation import Evaluations, Found, Target, TestedModel
 from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
 from fedraw.server.progress import ProgressLine
-from fedraw.server.settings import ServerSettings
+from fedraw.server.settings import ServerSettings, check_train_config
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.server.tasks import (
     EvaluateReply,
@@ -61,7 +62,8 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     settings: ServerSettings,
     layout: Layout,
     *,
-    evaluate: Callable[[Vector], Recall] | None = None,
+    evaluate: Callable[[Vector], Found] | None = None,
+    train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     dtypes: Mapping[str, str] | None = None,
     constants: Mapping[str, Any] | None = None,
     engine: str = "",
@@ -76,6 +78,8 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
         settings: The settings of the server.
         layout: The tensors of the model's vector.
         evaluate: Evaluates a model on the server's own test set.
+        train_config: Returns the settings of one training: (site, version) -> settings. Those of
+            `settings.train` and `settings.train_at` override them.
         dtypes: The types of the user's tensors that are not float32, by name.
         constants: The user's tensors that no training changes, as arrays by name.
         engine: The name of the engine, for the log.
@@ -101,7 +105,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     store = FederationStore(settings.folder, strategy, identity, wall or time.time)
     try:
         store.recover(state_type, now)
-        return Coordinator(store, strategy, model, settings, layout, evaluate)
+        return Coordinator(store, strategy, model, settings, layout, evaluate, train_config)
     except BaseException:
         store.log.close()
         raise
@@ -117,13 +121,15 @@ class Coordinator:
         model: Callable[[], Vector],
         settings: ServerSettings,
         layout: Layout,
-        evaluate: Callable[[Vector], Recall] | None = None,
+        evaluate: Callable[[Vector], Found] | None = None,
+        train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     ) -> None:
         self._store = store
         self._strategy = strategy
         self._model = model
         self._settings = settings
         self._layout = layout
+        self._own_config = train_config
         self._pending = PendingTasks()
         self._training: dict[str, PendingTask] = {}  # the task that each site is busy with
         self._needs = strategy.needs
@@ -134,7 +140,10 @@ class Coordinator:
             self._release,
             needs_counts=self._needs.label_evidence != "inferred",
         )
-        self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate)
+        target = None
+        if settings.target is not None:
+            target = Target(settings.target_metric, settings.target, settings.target_below)
+        self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate, target)
         self._progress = ProgressLine(settings.folder, settings.progress_every)
         self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
@@ -278,11 +287,20 @@ class Coordinator:
             task = Task(number, kind, node, site, SUMMARY_DEADLINE)
         else:
             asked = tested or self._store.strategy_state
-            task = Task(number, kind, node, site, deadline, asked.version, asked.model)
+            config = self._train_config(site or "", asked.version) if kind == "train" else {}
+            task = Task(number, kind, node, site, deadline, asked.version, asked.model, config)
         pending = PendingTask(task, now, self._store.state.event)
         if kind == "train" and site is not None:
             self._training[site] = pending
         return self._pending.add(pending)
+
+    def _train_config(self, site: str, version: int) -> dict[str, Any]:
+        """The user's settings for a training at the site; those for one site come last."""
+        settings = self._settings
+        own: Mapping[str, Any] = {}
+        if self._own_config is not None:
+            own = check_train_config(self._own_config(site, version), "train_config")
+        return {**own, **settings.train, **settings.train_at.get(site, {})}
 
     def _begin_if_enough(self, now: float) -> None:
         nodes = None if self._store.begun else self._membership.enough_to_begin()
@@ -321,7 +339,8 @@ class Coordinator:
             check_norm(
                 site, norm, store.state.norms.values(), store.state.scale, self._settings.norm_bound
             )
-            flight = Flight(start_time, pending.event, store.time(now), norm)
+            metrics = self._metrics(site, reply)
+            flight = Flight(start_time, pending.event, store.time(now), norm, metrics)
             refused = store.accept(update, flight)
         except RefusedUpdate as refusal:
             refused = str(refusal)
@@ -341,6 +360,9 @@ class Coordinator:
         """Check the reply; return the update, and its distance from the model handed out."""
         check_reply(task, reply)
         site, vector = task.site or "", np.ascontiguousarray(reply.vector)
+        if reply.is_model and self._needs.sends == "delta" and vector.shape == (self._layout.size,):
+            assert task.model is not None
+            vector = difference(vector, task.model, self._layout)
         if reply.counts is not None:
             self._refuse_floods(site, reply.counts)
         statistics_size = self._layout.statistics_count
@@ -353,6 +375,12 @@ class Coordinator:
         if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
             check(self._store.strategy_state, update, self._needs.loss)
         return update, norm
+
+    def _metrics(self, site: str, reply: TrainReply) -> dict[str, float | None] | None:
+        try:
+            return check_metrics(site, reply.metrics)
+        except BadInput as refusal:
+            raise RefusedUpdate(str(refusal)) from None
 
     def _loss(self, reply: TrainReply) -> float | None:
         """Return the loss; drop one that is not finite if the strategy does not use it."""
@@ -433,11 +461,9 @@ class Coordinator:
         self._end_evaluation(now)
 
     def _end_evaluation(self, now: float) -> None:
-        target, metric = self._settings.target, self._settings.target_metric
-        over, reached = self._evaluations.finish(now, metric, target)
+        over, reached = self._evaluations.finish(now)
         if over:
-            if reached is not None:
-                self._stopping = self._stopping or f"{metric} reached {reached:.1f}"
+            self._stopping = self._stopping or reached
             self._finished = self._stopping
 
     # Time

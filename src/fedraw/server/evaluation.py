@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.labels import whole_counts
+from fedraw.core.text import several
 from fedraw.core.types import InferredLabels, Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import EvaluationRecord
+from fedraw.eventlog.summary import BUILT_IN
 from fedraw.metrics.fairness import fairness_metrics
-from fedraw.server.admission import MOST_LABELS, check_labels
+from fedraw.server.admission import MOST_LABELS, check_labels, check_metrics
 from fedraw.server.membership import UNDECLARED
 from fedraw.server.store import FederationStore
 from fedraw.server.tasks import EvaluateReply, Task
@@ -71,12 +73,6 @@ class Recall:
         right = {label: factor * n for label, n in self.right.items()}
         return Recall(right, {label: factor * n for label, n in self.total.items()})
 
-    def without(self, part: Recall) -> Recall:
-        """Subtract one part of a sum."""
-        right = {label: n - part.right.get(label, 0) for label, n in self.right.items()}
-        total = {label: n - part.total.get(label, 0) for label, n in self.total.items()}
-        return Recall(right, total)
-
     def check(self, source: str) -> Recall:
         """Refuse impossible counts; return the result without untested labels."""
         right = whole_counts(list(self.right.values()), lambda i: f"{source}: recognised")
@@ -101,7 +97,7 @@ class Recall:
         """The recall of each tested label, in percent."""
         return {label: 100 * self.right.get(label, 0) / n for label, n in self.total.items() if n}
 
-    def metrics(self, rare: Collection[str]) -> dict[str, Any]:
+    def metrics(self, rare: Collection[str]) -> dict[str, float | None]:
         """GlobalAcc, and AvgRare over the rare labels that were tested."""
         recall = self.by_label()
         known = [recall[label] for label in rare if label in recall]
@@ -117,21 +113,105 @@ LOGGER = logging.getLogger("fedraw.server")
 # relative to the median site.
 MOST_TESTS, MOST_TIMES = 100, 10
 
+Metrics = Mapping[str, float | None]
+# What a user's own evaluation returns: recall by label, any other metrics, or both.
+Found = Recall | Mapping[str, float] | tuple[Recall, Mapping[str, float]]
 
-def weigh(parts: Sequence[Recall]) -> list[Recall]:
-    """Scale down the results of sites that would count for too much.
 
-    >>> [part.total for part in weigh([Recall({}, {"cat": n}) for n in (10, 20, 90)])]
-    [{'cat': 10}, {'cat': 20}, {'cat': 30.0}]
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """What one test set shows: recall by label, other metrics, or both."""
+
+    recall: Recall
+    own: Metrics = field(default_factory=dict)
+    examples: float = 0  # on which `own` rests, if samples are not counted by label
+
+    @classmethod
+    def of(cls, found: Found, source: str) -> EvaluationResult:
+        """Read and check what an evaluation returns.
+
+        >>> EvaluationResult.of({"auc": 0.75}, "the server's evaluation").own
+        {'auc': 0.75}
+        """
+        recall, own = found if isinstance(found, tuple) else (found, {})
+        if isinstance(recall, Mapping):
+            return cls(Recall({}, {}), checked_metrics(recall, source))
+        if not isinstance(recall, Recall) or not isinstance(own, Mapping):
+            raise BadInput(
+                f"{source} gives {type(found).__name__}; it has to give a Recall, a mapping from "
+                "names of metrics to numbers, or both as a tuple"
+            )
+        return cls(recall.check(source), checked_metrics(own, source))
+
+    @property
+    def samples(self) -> float:
+        """How many samples were tested."""
+        return sum(self.recall.total.values()) or self.examples
+
+    def __bool__(self) -> bool:
+        return bool(self.recall.total or self.own)
+
+
+def checked_metrics(own: Mapping[str, Any], source: str) -> dict[str, float | None]:
+    """Return a user's own metrics as numbers, with None for each that is not finite."""
+    for name, value in own.items():
+        if name in BUILT_IN:
+            raise BadInput(f"{source}: {name!r} is a metric of fedraw's own; choose another name")
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            raise BadInput(f"{source}: {name} is {value!r:.60}, not a number") from None
+    return check_metrics(source, {str(name): float(value) for name, value in own.items()}) or {}
+
+
+def weights(samples: Sequence[float]) -> list[float]:
+    """Return how many samples each site counts for, so that none counts for too much.
+
+    >>> weights([10, 20, 90])
+    [10, 20, 30]
     """
-    tested = [sum(part.total.values()) for part in parts]
-    known = [n for n in tested if n]
+    known = [n for n in samples if n]
     if len(known) < 2:
-        return list(parts)
+        return list(samples)
     most = MOST_TIMES * median_low(known)
-    limits = [min(most, sum(known) - n) for n in tested]
-    weighed = zip(parts, tested, limits, strict=True)
-    return [part if n <= limit else part.scaled(limit / n) for part, n, limit in weighed]
+    return [min(n, most, sum(known) - n) for n in samples]
+
+
+def combine(parts: Sequence[EvaluationResult]) -> EvaluationResult:
+    """Combine the results of sites: recall of all samples, and the weighted mean of each metric.
+
+    >>> auc = [EvaluationResult(Recall({}, {}), {"auc": v}, n) for v, n in ((0.9, 10), (0.5, 30))]
+    >>> combine(auc).own  # the second site counts as much as the first
+    {'auc': 0.7}
+    """
+    counted = weights([part.samples for part in parts])
+    pairs = list(zip(parts, counted, strict=True))
+    recall = Recall.sum(
+        part.recall.scaled(n / part.samples) if n < part.samples else part.recall
+        for part, n in pairs
+    )
+    own = {}
+    for name in dict.fromkeys(name for part in parts for name in part.own):
+        known = [(part.own[name], n) for part, n in pairs if part.own.get(name) is not None]
+        total = sum(n for _, n in known)
+        own[name] = sum(v * n for v, n in known if v is not None) / total if total else None
+    return EvaluationResult(recall, own, sum(counted))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A value at which training ends: at least this high, or at most if `below`."""
+
+    metric: str
+    value: float
+    below: bool = False
+
+    def reached(self, metrics: Metrics) -> bool:
+        """Whether these metrics reach the target."""
+        found = metrics.get(self.metric)
+        if found is None:
+            return False
+        return found <= self.value if self.below else found >= self.value
 
 
 @dataclass(eq=False)
@@ -142,23 +222,22 @@ class TestedModel:
 
     version: int
     model: Vector
-    central: Recall | None = None
-    local: dict[str, Recall] = field(default_factory=dict)
+    central: EvaluationResult | None = None
+    local: dict[str, EvaluationResult] = field(default_factory=dict)
 
-    @property
-    def overall(self) -> Recall:
-        """The result on the server's test set; without one, on those of the sites."""
-        return self.central or Recall.sum(weigh(list(self.local.values())))
+    def overall(self, without: str | None = None) -> EvaluationResult:
+        """The result on the server's test set; without one, on those of the sites but one."""
+        if self.central:
+            return self.central
+        return combine([result for site, result in self.local.items() if site != without])
 
-    def rests_on(self, metric: str, target: float, rare_labels: Collection[str]) -> str | None:
+    def rests_on(self, target: Target, rare_labels: Collection[str]) -> str | None:
         """Return a site without which the target is not reached, or None."""
-        if self.central is not None:
+        if self.central:
             return None
-        overall = self.overall
-        weighed = weigh(list(self.local.values()))
-        for site, part in zip(self.local, weighed, strict=True):
-            reached = overall.without(part).metrics(rare_labels)[metric]
-            if reached is None or reached < target:
+        for site in self.local:
+            rest = self.overall(without=site)
+            if not target.reached({**rest.recall.metrics(rare_labels), **rest.own}):
                 return site
         return None
 
@@ -169,16 +248,17 @@ class TestedModel:
         federated: bool,
     ) -> dict[str, dict[str, Any]] | None:
         """Return the metrics and the recall by label, or None if nobody tested anything."""
-        overall, rare = self.overall, set(rare_labels)
-        if not overall.total:
+        overall, rare = self.overall(), set(rare_labels)
+        if not overall:
             return None
-        metrics = overall.metrics(rare_labels)
+        metrics = overall.recall.metrics(rare_labels)
         if federated:
             held = [counts.get(site, {}) for site in self.local]
             holders = {i for i, own in enumerate(held) if not rare.isdisjoint(own)}
-            accuracies = [recall.accuracy for recall in self.local.values()]
+            accuracies = [result.recall.accuracy for result in self.local.values()]
             metrics.update(fairness_metrics(accuracies, holders))
-        return {"metrics": metrics, "recall": _bounded(overall.by_label(), rare)}
+        values = {"metrics": metrics, "recall": _bounded(overall.recall.by_label(), rare)}
+        return {**values, "own": dict(overall.own)} if overall.own else values
 
 
 @dataclass
@@ -221,6 +301,7 @@ class Evaluation:
             version=self.last.version,
             metrics=values["metrics"],
             recall=values["recall"],
+            own=values.get("own"),
             server_models=self.server_models,
             inferred=None if self.inferred is None else self.inferred._asdict(),
             sites=len(self.last.local) if self.federated else None,
@@ -232,13 +313,18 @@ class Evaluations:
     """Runs one evaluation at a time, so that no site is asked twice at once."""
 
     def __init__(
-        self, store: FederationStore, federated: bool, evaluate: Callable[[Vector], Recall] | None
+        self,
+        store: FederationStore,
+        federated: bool,
+        evaluate: Callable[[Vector], Found] | None,
+        target: Target | None = None,
     ) -> None:
         self.current: Evaluation | None = None
         self._store = store
         self._federated = federated
         self._evaluate = evaluate
-        self._logged: set[str] = set()  # sites that alone would have reached the target
+        self._target = target
+        self._logged: set[str] = set()  # notes about the target, each of which is logged once
 
     def begin(self, sites: list[str], due: float, now: float) -> None:
         """Begin an evaluation unless one is running; `sites` are asked to take part."""
@@ -263,12 +349,12 @@ class Evaluations:
             tested.central = self._central(tested.model, now)
         current.to_ask = list(sites) if self._federated else []
 
-    def _central(self, model: Vector, now: float) -> Recall | None:
+    def _central(self, model: Vector, now: float) -> EvaluationResult | None:
         """Evaluate on the server's test set; a failure is logged and ends nothing."""
         if self._evaluate is None:
             return None
         try:
-            return self._evaluate(model).check("the server's evaluation")
+            return EvaluationResult.of(self._evaluate(model), "the server's evaluation")
         except Exception as problem:
             LOGGER.exception("the server's evaluation failed")
             self._store.note(f"the server's evaluation failed: {problem!r}", now)
@@ -280,29 +366,33 @@ class Evaluations:
         if current is not None:
             current.awaited.pop(task.number, None)
         try:
-            recall = self._check(site, task, reply)
+            result = self._check(site, task, reply)
         except BadInput as refusal:
             self.forget(site)
             return f"no evaluation: {refusal}"
         for tested in () if current is None else current.tested:
             if tested.model is task.model:
-                tested.local[site] = recall
+                tested.local[site] = result
         return None
 
-    def _check(self, site: str, task: Task, reply: EvaluateReply) -> Recall:
-        if (reply.site, reply.task) != (site, task.number):
+    def _check(self, site: str, task: Task, reply: EvaluateReply) -> EvaluationResult:
+        if (reply.site, reply.task) not in ((None, None), (site, task.number)):
             raise BadInput(f"client {site!r} answered in the name of {reply.site!r:.80}")
         for counts in (reply.total, reply.right):
             check_labels(site, counts)
-        recall = Recall(reply.right, reply.total).check(f"client {site!r}")
+        source = f"client {site!r}"
+        recall = Recall(reply.right, reply.total).check(source)
+        tested = EvaluationResult(
+            recall, checked_metrics(reply.metrics, source), max(0, reply.examples)
+        )
         declared = self._store.state.counts.get(site, {})
-        tested, samples = sum(recall.total.values()), sum(declared.values())
-        if tested > MOST_TESTS * samples and declared != {UNDECLARED: 1}:
+        samples = sum(declared.values())
+        if tested.samples > MOST_TESTS * samples and declared != {UNDECLARED: 1}:
             raise BadInput(
-                f"client {site!r} tested on {tested:.0f} samples and declared {samples} for "
-                f"training; at most {MOST_TESTS} times as many count"
+                f"client {site!r} tested on {tested.samples:.0f} samples and declared {samples} "
+                f"for training; at most {MOST_TESTS} times as many count"
             )
-        return recall
+        return tested
 
     def fail(self, site: str, reason: str, now: float) -> None:
         """Continue without a site that could not evaluate."""
@@ -316,8 +406,8 @@ class Evaluations:
             current.awaited = {n: other for n, other in current.awaited.items() if other != site}
             current.to_ask = [other for other in current.to_ask if other != site]
 
-    def finish(self, now: float, metric: str, target: float | None) -> tuple[bool, float | None]:
-        """Return whether an evaluation has ended, and `metric` if it reached the target."""
+    def finish(self, now: float) -> tuple[bool, str | None]:
+        """Return whether an evaluation has ended, and a sentence if it reached the target."""
         current, state = self.current, self._store.state
         if current is None or not (current.complete or now >= current.due):
             return False, None
@@ -328,24 +418,39 @@ class Evaluations:
             return True, None
         self._store.log.note(record)
         self._keep_if_best(current, record, now)
-        reached = record.metrics[metric]
-        if target is None or reached is None or reached < target:
-            return True, None
-        site = current.last.rests_on(metric, target, state.rare_labels)
+        return True, self._reached(current, {**record.metrics, **(record.own or {})}, now)
+
+    def _reached(self, current: Evaluation, metrics: Metrics, now: float) -> str | None:
+        target = self._target
+        if target is None:
+            return None
+        if target.metric not in metrics:
+            known = f"this evaluation has {several(metrics, most=20)}"
+            self._note_once(f"target_metric = {target.metric!r} was not measured; {known}", now)
+            return None
+        if not target.reached(metrics):
+            return None
+        form = ".1f" if target.metric in BUILT_IN else ".4g"
+        sentence = f"{target.metric} reached {metrics[target.metric]:{form}}"
+        site = current.last.rests_on(target, self._store.state.rare_labels)
         if site is None:
-            return True, reached
-        if site not in self._logged:
-            self._logged.add(site)
-            alone = f"{metric} reached {reached:.1f}, but only by the word of {site!r}"
-            self._store.note(f"{alone}; the target has to be reached without any one site", now)
-        return True, None
+            return sentence
+        alone = f"{sentence}, but only by the word of {site!r}"
+        self._note_once(f"{alone}; the target has to be reached without any one site", now, site)
+        return None
+
+    def _note_once(self, text: str, now: float, key: str = "") -> None:
+        if key not in self._logged:
+            self._logged.add(key)
+            self._store.note(text, now)
 
     def _keep_if_best(self, current: Evaluation, record: EvaluationRecord, now: float) -> None:
         models, average = self._store.models, current.serving
         try:
             models.evaluated("current", current.last.model, record, record.metrics, record.recall)
             if average is not None and record.serving is not None:
-                models.evaluated("serving", average.model, record, **record.serving)
+                own = record.serving
+                models.evaluated("serving", average.model, record, own["metrics"], own["recall"])
         except OSError as problem:
             self._store.note(f"the best model cannot be written: {problem.strerror}", now)
 

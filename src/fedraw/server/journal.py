@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import ref
@@ -20,12 +20,13 @@ from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, ma
 
 @dataclass(frozen=True)
 class Flight:
-    """The journey of an update: when its site got the model, when it came back, and its norm."""
+    """What the log needs to know about an update beside the update itself."""
 
     start_time: float
     start_event: int
     time: float  # when the update arrived
     norm: float
+    metrics: Mapping[str, float | None] | None = None  # what the site's training reports
 
 
 class Journal:

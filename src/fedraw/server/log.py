@@ -255,6 +255,7 @@ def arrival_record(
         # JSON has no number for a weight of a user's own strategy that is not finite.
         weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
         norm=flight.norm,
+        metrics=flight.metrics,
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
 from fedraw.eventlog.summary import QUALITY
 
-# Metrics that can have a target.
-TARGETS = ("GlobalAcc", "AvgRare")
 LOG_FORMATS = ("text", "json")
+# Keys of a training's settings that the server sets itself.
+RESERVED = frozenset({"server-round", "proximal-mu"})
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,12 @@ class ServerSettings:
     arrivals: int | None = None
     seconds: float | None = None
     target: float | None = None
-    target_metric: str = "GlobalAcc"
+    target_metric: str = "GlobalAcc"  # or any metric that the server or the sites report
+    target_below: bool = False  # whether the target is an upper bound, as it is for a loss
+
+    # What a site's training is told with each model, for all sites and for single ones.
+    train: Mapping[str, Any] = field(default_factory=dict)
+    train_at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     # By default, the labels that few of the first sites hold.
     rare_labels: tuple[str, ...] = ()
@@ -73,9 +81,13 @@ class ServerSettings:
                 whole(name, value)
         if self.seconds is not None:
             positive("seconds", self.seconds)
-        if self.target is not None:
-            positive("target", self.target)
-        one_of("target_metric", self.target_metric, TARGETS)
+        if self.target is not None and not isfinite(self.target):
+            raise BadInput(f"target = {self.target} must be a finite number")
+        if not self.target_metric:
+            raise BadInput("target_metric is empty; name a metric, such as GlobalAcc or AvgRare")
+        check_train_config(self.train, "train")
+        for site, own in self.train_at.items():
+            check_train_config(own, f"train_at.{site}")
         for name in ("deadline", "back_off", "quarantine", "snapshot_every", "poll"):
             positive(name, getattr(self, name))
         positive("progress_every", self.progress_every)
@@ -100,3 +112,23 @@ class ServerSettings:
                 "nothing would end this federation; set arrivals, seconds or target (with several, "
                 "the first that is reached counts)"
             )
+
+
+def check_train_config(config: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Refuse settings of a training that cannot be sent to a site; return the others.
+
+    >>> check_train_config({"lr": 0.1, "optimizer.name": "sgd"}, "train")
+    {'lr': 0.1, 'optimizer.name': 'sgd'}
+    """
+    if not isinstance(config, Mapping):
+        raise BadInput(f"{source} is {config!r:.60}; it has to be a table of settings")
+    for key, value in config.items():
+        if not isinstance(key, str) or key in RESERVED or key.startswith("fedraw."):
+            raise BadInput(f"{source} has the key {key!r}, which the server sets itself")
+        items = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(item, str | int | float) for item in items):
+            raise BadInput(
+                f"{source}: {key} = {value!r:.60} must be a text, a number, true or false, or a "
+                "list of one of these"
+            )
+    return config

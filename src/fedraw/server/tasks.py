@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from fedraw.core.types import Vector
 
@@ -26,6 +26,7 @@ class Task:
     deadline: float  # seconds from when it is sent
     version: int = 0
     model: Vector | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)  # the user's settings for this task
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,25 +39,40 @@ class LabelSummary:
 
 @dataclass(frozen=True, eq=False)
 class TrainReply:
-    """A site's update; `counts` are its label counts if it declares new ones."""
+    """A site's update.
 
-    site: str
-    task: int
-    version: int
+    `site`, `task` and `version` are what the site repeats of its task; None if it repeats nothing
+    and only the engine says which task the reply belongs to. The vector is what the strategy needs;
+    if `is_model`, it is the trained model, and the coordinator forms a difference where the
+    strategy needs one. `counts` are the site's label counts if it declares new ones, and `metrics`
+    are what its training reports.
+    """
+
+    site: str | None
+    task: int | None
+    version: int | None
     vector: Vector
     examples: int
     loss: float | None = None
     counts: Mapping[str, int] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    is_model: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluateReply:
-    """How many of a site's test samples the model recognised, by label, out of how many."""
+    """What the model can do on a site's test samples; `site` and `task` are as in TrainReply.
 
-    site: str
-    task: int
-    right: Mapping[str, int]
-    total: Mapping[str, int]
+    `right` and `total` count recognised and tested samples by label; they are empty if the site
+    does not count them. `metrics` are any other numbers, measured on `examples` samples.
+    """
+
+    site: str | None
+    task: int | None
+    right: Mapping[str, int] = field(default_factory=dict)
+    total: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    examples: int = 0
 
 
 @dataclass(frozen=True)

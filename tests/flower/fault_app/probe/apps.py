@@ -59,6 +59,6 @@ def lie(message: Message, context: Context, call_next: Any) -> Message:
 
 honest = client_app(train=train, label_counts=label_counts)
 client = ClientApp(mods=[lie])  # around the whole app: it changes a reply last
-client.query()(honest)
+client.query("fedraw")(honest)
 client.train()(honest)
 server = server_app(initial_model=lambda: {"w": np.zeros(SIZE, np.float32)})

@@ -231,4 +231,4 @@ def test_an_app_is_made_of_an_app_or_of_functions() -> None:
         {"app": ClientApp(), "evaluate": lambda *_: None},
     ):
         with pytest.raises(BadInput, match="client_app takes an existing app, or train"):
-            client_app(**wrong)  # type: ignore[arg-type]
+            client_app(**wrong)

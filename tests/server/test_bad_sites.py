@@ -39,7 +39,7 @@ BAD: dict[str, tuple[Lie, str]] = {
         "client 'west' answered in the name of 'north'",
     ),
     "another version": (
-        lambda task, honest: replace(honest, version=honest.version + 7),
+        lambda task, honest: replace(honest, version=task.version + 7),
         "it answered for version",
     ),
     "no examples": (lambda task, honest: replace(honest, examples=0), "trained on 0 examples"),

@@ -257,8 +257,9 @@ class TestedModel:
             holders = {i for i, own in enumerate(held) if not rare.isdisjoint(own)}
             accuracies = [result.recall.accuracy for result in self.local.values()]
             metrics.update(fairness_metrics(accuracies, holders))
-        values = {"metrics": metrics, "recall": _bounded(overall.recall.by_label(), rare)}
-        return {**values, "own": dict(overall.own)} if overall.own else values
+        recall = _bounded(overall.recall.by_label(), rare)
+        values: dict[str, dict[str, Any]] = {"metrics": metrics, "recall": recall}
+        return values | ({"own": dict(overall.own)} if overall.own else {})
 
 
 @dataclass

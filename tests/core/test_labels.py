@@ -142,5 +142,5 @@ def test_a_table_says_what_it_was_told(counts: Counts) -> None:
 
 def test_more_samples_than_64_bits_hold_are_refused() -> None:
     counts = {client: {"a": 2**53} for client in range(600)}
-    with pytest.raises(BadInput, match=r"5\.4e\+18 samples in all are too many"):
+    with pytest.raises(BadInput, match=r"5\.4e\+18 samples in total are too many"):
         LabelTable.from_counts(counts)

@@ -47,7 +47,7 @@ def test_a_head_may_lack_a_bias_and_a_model_a_head() -> None:
 
 
 def test_a_name_stands_once() -> None:
-    with pytest.raises(BadInput, match="tensor 'a' is twice in the layout"):
+    with pytest.raises(BadInput, match="tensor 'a' appears twice in the layout"):
         Layout.of([("a", (1,)), ("b", (1,))], [("a", (1,))])
 
 

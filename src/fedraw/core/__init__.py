@@ -1,1 +1,1 @@
-"""The paper's core on NumPy alone: labels, rarity, buffers, weights, sums, layouts, randomness."""
+"""The core, on NumPy alone: labels, rarity, buffers, weights, sums, layouts, random streams."""

@@ -47,7 +47,7 @@ class RunningSum:
 
     @classmethod
     def zeros(cls, size: int) -> RunningSum:
-        """An empty sum of vectors with so many numbers."""
+        """Return an empty sum of vectors of length `size`."""
         return cls(np.zeros(size))
 
     @overload
@@ -55,9 +55,9 @@ class RunningSum:
     @overload
     def add(self, terms: Sequence[Term], divisor: float) -> Vector: ...
     def add(self, terms: Sequence[Term], divisor: float | None = None) -> Vector | None:
-        """Add a_j θ_j for each term; with a divisor, return the quotient as a new model.
+        """Add a_j θ_j for each term; with a divisor, return the sum divided by it as a new model.
 
-        Everything happens in one pass over memory, which is what an arrival costs.
+        One pass over memory does everything, because an arrival costs little more than that pass.
         """
         size = self.total.size
         mean: Vector | None = None if divisor is None else np.empty(size, np.float32)
@@ -75,11 +75,11 @@ class RunningSum:
         return mean
 
     def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
-        """The weighted mean of the slots, computed from what has changed since the last mean.
+        """Return the weighted mean of the slots, computed from the changes since the last mean.
 
-        The sum is recomputed from scratch when that is no slower (a buffer of one, or all scores
-        have changed), once in a while, and when one of its terms dwarfs it, because the rounding
-        error of that term would be visible in the mean.
+        The sum is recomputed from scratch in three cases: when that is no slower (the buffer has
+        one slot, or all scores have changed), every `REFRESH` turns of the buffer, and when one of
+        its terms dwarfs it, because the rounding error of that term would be visible in the mean.
         """
         divisor = sum([slot.coefficient for slot in slots])
         if len(changes) <= len(slots) and version % (REFRESH * len(slots)):
@@ -90,9 +90,9 @@ class RunningSum:
         return self._recompute(terms, divisor)
 
     def correct(self, changes: Sequence[Term], terms: Iterable[Term]) -> None:
-        """Add the changes, after which the sum consists of `terms`.
+        """Add the changes, after which the sum is that of `terms`.
 
-        The sum is recomputed from the terms when a term that has been in it dwarfs it.
+        The sum is recomputed from the terms if a term that was ever part of it dwarfs it.
         """
         self.add(changes)
         if self._is_dwarfed(changes):
@@ -109,9 +109,10 @@ class RunningSum:
         return self.add(terms, divisor=divisor)
 
     def _is_dwarfed(self, changes: Sequence[Term]) -> bool:
-        """Whether a term since the last recomputation dwarfs the sum, changes included.
+        """Return whether one of the changes, or an earlier term, dwarfs the sum.
 
-        For an ordinary sum the first block settles it.
+        Earlier terms count since the last recomputation. For an ordinary sum the first block
+        decides.
         """
         self.peak = peak = max(self.peak, _largest_of_terms(changes))
         if not peak:
@@ -121,7 +122,7 @@ class RunningSum:
 
 
 def _largest_of_terms(terms: Iterable[Term]) -> float:
-    """The largest number in an added term; removed terms were added earlier."""
+    """Return the largest magnitude in the added terms; removed terms were added earlier."""
     largest = 0.0
     for a, vector in terms:
         if a > 0:
@@ -135,7 +136,7 @@ def _largest(block: npt.NDArray[Any]) -> float:
 
 
 def inner(one: Vector, other: Vector) -> float:
-    """⟨a, b⟩ in float64, without BLAS for the same reason as `RunningSum`.
+    """Return ⟨a, b⟩ in float64, without BLAS for the same reason as `RunningSum`.
 
     >>> inner(np.array([1, 2], np.float32), np.array([3, 4], np.float32))
     11.0
@@ -157,8 +158,9 @@ class ServingAverage:
 
         average ← d · average + (1 − d) · model,    d = min(decay, t / (t + 9)),
 
-    so the initial model, which is untrained, loses its weight at once, and older models lose theirs
-    by the factor `decay` with each arrival. Batch-norm statistics are averaged like parameters.
+    so the untrained initial model loses its weight at once, and the weight of an older model
+    shrinks by the factor `decay` with each arrival. Batch-norm statistics are averaged like
+    parameters.
 
     >>> average = ServingAverage(np.zeros(1, np.float32), decay=0.5)
     >>> for value in (10, 20):

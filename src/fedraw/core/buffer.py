@@ -42,9 +42,9 @@ class Buffer(Protocol):
 class OneSlotBuffer:
     """The latest update of each of at most `capacity` clients.
 
-    A client's new update replaces its old one in place, which does not renew the age of the slot:
+    A client's new update replaces its old one in place and does not reset the age of the slot:
     slots are evicted in the order in which their clients entered. Every operation is O(1), because
-    a dict keeps the place of a known key and appends a new one.
+    a dict keeps the position of a known key and appends a new one.
     """
 
     capacity: int

@@ -48,7 +48,7 @@ class Federation:
 
     @classmethod
     def of(cls, table: LabelTable) -> Federation:
-        """A federation of all clients in the table."""
+        """Return a federation of all clients in the table."""
         members = {client: position for position, client in enumerate(table.clients)}
         return cls(table, list(table.labels), table.coverage(), dict(members))
 
@@ -65,14 +65,14 @@ class Federation:
         return len(self.members)
 
     def score(self, client: ClientId) -> float:
-        """S_i of a member, or the last score of a client that has left."""
+        """Return S_i of a member, or the last score of a client that has left."""
         score = self._scores.get(client)
         if score is None:
             score = self._scores[client] = self._compute(client)
         return score
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """S_i of each client; every arrival asks this for the whole buffer."""
+        """Return S_i of each client; every arrival calls this for the whole buffer."""
         try:
             return list(map(self._scores.__getitem__, clients))
         except KeyError:
@@ -122,11 +122,11 @@ class Federation:
         return MemberLabels(column, held_count, held_count / held_count.sum())
 
     def new_labels(self, labels: Iterable[Label]) -> list[Label]:
-        """Which of these labels no client has ever held."""
+        """Return those of these labels that no client has ever held."""
         return [label for label in labels if label not in self._column]
 
     def _add(self, labels: Iterable[Label]) -> None:
-        """Give a column to each label that is new."""
+        """Add a column for each new label."""
         new = self.new_labels(labels)
         if not new:
             return
@@ -138,7 +138,7 @@ class Federation:
         self.coverage[row.column[row.count > 0]] += change
 
     def row(self, client: ClientId) -> MemberLabels:
-        """The labels that a member declares."""
+        """Return the labels that a member declares."""
         position = self.members[client]
         if position is None:
             return self.changed[client]

@@ -9,15 +9,15 @@ import numpy as np
 
 from fedraw.core.types import Floats, Ints
 
-_Z = 1.959963984540054  # 97.5 % of a normal variable lie below
+_Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 _EXACT_UP_TO = 60
 
-# The expansion of Student's quantile is exact to 2e-6 above so many degrees of freedom.
-_FEW = 30
+# Above this many degrees of freedom, the expansion of Student's quantile is exact to 2e-6.
+_EXPANSION_ABOVE = 30
 
 
 def poisson_interval(events: Ints) -> tuple[Floats, Floats]:
-    """The exact 95 % interval, with equal tails, of a Poisson mean given the observed count.
+    """Return the exact, equal-tailed 95 % interval of a Poisson mean for each observed count.
 
     For a count of 0 the interval is one-sided.
 
@@ -33,10 +33,11 @@ def poisson_interval(events: Ints) -> tuple[Floats, Floats]:
 
 
 def _gamma_quantiles(shape: Ints, z: float) -> Floats:
-    """Quantiles of Gamma(shape, 1) at the level of the normal quantile z (2.5 or 97.5 %).
+    """Return the quantiles of Gamma(shape, 1) at the level of the normal quantile z.
 
-    The Wilson-Hilferty approximation has a relative error below 6e-5 for shapes above
-    `_EXACT_UP_TO`. For smaller shapes, where it errs by up to a half, it starts Newton's method.
+    The level is 2.5 or 97.5 %. The Wilson-Hilferty approximation has a relative error below 6e-5
+    for shapes above `_EXACT_UP_TO`. For smaller shapes its error reaches a half, so there it is
+    only the starting point of Newton's method.
     """
     cubes = shape * (1 - 1 / (9 * shape) + z / (3 * np.sqrt(shape))) ** 3
     small = shape <= _EXACT_UP_TO
@@ -60,7 +61,7 @@ def _newton(shape: int, x: float, z: float) -> float:
 
 
 def student_quantiles(freedom: Ints) -> Floats:
-    """The 97.5 % quantile of Student's t distribution for each number of degrees of freedom.
+    """Return the 97.5 % quantile of Student's t for each number of degrees of freedom.
 
     >>> student_quantiles(np.array([1, 30])).round(3)
     array([12.706,  2.042])
@@ -71,14 +72,14 @@ def student_quantiles(freedom: Ints) -> Floats:
 
 @cache
 def student_quantile(freedom: int, confidence: float = 0.95) -> float:
-    """The number between which and its negative a share `confidence` of Student's t lies.
+    """Return the t with P(|T| < t) = `confidence` under Student's t distribution.
 
     >>> [round(student_quantile(freedom), 3) for freedom in (1, 2, 4, 29)]
     [12.706, 4.303, 2.776, 2.045]
     >>> round(student_quantile(4, 0.99), 3), round(student_quantile(40, 0.99), 3)
     (4.604, 2.704)
     """
-    if freedom > _FEW and confidence == 0.95:
+    if freedom > _EXPANSION_ABOVE and confidence == 0.95:
         z, v = _Z, float(freedom)
         return (
             z
@@ -99,7 +100,7 @@ def student_quantile(freedom: int, confidence: float = 0.95) -> float:
 
 
 def _student_within(t: float, freedom: int) -> float:
-    """P(|T| < t), in closed form for a whole number of degrees of freedom."""
+    """Return P(|T| < t), in closed form for a whole number of degrees of freedom."""
     angle = atan(t / sqrt(freedom))
     term, first = (1.0, 2) if freedom % 2 == 0 else (cos(angle), 3)
     total = term

@@ -1,4 +1,4 @@
-"""Log messages as JSON, one object a line, for collectors of logs."""
+"""Log messages as JSON, one object per line, for log collectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; `extra={"alert": …}` and exceptions are fields of their own."""
+        """Return the line; `extra={"alert": …}` and exceptions become separate fields."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields = {
             "time": time,

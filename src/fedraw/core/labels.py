@@ -15,19 +15,18 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
 from fedraw.errors import BadInput
 
-# A larger count is not exact as a float.
-LARGEST_COUNT = 2**53
-LARGEST_TOTAL = 2**62  # far from the limit of 64 bits
+LARGEST_COUNT = 2**53  # a larger count is not exact as a float
+LARGEST_TOTAL = 2**62  # well below the limit of 64 bits
 REMEDY = "a label count is a whole number from 0 on"
 
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """How many training samples of each label each client declares: one sparse row per client.
+    """The number of training samples per label that each client declares: a sparse row per client.
 
     Row i is the entries `start[i]:start[i + 1]` of `column` (a position in `labels`), `count` and
     `share`, where share is freq(l, i), the label's share of the client's own samples. A claimed
-    share without a count (see `simulation.perturbations`) weighs in a score but not in coverage.
+    share without a count (see `simulation.perturbations`) counts in a score but not in coverage.
 
     >>> table = LabelTable.from_counts({"a": {"cat": 3, "dog": 1}, "b": {"cat": 5}})
     >>> table.share
@@ -43,7 +42,7 @@ class LabelTable:
 
     @classmethod
     def from_counts(cls, counts: Mapping[Any, LabelCounts]) -> LabelTable:
-        """Build from one histogram per client; a count of zero means the same as none."""
+        """Build a table from one histogram per client; a count of zero equals an absent label."""
         clients = list(counts)
         labels = list(dict.fromkeys(chain.from_iterable(counts.values())))
         position = {label: column for column, label in enumerate(labels)}
@@ -61,7 +60,7 @@ class LabelTable:
         columns: npt.ArrayLike,
         counts: Sequence[Any] | npt.NDArray[Any],
     ) -> LabelTable:
-        """Build from parallel arrays: client position, label position, count."""
+        """Build a table from parallel arrays: client position, label position, count."""
         if not clients:
             raise BadInput("no client reports any labels; a federation needs at least one client")
         row, column = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
@@ -82,7 +81,7 @@ class LabelTable:
         totals = np.bincount(row, weights=count, minlength=len(clients))
         if totals.sum() > LARGEST_TOTAL:
             raise BadInput(
-                f"{totals.sum():.3g} samples in all are too many to be counted; count in thousands"
+                f"{totals.sum():.3g} samples in total are too many to count; count in thousands"
             )
         _refuse_empty_rows(totals, clients)
         _refuse_unheld_labels(column, labels)
@@ -93,14 +92,14 @@ class LabelTable:
         return len(self.clients)
 
     def counts(self) -> dict[ClientId, dict[Label, int]]:
-        """One histogram per client, as `from_counts` takes it."""
+        """Return one histogram per client, as `from_counts` takes it."""
         names = [self.labels[column] for column in self.column.tolist()]
         entries = list(zip(names, self.count.tolist(), strict=True))
         rows = (self.row(position) for position in range(len(self)))
         return {c: dict(entries[own]) for c, own in zip(self.clients, rows, strict=True)}
 
     def select(self, positions: Ints) -> LabelTable:
-        """The table of the clients at these positions, with the labels that they hold.
+        """Return the table of the clients at these positions, with the labels that they hold.
 
         >>> table = LabelTable.from_counts({"a": {"cat": 3}, "b": {"dog": 5}})
         >>> table.select(np.array([1])).counts()
@@ -120,30 +119,30 @@ class LabelTable:
         )
 
     def row(self, position: int) -> slice:
-        """The entries of the client at this position."""
+        """Return the entries of the client at this position."""
         return slice(int(self.start[position]), int(self.start[position + 1]))
 
     def row_of_entry(self) -> Ints:
-        """The client's position for each entry."""
+        """Return the client's position for each entry."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     def totals(self) -> Ints:
-        """Samples per client."""
+        """Return the number of samples of each client."""
         return np.asarray(np.add.reduceat(self.count, self.start[:-1]), np.int64)
 
     def coverage(self) -> Ints:
-        """How many clients hold each label."""
+        """Return the number of clients that hold each label."""
         held = self.column if self.count.all() else self.column[self.count > 0]
         return np.bincount(held, minlength=len(self.labels))
 
     def fair_shares(self) -> Floats:
-        """Each label's share of all samples, which is its weight if all samples weigh the same."""
+        """Return each label's share of all samples, its weight if all samples count equally."""
         sums = np.bincount(self.column, weights=self.count, minlength=len(self.labels))
         return np.asarray(sums / self.count.sum(), np.float64)
 
 
 def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int], str]) -> Ints:
-    """Label counts as int64, or an error that names the first value that is not a count.
+    """Return label counts as int64, or raise an error that names the first invalid value.
 
     >>> whole_counts([2, -1], lambda i: f"row {i}")
     Traceback (most recent call last):

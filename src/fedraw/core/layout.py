@@ -21,12 +21,12 @@ class Segment:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers the tensor has."""
+        """The number of elements of the tensor."""
         return math.prod(self.shape)
 
     @cached_property
     def slice(self) -> slice:
-        """The tensor's numbers in the vector."""
+        """The tensor's elements in the vector."""
         return slice(self.start, self.start + self.size)
 
 
@@ -56,13 +56,13 @@ class Layout:
         parameters: Iterable[tuple[str, tuple[int, ...]]],
         statistics: Iterable[tuple[str, tuple[int, ...]]] = (),
     ) -> Layout:
-        """Lay out tensors in this order; the head is the last matrix and the bias after it."""
+        """Lay out tensors in this order; the output layer is the last matrix and its bias."""
         parameters, statistics = list(parameters), list(statistics)
         named = [*parameters, *statistics]
         names = [name for name, _ in named]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise BadInput(f"tensor {twice!r} is twice in the layout; names must be unique")
+            raise BadInput(f"tensor {twice!r} appears twice in the layout; names must be unique")
         starts = accumulate((math.prod(shape) for _, shape in named), initial=0)
         segments = tuple(
             Segment(name, tuple(shape), start)
@@ -74,16 +74,16 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers a vector has."""
+        """The length of a vector."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def statistics_count(self) -> int:
-        """How many numbers of a vector are statistics."""
+        """The number of statistics in a vector."""
         return self.size - self.parameter_count
 
     def without_statistics(self) -> Layout:
-        """The layout of the parameters alone."""
+        """Return the layout of the parameters alone."""
         kept = tuple(s for s in self.segments if s.start < self.parameter_count)
         return Layout(kept, self.parameter_count, self.head_weight, self.head_bias)
 

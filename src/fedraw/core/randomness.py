@@ -25,7 +25,7 @@ Purpose = Literal[
     "losses",
     "membership",
     "bandwidth",
-]  # add new ones at the end: every result depends on the numbers of the others
+]  # Add new purposes at the end: every result depends on the positions of the others.
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 
 
@@ -45,7 +45,7 @@ class Streams:
     seed: int
 
     def generator(self, purpose: Purpose, *indices: int) -> np.random.Generator:
-        """A fresh generator for a purpose, and for a client or a training if indices are given."""
+        """Return a new generator for a purpose; indices select a client or one of its trainings."""
         key = (_NUMBER[purpose], *indices)
         return np.random.Generator(
             np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))

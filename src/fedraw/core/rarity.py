@@ -13,7 +13,7 @@ from fedraw.errors import BadInput, nearest
 
 
 def rarity_scores(table: LabelTable) -> Floats:
-    """One score per client: high for a client whose labels few others hold.
+    """Return one score per client, high for a client whose labels few others hold.
 
     S_i = Σ_l freq(l, i) / coverage(l)
 
@@ -25,7 +25,7 @@ def rarity_scores(table: LabelTable) -> Floats:
 
 
 def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_]:
-    """Which scores are above `times` times the median.
+    """Return a mask of the scores above `times` times the median.
 
     >>> far_above_median(np.array([0.2, 0.2, 0.5]))
     array([False, False,  True])
@@ -34,7 +34,7 @@ def far_above_median(scores: Floats, times: float = 2.0) -> npt.NDArray[np.bool_
 
 
 def rarest(scores: Floats, most: int | None = None, times: float = 2.0) -> Ints:
-    """The positions of the scores far above the median, the highest first, at most `most`.
+    """Return the positions of at most `most` scores far above the median, the highest first.
 
     >>> rarest(np.array([0.1, 0.5, 0.1, 0.1, 0.9]), 1)
     array([4])
@@ -44,7 +44,7 @@ def rarest(scores: Floats, most: int | None = None, times: float = 2.0) -> Ints:
 
 
 def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats:
-    """The weights of these clients if all scores sum to `total`; together at most `mass`.
+    """Return scores / total, scaled down if needed so that they sum to at most `mass`.
 
     >>> weights_of_rarest(np.array([0.3, 0.1]), 1.0), weights_of_rarest(np.array([3.0, 1.0]), 5.0)
     (array([0.3, 0.1]), array([0.375, 0.125]))
@@ -60,10 +60,10 @@ def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> 
 
 
 def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[Label, ...]:
-    """The rare labels: those that the user names, or else those of low coverage.
+    """Return the rare labels: those that the user names, otherwise those of low coverage.
 
     A label has low coverage if at most half as many clients hold it as hold the median label.
-    This is the rule of the simulator, the audit, the server and all metrics.
+    The simulator, the audit, the server and all metrics use this rule.
 
     >>> table = LabelTable.from_counts({1: {"a": 1, "b": 1}, 2: {"a": 1, "b": 1, "c": 1}})
     >>> rare_labels_of(None, table), rare_labels_of(["a"], table), rare_labels_of([], table)
@@ -81,7 +81,7 @@ def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[La
 
 
 def holders(table: LabelTable, labels: Sequence[Label]) -> npt.NDArray[np.bool_]:
-    """Which clients hold at least one of the labels."""
+    """Return a mask of the clients that hold at least one of the labels."""
     wanted = np.zeros(len(table.labels), np.bool_)
     wanted[[table.labels.index(label) for label in labels]] = True
     inside = np.zeros(len(table), np.bool_)

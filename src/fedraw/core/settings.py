@@ -31,7 +31,7 @@ def read_settings(kind: type[T], table: object, section: str) -> T:
     Args:
         kind: A dataclass, whose type hints say what each key may hold.
         table: The settings by name; keys that are absent keep their defaults.
-        section: What messages call the table.
+        section: The name of the table in messages.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def checked_settings(
 ) -> dict[str, Any]:
     """Return the table's values in the types of the dataclass's fields.
 
-    A key of a field named in `hidden` counts as unknown. `beside` are keys of the section that the
-    caller has read; a message about a misspelt key may suggest them.
+    A field named in `hidden` counts as an unknown key. `beside` are keys of the section that the
+    caller has already read; a message about a misspelt key may suggest them.
     """
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
@@ -88,7 +88,7 @@ def _convert(kind: Any, value: object, key: str) -> Any:
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as a message quotes it: its beginning if it is very long.
+    """Return the repr of a value for a message, truncated if it is very long.
 
     >>> shown("abc"), shown(10**99, longest=8)
     ("'abc'", '10000000…')
@@ -104,7 +104,7 @@ def _too_large(value: object) -> str:
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """The members of a union type, or the type itself."""
+    """Return the members of a union type, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 

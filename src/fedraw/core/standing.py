@@ -1,9 +1,9 @@
-"""The standing of labels: how well the model's influence covers each of them.
+"""The standing of a label: a predictor of whether the model learns it.
 
-Two things decide whether a label is learned: how much of the model speaks for it relative to other
-labels, and how much of the model comes from clients that hold it at all, because all other clients
-unlearn it. Standing is the geometric mean of the two. At 1 a label has the influence that the
-median label would have if all samples counted the same, and every client holds it.
+Two quantities decide whether a label is learned: its influence on the model relative to other
+labels, and the influence of the clients that hold it, because all other clients unlearn it.
+Standing is the geometric mean of the two. A label of standing 1 has the influence that the median
+label would have if all samples counted equally, and every client holds it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy.typing as npt
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats
 
-# If even the median label is held by a smaller share of the clients, standing is relative to that.
+# If a smaller share of the clients holds the median label, standing is relative to that share.
 USUAL_COVERAGE = 0.25
 
 
 def standing_scale(table: LabelTable) -> float:
-    """The influence of a label of standing 1 that every client holds."""
+    """Return the influence of a label of standing 1 that every client holds."""
     usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
     return float(np.median(table.fair_shares())) * min(1.0, usual)
 
 
 def standing(weight: npt.NDArray[Any], holders: npt.NDArray[Any], scale: float) -> Floats:
-    """The standing of each label.
+    """Return the standing of each label.
 
     Args:
         weight: The label's influence Λ_l = Σ_i π_i freq(l, i).

@@ -1,4 +1,4 @@
-"""A small table of columns: what results and comparisons give to a notebook."""
+"""A small table of columns, which results and comparisons return."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Table:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Table:
-        """The table of these rows; a value that a row lacks is None.
+        """Build a table from rows; a value that a row lacks is None.
 
         Args:
             rows: One mapping of names to values for each row.
-            columns: The names that come first, also if there are no rows.
+            columns: The names that come first; they exist even if there are no rows.
 
         """
         names = dict.fromkeys([*columns, *(name for row in rows for name in row)])
@@ -68,12 +68,12 @@ class Table:
     __hash__ = None  # type: ignore[assignment]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, each as a dictionary."""
+        """Return the rows, each as a dictionary."""
         cells = zip(*self._columns.values(), strict=True)
         return [dict(zip(self._columns, values, strict=True)) for values in cells]
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame, which needs `pip install pandas`."""
+        """Return the table as a pandas DataFrame, which needs `pip install pandas`."""
         try:
             import pandas
         except ModuleNotFoundError:
@@ -81,7 +81,7 @@ class Table:
         return pandas.DataFrame(self._columns)
 
     def to_text(self) -> str:
-        """All rows as aligned text; `repr` leaves out the middle of a long table."""
+        """Return all rows as aligned text; `repr` leaves out the middle of a long table."""
         return self._aligned([self._texts(row) for row in range(len(self))])
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class Table:
         return self._aligned(shown) + rest
 
     def _repr_html_(self) -> str:
-        """The table as a notebook shows it."""
+        """Return the table as HTML, for notebooks."""
         heads = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
         body = "".join(
             f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
@@ -102,7 +102,7 @@ class Table:
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
     def _shown(self) -> list[list[str]]:
-        """The cells of the rows that are shown, as texts."""
+        """Return the formatted cells of the rows that `repr` shows."""
         rows = range(len(self))
         if len(rows) <= 2 * SHOWN_ROWS:
             return list(map(self._texts, rows))

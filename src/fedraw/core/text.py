@@ -1,4 +1,4 @@
-"""Text for people: names that somebody else chose, made safe to print; lists; durations."""
+"""Text for terminals and messages: safe printing of untrusted names, lists, durations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
-    r"""Escape every character that could steer a terminal or that no terminal can show.
+    r"""Escape every character that could control a terminal or that no terminal can show.
 
-    These are control and format characters, among them the escape that starts a colour or clears
+    These are control and format characters, such as the escape sequences that set colours or clear
     the screen, and bytes of a file name that are not UTF-8. Line breaks stay.
 
     >>> print(printable("caf\udce9 \x1b[2J\u202e"))
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""A printable text on one line, with single blanks between its words.
+    r"""Return printable text on one line, with single spaces between its words.
 
     >>> one_line("site\r\n  4\x07")
     'site 4\\x07'
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def several(names: Iterable[str], most: int = 5) -> str:
-    """List at most so many names, and say how many more there are.
+    """List at most `most` names, and say how many more there are.
 
     >>> several(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -50,7 +50,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    if unicodedata.category(character) == "Zs":  # another width of blank
+    if unicodedata.category(character) == "Zs":  # a space of another width
         return " "
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # Python's stand-in for a byte that is not UTF-8
@@ -61,7 +61,7 @@ def _escaped(character: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration with at most two units; "–" stands for an unknown one.
+    """Format a duration with at most two units; an unknown duration (None) is "–".
 
     >>> duration(4.2), duration(200), duration(7500), duration(100_000), duration(None)
     ('4 s', '3 min 20 s', '2 h 05 min', '1 d 3 h', '–')

@@ -20,7 +20,7 @@ LabelCounts = Mapping[Any, int]
 # A model, or a difference of two: one flat float32 array.
 Vector = npt.NDArray[np.float32]
 
-# Arrays of other things than models: weights, scores, positions.
+# Arrays that are not models: weights, scores, positions.
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""What a client sends: a trained model or a difference, and its batch-norm statistics."""
+"""A client's update: a trained model or a difference, and its batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedraw.core.types import ClientId, Vector
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """One client's reply to a model it was handed.
+    """One client's reply to a model that it received.
 
-    `vector` is what the strategy asked for: the model after local training, or its difference to
+    `vector` is what the strategy requests: the model after local training, or its difference to
     the model that the client started from. The last `statistics_size` numbers of the vector are
     batch-norm statistics, which are never differences. `parameters` and `statistics` are views of
     the two parts. `loss` is the client's mean training loss at the start model.

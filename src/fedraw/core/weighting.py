@@ -18,7 +18,7 @@ CANCELLED = 1e-6
 
 
 def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> Floats:
-    """Weights that are proportional to the scores, sum to one and obey the cap.
+    """Return weights that are proportional to the scores, sum to one and obey the cap.
 
     naive:          w' = min(w, c) / Σ min(w, c), which may exceed c again
     water-filling:  w' = min(c, level · S), with the level at which the sum is one
@@ -36,7 +36,7 @@ def weights(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> 
 
 
 def weights_of_rows(scores: Floats, cap: Cap, cap_at: float) -> Floats:
-    """`weights` of every row at once, for scores and a cap that are known to be valid.
+    """Return the `weights` of every row at once; the scores and the cap must be valid.
 
     >>> weights_of_rows(np.array([[8.0, 1, 1]]), "water-filling", 0.5)
     array([[0.5 , 0.25, 0.25]])
@@ -57,7 +57,7 @@ def weights_of_rows(scores: Floats, cap: Cap, cap_at: float) -> Floats:
 
 
 def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[float]:
-    """The scores, lowered so that proportional weights obey the cap.
+    """Return the scores, lowered so that proportional weights obey the cap.
 
     Only scores above the cap change, so a running weighted sum has few terms to correct. This is
     plain Python, because NumPy's overhead exceeds the arithmetic for the tens of slots in a buffer.
@@ -71,11 +71,11 @@ def capped_scores(scores: Sequence[float], cap: Cap, cap_at: float) -> Sequence[
 
 
 def _water_level(scores: Sequence[float], cap_at: float) -> float:
-    """The score that weighs exactly `cap_at` once all higher scores are lowered to it.
+    """Return the score whose weight is exactly `cap_at` once all higher scores are lowered to it.
 
     `rest` is the sum of the scores that are not pinned to the level. Each pinned score is
-    subtracted from it. Once `rest` is below a millionth of all scores, the subtraction would cancel
-    its digits, so it is recomputed from the smallest score up.
+    subtracted from it. Once `rest` is below a millionth of the total, it has lost too many digits
+    to cancellation, so it is recomputed from the smallest score up.
     """
     rest = total = sum(scores)
     room = 1.0
@@ -111,7 +111,7 @@ def check_cap(cap: str, cap_at: float, slots: int, name: str = "cap_at") -> None
 def staleness_discount(
     kind: Staleness, versions: int, exponent: float = 0.5, slope: float = 10.0, grace: float = 4.0
 ) -> float:
-    """s(τ): 1, (1 + τ)^-a, or 1 up to τ = b and 1 / (a (τ − b) + 1) beyond.
+    """Return s(τ): 1, (1 + τ)^-a, or 1 up to τ = b and 1 / (a (τ − b) + 1) beyond.
 
     >>> staleness_discount("polynomial", 3)
     0.5

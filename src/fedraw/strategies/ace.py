@@ -5,8 +5,8 @@ Participation Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.190
 
 On an arrival of client i   u ← u + (Δ_i − h_i)/N,   h_i ← Δ_i,   w ← w + η u.
 
-This is MIFA with K = 1. `init="zero"` counts clients that were not heard yet as h_i = 0.
-`init="wait"` makes the first step when the last of the N clients has been heard.
+This is MIFA with K = 1. With `init="zero"`, h_i = 0 for a client without updates.
+`init="wait"` makes the first step when every one of the N clients has sent an update.
 
 Deviations: The paper's clients send gradients. Differences of several local steps are outside its
 theory, and its server rate does not carry over to them. Every arrival moves the model by a mean
@@ -24,14 +24,14 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class ACE(CachedMethod):
-    """ACE; `server_lr` is η, and `init` says how it begins."""
+    """ACE; `server_lr` is η, and `init` says what happens until every client has sent an update."""
 
     server_lr: float = 0.1
     init: Literal["zero", "wait"] = "zero"
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         one_of("init", self.init, ("zero", "wait"))
         return CacheRule(
             1,

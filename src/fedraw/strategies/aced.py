@@ -6,18 +6,18 @@ Participation Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.190
 On an arrival of client i at version t   h_i ← Δ_i,   A = {j : age_j ≤ τ},
                                          w ← w + η (1/|A|) Σ_{j in A} h_j   if A is not empty.
 
-The authors' code and their text differ in what age means, so both readings have a name:
+The authors' code and their text define age differently, so `age` selects one of two readings:
 
     "contact"   age_j = arrivals since the last one of client j, so the sender has age 0 (the code)
     "start"     age_j = t − the version from which client j trained h_j (the text)
 
-Under "contact", A are the distinct senders of the last τ + 1 arrivals. Under "start", a client that
+Under "contact", A is the set of senders of the last τ + 1 arrivals. Under "start", a client that
 takes longer than τ versions never counts, not even when it arrives. `tau_algo` is τ; "clients", the
 default, is the number of members. A difference that is too old never comes back, so it is dropped.
 
-Deviations: As for ACE. If A is empty, the version goes up although the model stays the same,
-because the ages of "start" count versions. The authors' code makes one step in N arrivals, for
-simplicity; the paper's text and this file make one in every arrival.
+Deviations: As for ACE. If A is empty, the version increases although the model stays the same,
+because "start" measures ages in versions. The authors' code makes one step per N arrivals, for
+simplicity; the paper's text and this file make one step per arrival.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class ACEDState(CachedState):
-    """`born` is the version from which the age of each cached difference counts."""
+    """The engine's state; `born` is the version from which the age of each difference counts."""
 
     born: dict[ClientId, int] = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ class ACED:
 
     @property
     def needs(self) -> Needs:
-        """Differences; the slots in the log are the clients of A."""
+        """Clients send differences; the slots in the log are the clients of A."""
         return Needs(sends="delta", statistics="newest")
 
     def start(self, setup: Setup) -> tuple[ACEDState, Receivers]:

@@ -1,4 +1,4 @@
-"""AREA: the model is the mean of the models that the clients have sent last.
+"""AREA: the model is the mean of every client's last model.
 
 Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
 Arbitrary Delays", arXiv 2405.10123, 2025.
@@ -7,18 +7,18 @@ Client i sends the residual r_i = w_i − y_i of its trained model w_i against i
 then sets y_i ← w_i; at first y_i = w⁰. After K arrivals the server sets w ← w + (1/N) Σ r over the
 residuals of this buffer. So after each step w = (1/N) Σ_i y_i. There is no server rate.
 
-`memory` says who keeps y_i. With "clients" the server needs one model whatever N is. With "server"
-clients send models, and the server keeps y_i for each of them; both give the same model. A server
-of real sites needs "server", because nobody sees it if a site loses its memory, and w would then
-stay wrong for ever.
+`memory` says who keeps y_i. With "clients" the server stores one model, whatever N is. With
+"server" clients send models, and the server keeps y_i for each of them; both give the same model. A
+server of real sites needs "server", because a site that loses its memory would go unnoticed and
+make w wrong for good.
 
 A newcomer has y_i = w, so it leaves the mean as it is. If a client leaves, "server" drops y_i from
-the mean at the next step. With "clients" nobody knows y_i then, so the client counts as one that is
-never heard again: y_i and its place in N stay.
+the mean at the next step. With "clients" the server does not know y_i, so it treats the client as
+one that never sends again: y_i and its place in N stay.
 
 Deviations: The authors scale the local rate by n_i/n, and hand a client the model before the step
-that its own arrival causes. Here all clients weigh alike, and the client gets the model after the
-step.
+that its own arrival causes. Here all clients have the same weight, and the client gets the model
+after the step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class AREAState:
-    """`sum` = Σ y_i, over so many `places`; `memory` has each y_i if the server keeps them."""
+    """`sum` = Σ y_i over N = `places` clients; `memory` has each y_i if the server keeps them."""
 
     model: Vector
     version: int
@@ -67,7 +67,7 @@ class AREAState:
 
 @dataclass(frozen=True)
 class AREA:
-    """AREA; `memory` says who keeps the model that each client has sent last."""
+    """AREA; `memory` says who keeps each client's last model."""
 
     buffer: int = 10
     memory: Literal["clients", "server"] = "clients"
@@ -78,7 +78,7 @@ class AREA:
 
     @property
     def needs(self) -> Needs:
-        """Residuals, or models if the server has the memory."""
+        """Clients send residuals, or models if the server keeps the memory."""
         sends: Literal["residual", "model"] = "residual" if self.memory == "clients" else "model"
         return Needs(sends=sends, influence="cache")
 
@@ -114,7 +114,8 @@ class AREA:
 
     def _aggregate(self, state: AREAState) -> None:
         state.version += 1
-        # With all y_i at hand, the sum is recomputed now and then: rounding errors do not stay.
+        # A server that keeps all y_i recomputes the sum regularly, so rounding errors do not build
+        # up.
         if state.memory and state.version % len(state.memory) == 0:
             state.sum.clear()
             state.sum.add([(1.0, model) for model in state.memory.values()])

@@ -7,9 +7,9 @@ After K arrivals   v = h + (1/K) Σ_i (Δ_i − h_i),   w ← w + η v,
 then h_i ← the newest Δ_i of each client in the buffer, and h = (1/N) Σ_i h_i over all N clients,
 where h_i = 0 for a client without updates. The h in v is that of the previous step.
 
-If a client arrives twice in one buffer, both differences are compared with its h_i from the start
-of the round (`refresh="round-start"`), or the second one with the first ("arrival"). The h_i of a
-client that leaves is dropped. N is the number of members.
+If a client arrives twice in one buffer, h_i for both differences is that from the start of the
+round (`refresh="round-start"`), or for the second difference the first one ("arrival"). The h_i of
+a client that leaves is dropped. N is the number of members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CA2FL(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         one_of("refresh", self.refresh, ("round-start", "arrival"))
         return CacheRule(
             self.buffer, self.server_lr, repeated=self.refresh, single_statistics="mean"

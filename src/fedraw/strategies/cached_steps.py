@@ -5,12 +5,12 @@ client without updates) and h = (1/N) Σ_i h_i over all N members,
 
     v = β h + (1/N) Σ_{i in S} (Δ_i − β h_i) / p_i,   w ← w + η v,   then h_i ← Δ_i for i in S.
 
-p_i stands for the probability that client i is in S. A method is a choice of β and p:
+p_i is the probability that client i is in S. A method is a choice of β and p:
 
     MIFA, ACE              β = 1         p_i = 1
     CA2FL, FedVARP         β = 1         p_i = K/N
     FedStale               β in [0, 1]   p_i = K/N, 1, or estimated
-    FedAU                  β = 0         p_i estimated: one over the mean number of steps from one
+    FedAU                  β = 0         p_i estimated: 1 / the mean number of steps from one
                                          participation to the next
     FedBuff (its own file) β = 0         p_i = K/N
 
@@ -55,24 +55,24 @@ Repeated = Literal["round-start", "arrival", "newest"]
 
 @dataclass(frozen=True)
 class CacheRule:
-    """One method of the family.
+    """The parameters of one method of the family.
 
     Attributes:
         buffer: K, the number of arrivals in a step.
         server_lr: η.
         beta: β, the weight of the cached differences.
-        participation: p_i: K/N ("buffer"), 1 ("certain"), or "estimated" from how many steps passed
+        participation: p_i: K/N ("buffer"), 1 ("certain"), or "estimated" from the number of steps
             between the client's participations.
         repeated: What happens if a client arrives twice in one buffer. Both differences are
             compared with its h_i from the start of the round ("round-start"), or the second one
             with the first ("arrival"), or the second one replaces the first ("newest").
-        average: What stands for N: the members, or only those that were heard.
-        wait: Whether the first step waits until every member has been heard.
-        cutoff: The longest interval between two participations that an estimate counts.
-        bits: How many bits of each number the cache keeps; None: the difference as it is.
-        single_statistics: Which batch-norm statistics are averaged if K = 1. The plain mean over a
-            step's arrivals ("mean") would be one client's, so by default it is the mean of the
-            newest ones of all clients.
+        average: What N counts: all members, or only those that have sent an update ("heard").
+        wait: Whether the first step waits until every member has sent an update.
+        cutoff: The longest interval between two participations; longer ones are cut there.
+        bits: The number of bits that the cache keeps of each number; None keeps it unchanged.
+        single_statistics: Which batch-norm statistics are averaged if K = 1. The mean over a
+            step's arrivals ("mean") would be that of one client, so the default ("newest") is the
+            mean of the newest statistics of all clients.
 
     """
 
@@ -100,12 +100,12 @@ class CacheRule:
 
     @property
     def replaces_at_once(self) -> bool:
-        """Whether v is the mean of the newest differences, so that the cache alone gives it."""
+        """Whether v is the mean of the newest differences, so the cache alone determines it."""
         return self.beta == 1 and self.participation == "certain" and self.repeated == "newest"
 
     @property
     def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache if there is one."""
+        """Clients send differences; the weights in the log come from the cache if there is one."""
         return Needs(
             sends="delta",
             statistics=self.single_statistics if self.buffer == 1 else "mean",
@@ -116,20 +116,20 @@ class CacheRule:
 
 @dataclass(eq=False)
 class Intervals:
-    """The finished intervals between a client's participations, and when the last one ended."""
+    """The completed intervals between a client's participations, and when the last one ended."""
 
-    since: int  # the number of steps before the interval that is not finished
+    since: int  # the number of steps before the current interval
     count: int = 0
     total: int = 0
 
     def mean(self, steps: int, cutoff: int) -> float:
-        """The mean of the intervals that are finished after so many steps; 1 if there are none."""
+        """Return the mean of the intervals completed within `steps` steps, or 1 without any."""
         extra = (steps - self.since) // cutoff
         count = self.count + extra
         return (self.total + extra * cutoff) / count if count else 1.0
 
     def finish(self, steps: int, cutoff: int) -> None:
-        """The client takes part in the step after these; intervals end at the cutoff."""
+        """Complete the current interval, cut at the cutoff: the client is in the next step."""
         missed = steps - self.since
         self.count += missed // cutoff + 1
         self.total += missed + 1
@@ -138,9 +138,11 @@ class Intervals:
 
 @dataclass(eq=False)
 class CachedState:
-    """`residuals` = Σ (Δ_i − β h_i) ω_i of this buffer, `cache_sum` = Σ_i h_i, `newest` next h_i.
+    """The state of the engine.
 
-    ω_i = 1/p_i if p is estimated, otherwise 1; `weights` has the estimated ones of the buffer.
+    `residuals` = Σ (Δ_i − β h_i) ω_i over this buffer and `cache_sum` = Σ_i h_i. `newest` has the
+    differences that become h_i at the next step. ω_i = 1/p_i if p is estimated, otherwise 1;
+    `weights` has the estimated ω_i of the buffer.
     """
 
     model: Vector
@@ -170,12 +172,12 @@ S = TypeVar("S", bound=CachedState)
 
 
 class CachedMethod(ABC):
-    """A method of the family: its fields are its settings, and `rule` says what they choose."""
+    """A method of the family: its fields are its settings, which `rule` turns into a CacheRule."""
 
     @property
     @abstractmethod
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
 
     def __post_init__(self) -> None:
         self._rule  # noqa: B018 - refuses impossible settings
@@ -186,7 +188,7 @@ class CachedMethod(ABC):
 
     @property
     def needs(self) -> Needs:
-        """Differences; the weights in the log come from the cache if there is one."""
+        """Clients send differences; the weights in the log come from the cache if there is one."""
         return self._rule.needs
 
     def start(self, setup: Setup) -> tuple[CachedState, Receivers]:
@@ -214,7 +216,7 @@ class CachedMethod(ABC):
 
 
 def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
-    """The state before the first event; sums that the rule does not need have no size."""
+    """Return the state before the first event; sums that the rule does not need are empty."""
     size = setup.model.size
     residuals = RunningSum.zeros(0 if rule.replaces_at_once else size)
     cache_sum = RunningSum.zeros(size if rule.beta else 0)
@@ -224,7 +226,7 @@ def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
 
 
 def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
-    """Add a difference to the buffer, which is emptied first if it has led to a step."""
+    """Add a difference to the buffer; after a step, empty the buffer first."""
     if state.full:
         state.residuals.clear()
         state.clients, state.weights, state.full = [], [], False
@@ -250,14 +252,14 @@ def aggregate(state: CachedState, rule: CacheRule) -> None:
         return
     for client, delta in newest.items():
         _replace(state, client, delta, rule)
-    if state.version % len(state.cache) == 0:  # recomputed, so that rounding errors do not stay
+    if state.version % len(state.cache) == 0:  # recompute, so that rounding errors do not build up
         state.cache_sum.clear()
         for kept in state.cache.values():
             state.cache_sum.add([(1.0, _recall(kept))])
 
 
 def forget(state: CachedState, client: ClientId) -> None:
-    """Drop what is cached of a client."""
+    """Drop everything that is cached about a client."""
     state.newest.pop(client, None)
     state.intervals.pop(client, None)
     kept = state.cache.pop(client, None)
@@ -272,7 +274,7 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     terms: list[Term] = [(weight, delta)]
     earlier = state.newest.get(client)
     if rule.repeated == "newest" and earlier is not None:
-        terms.append((-weight, earlier))  # what it was compared with stays subtracted
+        terms.append((-weight, earlier))  # the sum already contains −β h_i
         if state.weights:
             state.weights[_last_place(state.clients, client)] = 0.0
     elif rule.repeated == "arrival" and earlier is not None:
@@ -289,10 +291,10 @@ def _last_place(clients: list[ClientId], client: ClientId) -> int:
 
 
 def _moved(state: CachedState, rule: CacheRule) -> Vector:
-    """The model after the step w + η v, in one pass over memory."""
+    """Return the model after the step w + η v, in one pass over memory."""
     members = max(len(state.federation), 1)
     count = members if rule.average == "members" else len(state.cache.keys() | state.newest.keys())
-    # (1/N) / p_i with p_i = K/N is 1/K, whatever stands for N in the mean of the cache.
+    # (1/N) / p_i with p_i = K/N is 1/K, whatever N counts in the mean of the cache.
     divisor = float(count)
     if rule.participation == "buffer":
         divisor = rule.buffer * (count / members)
@@ -314,7 +316,7 @@ def _moved(state: CachedState, rule: CacheRule) -> Vector:
 
 
 def _replace(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
-    """Let the cached difference of the client be this one, as the cache keeps it."""
+    """Replace the client's cached difference, quantised if the rule asks for it."""
     before = state.cache.get(client)
     kept = delta if rule.bits is None else quantise(delta, rule.bits, state.layers)
     terms: list[Term] = [(1.0, _recall(kept))]

@@ -1,4 +1,4 @@
-"""The catalogue: one row per method, from which everything else takes its list of methods.
+"""The catalogue: one row per method, read by every other part of the library.
 
 Specs, logs, the demo, the audit, figures, the server and the documentation read this table. To add
 a method, write its file and add its row; the contract suite then runs over it.
@@ -32,28 +32,28 @@ from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
 
-# What the audit's closed forms go by: which updates are in a step, and what they weigh.
+# The audit's closed forms depend on which updates are in a step and how they are weighted.
 # window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
-# in order of first insertion; single: one arrival; recent: the clients heard lately.
+# in order of first insertion; single: one arrival; recent: clients with a recent update.
 AuditBuffer = Literal["window", "blocks", "dedup", "single", "recent"]
-# uniform: every slot alike; rarity: by rarity score; cached: every client alike, whether it is
-# present or not; replay: the rarest clients by score whoever arrives, the others by arrivals; debt:
-# every client what it should weigh; intervals: by the mean steps between a client's updates;
-# corrected: the same, to the extent that a cache of every client does not correct it; staleness: by
-# the mean staleness of a client's updates; contact, started: every client alike that was heard
-# lately, or that lately started from the model.
+# uniform: all slots equal; rarity: by rarity score; cached: all clients equal, whether they are in
+# the buffer or not; replay: the rarest clients always by score, the others by arrivals; debt: every
+# client by its target weight; intervals: by the mean number of steps between a client's updates;
+# corrected: the same, as far as the cache of all clients does not correct it; staleness: by the
+# mean staleness of a client's updates; contact, started: equal weights for all clients that
+# recently sent an update, or recently started from the model.
 AuditWeighting = Literal[
     "uniform", "rarity", "cached", "replay", "debt", "intervals", "corrected", "staleness",
     "contact", "started",
 ]  # fmt: skip
 AuditRule = tuple[AuditBuffer, AuditWeighting]
 
-# The standing (docs/how-to/audit.md) at which calibration runs recognized 25 and 75 % of a label.
+# The standings (see docs/how-to/audit.md) at which calibration runs recognised 25 and 75 % of a label.
 # A model that is an average of models forgets an absent label; one that adds updates does not.
 AVERAGING = (0.1, 0.3)
 ADDING = (0.04, 0.13)
 
-# Settings of strategies that a spec does not have, because the data and the training decide them.
+# Settings that a spec does not have, because the data and the training determine them.
 NOT_IN_SPECS = ("classes", "lr")
 
 
@@ -66,17 +66,17 @@ class Method:
         title: The name in running text and in figures.
         factory: The class of the strategy, a frozen dataclass whose fields are the settings.
         reference: The publication.
-        summary: What the method does, in one phrase that continues "This method …".
-        preset: The settings that make an ablation or a variant out of its factory.
+        summary: What the method does: a phrase that continues "This method …".
+        preset: The settings that turn the factory into an ablation or a variant.
         defaults: Settings whose defaults differ from those of the factory.
-        variant: Whether the preset makes a method of its own and not an ablation.
+        variant: Whether the preset makes a separate method instead of an ablation.
         demo: Whether the demo runs it.
-        audit_rule: The buffer and the weights on which the audit's closed forms go, if it has any.
-        thresholds: The standings below which the audit calls a label lost, and at risk.
-        memory: Models that the server stores: in any case, per slot of the buffer, per client.
+        audit_rule: The buffer and the weighting of the audit's closed forms, if there are any.
+        thresholds: The standings below which the audit calls a label lost and at risk.
+        memory: Number of models that the server stores: always, per buffer slot, and per client.
         merit: The mean AvgRare of `benchmarks/replay_debt.py`, in percent, by which the audit
-            orders methods that cost alike; None if it was not measured.
-        colour: The method's own colour in figures; other methods share a palette.
+            orders methods of equal cost; None if it was not measured.
+        colour: The method's colour in figures; methods without one share a palette.
 
     """
 
@@ -97,7 +97,7 @@ class Method:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether the row is there only to show what a part of another method does."""
+        """Whether the row exists only to show what a part of another method contributes."""
         return bool(self.preset) and not self.variant
 
     @property
@@ -106,7 +106,7 @@ class Method:
         return next(m for m in CATALOG.values() if m.factory is self.factory and not m.preset)
 
     def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
-        """The strategy with these settings; the others have their defaults.
+        """Return the strategy with these settings and defaults for the others.
 
         >>> CATALOG["fedraw-dedup-only"].make({"buffer": 5}).weighting
         'uniform'
@@ -115,7 +115,7 @@ class Method:
         return strategy
 
     def with_preset(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings together with those of the row, whose preset they must not contradict."""
+        """Return the settings merged with the row's; refuse any that contradict its preset."""
         for key, value in self.preset.items():
             if settings.get(key, value) != value:
                 raise BadInput(
@@ -179,7 +179,7 @@ _ROWS = (
         FedFa,
         'Xu et al.: "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", '
         "IJCAI 2024",
-        "averages the last K updates, whoever sent them, so fast clients fill the buffer",
+        "averages the last K updates, regardless of sender, so fast clients fill the buffer",
         demo=True,
         audit_rule=("window", "uniform"),
         thresholds=AVERAGING,
@@ -192,7 +192,7 @@ _ROWS = (
         CA2FL,
         'Wang et al.: "Tackling the Data Heterogeneity in Asynchronous Federated Learning with '
         'Cached Update Calibration", ICLR 2024',
-        "remembers the latest update of every client, so that all clients weigh the same; it "
+        "remembers the latest update of every client, so that all clients have equal weight; it "
         "stores one model per client",
         demo=True,
         audit_rule=("blocks", "cached"),
@@ -218,8 +218,8 @@ _ROWS = (
         FedVARP,
         'Jhunjhunwala, Sharma, Nagarkatti, Joshi: "FedVARP: Tackling the Variance Due to Partial '
         'Client Participation in Federated Learning", UAI 2022',
-        "corrects every update by the client's last one and the mean of everyone's; with a buffer "
-        "of K it is CA2FL, and it stores one model per client",
+        "corrects every update by the client's last one and the mean over all clients; with a "
+        "buffer of K it is CA2FL, and it stores one model per client",
         audit_rule=("single", "cached"),
         thresholds=ADDING,
         memory=(5, 0, 1),
@@ -240,8 +240,8 @@ _ROWS = (
         "ACED",
         ACED,
         _ACE,
-        "adds the mean of the last updates of all clients that were heard lately to the model on "
-        "each arrival; it stores one model for each of these",
+        "on each arrival, adds the mean of the last updates of all recently heard clients to the "
+        "model; it stores one model for each of these",
         audit_rule=("recent", "contact"),
         thresholds=ADDING,
         memory=(3, 0, 1),
@@ -274,7 +274,7 @@ _ROWS = (
         AREA,
         'Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous '
         'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
-        "averages the last model of every client, whoever has sent new ones; clients remember what "
+        "averages the last model of every client, new or old; clients remember what "
         "they sent, so the server stores one model",
         audit_rule=("blocks", "cached"),
         thresholds=AVERAGING,
@@ -297,7 +297,7 @@ _ROWS = (
         FedStale,
         'Rodio, Neglia: "FedStale: Leveraging Stale Client Updates in Federated Learning", arXiv '
         "2405.04171, 2024",
-        "corrects updates by everyone's last ones to an extent β, and weights them by how rarely "
+        "corrects updates by all clients' last ones to an extent β, and weights them by how rarely "
         "their clients take part; it stores one model per client",
         audit_rule=("blocks", "corrected"),
         thresholds=ADDING,
@@ -328,7 +328,7 @@ _ROWS = (
         "FedRAW, one slot only",
         FedRAW,
         _FEDRAW,
-        "keeps one update per client in its buffer and weights all clients alike",
+        "keeps one update per client in its buffer and weights all clients equally",
         preset={"weighting": "uniform"},
         demo=True,
         audit_rule=("dedup", "uniform"),
@@ -386,9 +386,9 @@ _ROWS = (
         "Debt replay",
         Replay,
         "beyond the paper; see docs/research/beyond.md",
-        "adds updates so that every client weighs by its rarity and its samples, however often it "
-        "arrives, and reapplies the last update of the clients that arrive too seldom; it stores "
-        "at most K updates",
+        "adds updates so that every client is weighted by its rarity and its samples, however "
+        "often it arrives, and reapplies the last update of the clients that arrive too seldom; it "
+        "stores at most K updates",
         preset={"select": "debt"},
         defaults={"target": "mix"},
         variant=True,
@@ -403,14 +403,16 @@ CATALOG: dict[str, Method] = {method.name: method for method in _ROWS}
 
 
 def find_method(name: object, key: str = "strategy.name") -> Method:
-    """The method of this name; `key` is what the message calls the setting if there is none."""
+    """Return the method of this name; an error about an unknown name calls the setting `key`."""
     if not isinstance(name, str) or name not in CATALOG:
         raise BadInput(f"{key} = {name!r} is unknown; {nearest(name, CATALOG)}")
     return CATALOG[name]
 
 
 def method_of(strategy: Strategy[Any]) -> Method | None:
-    """The row of a strategy, an ablation's if the settings are its preset; None if it has no row.
+    """Return the row of a strategy, or None if it has no row.
+
+    If the settings match the preset of an ablation, this is the ablation's row.
 
     >>> method_of(FedRAW(weighting="uniform")).name
     'fedraw-dedup-only'
@@ -425,7 +427,7 @@ def method_of(strategy: Strategy[Any]) -> Method | None:
 
 
 def log_name(strategy: Strategy[Any]) -> str:
-    """What logs and tables call a strategy; a strategy without a row is called by its class.
+    """Return the name of a strategy in logs and tables: that of its row, or else of its class.
 
     >>> log_name(FedRAW(dedup=False)), log_name(FedFa(buffer=4))
     ('fedraw-weight-only', 'fedfa')
@@ -435,7 +437,7 @@ def log_name(strategy: Strategy[Any]) -> str:
 
 
 def spec_name(strategy: Strategy[Any]) -> str:
-    """The name under which a spec lists a strategy with all of its settings.
+    """Return the name under which a spec lists a strategy with all of its settings.
 
     >>> spec_name(FedRAW(dedup=False))
     'fedraw'
@@ -445,13 +447,13 @@ def spec_name(strategy: Strategy[Any]) -> str:
 
 
 def _class_name(strategy: Strategy[Any]) -> str:
-    """The name of a strategy without a row; it is never that of a row."""
+    """Return a name for a strategy without a row that no row has."""
     name = type(strategy).__name__.lower()
     return f"own-{name}" if name in CATALOG else name
 
 
 def settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    """The settings by which a strategy is recorded; those without a value are left out.
+    """Return the settings that logs record for a strategy; settings of None are left out.
 
     >>> settings_of(FedFa(buffer=4))
     {'buffer': 4}

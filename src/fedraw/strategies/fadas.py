@@ -1,4 +1,4 @@
-"""FADAS: an AMSGrad step with the mean of K differences, shorter if one of them is very stale.
+"""FADAS: an AMSGrad step with the mean of K differences, scaled down if one is very stale.
 
 Wang, Wang, Lu, Chen: "FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML 2024.
 
@@ -11,9 +11,9 @@ where τ_max is the largest staleness in the buffer, in versions, and `tau_c` is
 `corrected=True` divides m by 1 − β1^t and v̂ by 1 − β2^t, as the authors' code does and the paper
 does not.
 
-Deviations: Where τ_max > τ_c the paper, as others print it, has min(η, 1/τ_max), which changes
-nothing at the authors' η until τ_max is 1000. This is the rule of their code. The step of a
-coordinate that has never moved is 0, also with ε = 0.
+Deviations: For τ_max > τ_c the paper, as others print it, has min(η, 1/τ_max), which changes
+nothing at the authors' η until τ_max is 1000. The rule above is that of their code. The step of a
+coordinate that has never moved is 0, even with ε = 0.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FADASState:
 
 @dataclass(frozen=True)
 class FADAS:
-    """FADAS; `server_lr` is η, `beta1`, `beta2` and `eps` are those of AMSGrad."""
+    """FADAS; `server_lr` is η, and `beta1`, `beta2` and `eps` are those of AMSGrad."""
 
     buffer: int = 10
     server_lr: float = 0.001
@@ -86,7 +86,7 @@ class FADAS:
 
     @property
     def needs(self) -> Needs:
-        """Differences."""
+        """Clients send differences."""
         return Needs(sends="delta")
 
     def start(self, setup: Setup) -> tuple[FADASState, Receivers]:
@@ -116,7 +116,7 @@ class FADAS:
         return state, [update.client]
 
     def _moved(self, state: FADASState) -> Vector:
-        """The model after the step; brings the moments up to date in the same pass."""
+        """Return the model after the step, and update the moments in the same pass."""
         rate = self.server_lr / (state.delay if state.delay > self.tau_c else 1)
         scale = 1.0  # of the second moment, under the root
         if self.corrected:
@@ -125,7 +125,7 @@ class FADAS:
             scale = 1 - self.beta2**steps
         b1, b2, eps = np.float32(self.beta1), np.float32(self.beta2), np.float32(self.eps)
         moved = np.empty_like(state.model)
-        # A huge update may overflow the second moment, after which its coordinate stays.
+        # A huge update may overflow the second moment; its coordinate then no longer moves.
         with np.errstate(over="ignore"):
             for start in range(0, moved.size, BLOCK):
                 block = slice(start, start + BLOCK)

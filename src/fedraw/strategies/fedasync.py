@@ -1,4 +1,4 @@
-"""FedAsync: every arrival is mixed into the model at once, a stale one with less weight.
+"""FedAsync: every update is mixed into the model on arrival, stale updates with less weight.
 
 Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019.
 
@@ -43,7 +43,7 @@ class FedAsyncState:
 
     @property
     def contents(self) -> Contents:
-        """The client whose update came last."""
+        """The client of the last update."""
         return Contents() if self.latest is None else Contents([self.latest], [1.0])
 
 
@@ -68,7 +68,7 @@ class FedAsync:
 
     @property
     def needs(self) -> Needs:
-        """Models, trained with the proximal term."""
+        """Clients send models, trained with the proximal term."""
         return Needs(proximal=self.proximal)
 
     def start(self, setup: Setup) -> tuple[FedAsyncState, Receivers]:

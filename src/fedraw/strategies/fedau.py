@@ -4,9 +4,9 @@ Wang, Ji: "A Lightweight Method for Tackling Unknown Participation Statistics in
 Averaging", ICLR 2024.
 
 After K arrivals   w ← w + η (1/N) Σ_{i in S} ω_i Δ_i,
-where ω_i is the mean of the client's finished intervals, and 1 if there are none. An interval is
-the number of steps from one participation to the next. One that reaches `cutoff` steps ends there.
-ω_i rests on the intervals before this step.
+where ω_i is the mean of the client's completed intervals, or 1 if there are none. An interval is
+the number of steps from one participation to the next; it ends at `cutoff` steps at the latest.
+ω_i uses the intervals before this step.
 
 This is the engine of `cached_steps.py` with β = 0 and p_i = 1/ω_i. A client that arrives twice in
 one buffer counts once, with its newest difference.
@@ -24,7 +24,7 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class FedAU(CachedMethod):
-    """FedAU; `server_lr` is η, and `cutoff` the longest interval in steps."""
+    """FedAU; `server_lr` is η, and `cutoff` is the longest interval in steps."""
 
     buffer: int = 10
     server_lr: float = 1.0
@@ -32,7 +32,7 @@ class FedAU(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         return CacheRule(
             self.buffer,
             self.server_lr,

@@ -50,7 +50,7 @@ class FedAvg:
 
     @property
     def needs(self) -> Needs:
-        """Models, nothing else."""
+        """Clients send models."""
         return Needs()
 
     def start(self, setup: Setup) -> tuple[FedAvgState, Receivers]:

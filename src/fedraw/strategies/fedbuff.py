@@ -1,4 +1,4 @@
-"""FedBuff: the server waits for K differences, adds their mean to the model and starts afresh.
+"""FedBuff: the server waits for K differences, adds their mean to the model and starts again.
 
 Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: "Federated Learning with Buffered
 Asynchronous Aggregation", AISTATS 2022.
@@ -77,7 +77,7 @@ class FedBuff:
 
     @property
     def needs(self) -> Needs:
-        """Differences; with `unique` at least as many clients as slots."""
+        """Clients send differences; with `unique` there are at least as many clients as slots."""
         min_clients = self.buffer if self.unique else 1
         return Needs(sends="delta", min_clients=min_clients, latest_only=self.unique)
 

@@ -59,7 +59,7 @@ class FedFa:
 
     @property
     def needs(self) -> Needs:
-        """Models, nothing else."""
+        """Clients send models."""
         return Needs()
 
     def start(self, setup: Setup) -> tuple[FedFaState, Receivers]:
@@ -69,7 +69,7 @@ class FedFa:
         return state, setup.clients.clients
 
     def step(self, state: FedFaState, event: Event) -> tuple[FedFaState, Receivers]:
-        """Move the window on; once it is full, average it."""
+        """Add the update to the window; once the window is full, average it."""
         if not isinstance(event, Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)

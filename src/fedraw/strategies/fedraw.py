@@ -10,15 +10,15 @@ appended, and the oldest slot is evicted if the buffer was full. Whenever |B| = 
 
 `dedup=False` is the paper's WeightOnly (a client with two slots counts twice), and
 `weighting="uniform"` its DedupOnly. The caps on w are the paper's two defences against false label
-claims. Beyond the paper, `labels` chooses what the scores S rest on: the declared label counts,
+claims. Beyond the paper, `labels` chooses the basis of the scores S: the declared label counts,
 these counts checked against the updates, or the updates alone (see `strategies.scoring`).
 
-The paper has no clients that leave. Here the slot of a client that has left is evicted by age like
-any other. That never happens if fewer than K members remain, because they all have slots already.
+In the paper no client leaves. Here the slot of a client that has left is evicted by age like any
+other. If fewer than K members remain, that would never happen, because they all have slots already.
 The slot is then evicted once K updates of others have arrived since the client left; a client that
 joins again before that keeps its slot. For the first aggregation the buffer counts as full with
-min(K, number of members) slots, and from then on every arrival aggregates what the buffer holds.
-While nobody leaves this is the paper's rule.
+min(K, number of members) slots, and from then on every arrival aggregates the buffer as it is.
+As long as no client leaves, this is the paper's rule.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FedRAW:
     """FedRAW and its ablations.
 
     `cap` and `cap_at` bound the weight of one slot. `classes` are the labels of the model's
-    outputs, by default those that the driver knows; they matter only if labels are checked or
+    outputs, by default those of the driver; they matter only if labels are checked or
     inferred.
     """
 
@@ -104,7 +104,7 @@ class FedRAW:
 
     @property
     def needs(self) -> Needs:
-        """Models; with `dedup` at least as many clients as slots."""
+        """Clients send models; with `dedup` there are at least as many clients as slots."""
         min_clients = self.buffer if self.dedup else 1
         by_labels = self.weighting != "uniform" or self.labels != "declared"
         return Needs(min_clients=min_clients, label_evidence=self.labels if by_labels else None)
@@ -123,7 +123,7 @@ class FedRAW:
         return FedRAWState(setup.model, 0, scorer, buffer, empty), clients.clients
 
     def step(self, state: FedRAWState, event: Event) -> tuple[FedRAWState, Receivers]:
-        """Algorithm 1: score, buffer, weight and aggregate an update."""
+        """Score, buffer, weight and aggregate an update: Algorithm 1 of the paper."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.scorer, event)
             if isinstance(event, Joined):
@@ -144,7 +144,7 @@ class FedRAW:
         return state, [update.client]
 
     def _insert(self, state: FedRAWState, update: Update) -> list[Term]:
-        """Buffer the update; return what the slots that make room take from the weighted sum."""
+        """Buffer the update; return the terms by which removed slots change the weighted sum."""
         removed = self._expire_departed(state) if state.federation.departed else []
         replaced = state.buffer.add(Slot(update, 0.0))
         if replaced is not None:
@@ -155,7 +155,7 @@ class FedRAW:
         return [(-slot.coefficient, slot.update.vector) for slot in removed]
 
     def _reweight(self, state: FedRAWState) -> list[Term]:
-        """Give every slot its capped score; return how that changes the weighted sum."""
+        """Update every slot's capped score; return the terms that this adds to the weighted sum."""
         changes: list[Term] = []
         for slot, coefficient in zip(state.buffer.slots, self._coefficients(state), strict=True):
             if coefficient != slot.coefficient:
@@ -164,12 +164,12 @@ class FedRAW:
         return changes
 
     def _coefficients(self, state: FedRAWState) -> Sequence[float]:
-        """The capped rarity score a_j of each slot; its weight is a_j / Σ_k a_k."""
+        """Return the capped rarity score a_j of each slot; its weight is a_j / Σ_k a_k."""
         clients = state.buffer.clients
         if self.weighting == "uniform":
             return [1.0] * len(clients)
         scores = state.scorer.scores(clients)
-        # While the buffer fills there are no weights yet, and few slots cannot meet every cap.
+        # While the buffer fills there are no weights yet, and a few slots cannot meet every cap.
         if self.cap == "none" or not state.full:
             return scores
         return capped_scores(scores, self.cap, self.cap_at)
@@ -177,7 +177,7 @@ class FedRAW:
     def _expire_departed(self, state: FedRAWState) -> list[Slot]:
         """Remove slots of departed clients after K further arrivals, if few members remain."""
         departed, buffer = state.federation.departed, state.buffer
-        if not isinstance(buffer, OneSlotBuffer):  # a sliding window moves on
+        if not isinstance(buffer, OneSlotBuffer):  # a sliding window evicts by itself
             return []
         before = state.arrivals_since_left
         since = {c: before.get(c, 0) + 1 for c in buffer.clients if c in departed}

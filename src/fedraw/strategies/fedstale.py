@@ -1,4 +1,4 @@
-"""FedStale: differences corrected by everyone's last ones, to an extent β.
+"""FedStale: differences corrected by the cached differences of all clients, to an extent β.
 
 Rodio, Neglia: "FedStale: Leveraging Stale Client Updates in Federated Learning", 2024, arXiv
 2405.04171.
@@ -6,7 +6,7 @@ Rodio, Neglia: "FedStale: Leveraging Stale Client Updates in Federated Learning"
 After K arrivals   v = β h + (1/N) Σ_{i in S} (Δ_i − β h_i) / p_i,   w ← w + η v,   then h_i ← Δ_i,
 with h = (1/N) Σ_i h_i over all N clients. p_i is the probability that client i takes part:
 
-    participation = "estimated"   1/ω_i, with FedAU's ω_i: mean steps between its participations
+    participation = "estimated"   1/ω_i, with FedAU's ω_i: mean steps between participations
                     "buffer"      K/N; with β = 1 this is CA2FL, with β = 0 FedBuff
                     "certain"     1; with β = 1 and no client twice in a buffer this is MIFA
 
@@ -14,9 +14,9 @@ with h = (1/N) Σ_i h_i over all N clients. p_i is the probability that client i
 the public asynchronous variant FedStaleAsync with constant weights, whose staleness functions are
 not offered. `refresh` is CA2FL's.
 
-Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S is whoever
-arrives, from models of any age. Clients weigh alike; the authors' code weights them by sample
-counts.
+Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S are the
+clients that arrive, with updates that start from models of any age. All clients have the same
+weight; the authors' code weights them by sample counts.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class FedStale(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         one_of("refresh", self.refresh, ("round-start", "arrival"))
         if self.average == "heard" and not self.beta:
             raise BadInput(
                 "average = 'heard' needs beta above 0, because without a cache the server does not "
-                "know who was heard; use average = 'members'"
+                "know which clients have sent updates; use average = 'members'"
             )
         return CacheRule(
             self.buffer,

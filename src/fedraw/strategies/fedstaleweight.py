@@ -3,16 +3,16 @@
 Ma, Tu, Chen, Reddi: "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair
 Aggregation via Staleness Reweighting", arXiv 2406.02877, 2024.
 
-On an arrival, its staleness τ_i in versions joins the last five of its client, and m_i is their
-mean. After K arrivals   w ← w + η Σ_{i in S} m_i Δ_i / Σ_{i in S} m_i.
+m_i is the mean of the last five values of client i's staleness τ_i, in versions, this arrival
+included. After K arrivals   w ← w + η Σ_{i in S} m_i Δ_i / Σ_{i in S} m_i.
 
-If all m_i are 0, as in the first step, the clients weigh alike. Otherwise a client with m_i = 0
-weighs nothing. `offset` is added to every m_i: with memoryless arrivals E τ_i = (1/P(i) − 1)/K, so
-1/K makes frequency times mean weight the same for all clients.
+If all m_i are 0, as in the first step, all weights are equal. Otherwise a client with m_i = 0 has
+weight 0. `offset` is added to every m_i: with memoryless arrivals E τ_i = (1/P(i) − 1)/K, so 1/K
+makes frequency times mean weight the same for all clients.
 
 Deviations: The authors' code leaves the model as it is if all m_i are 0, drops the newest instead
-of the oldest value when it has five, and freezes the parameters of batch norm. Their clients wait
-for a new version before they train again.
+of the oldest value when it has five, and freezes the parameters of batch norm. In their code,
+clients wait for a new version before they train again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fedraw.strategies.protocol import (
     frozen,
 )
 
-# How many values of a client's staleness count.
+# The number of staleness values per client that count.
 WINDOW = 5
 
 
@@ -75,11 +75,11 @@ class FedStaleWeight:
 
     @property
     def needs(self) -> Needs:
-        """Differences."""
+        """Clients send differences."""
         return Needs(sends="delta")
 
     def start(self, setup: Setup) -> tuple[FedStaleWeightState, Receivers]:
-        """Start with an empty buffer and without staleness."""
+        """Start with an empty buffer and no staleness values."""
         state = FedStaleWeightState(setup.model, 0, Federation.of(setup.clients))
         return state, setup.clients.clients
 
@@ -112,7 +112,7 @@ class FedStaleWeight:
         state.version += 1
 
     def _weights(self, state: FedStaleWeightState) -> list[float]:
-        """m_i / Σ m_i; a client that has left counts with the staleness of this update."""
+        """Return m_i / Σ m_i; for a client that has left, m_i is the staleness of this update."""
         means = []
         for update in state.updates:
             values = state.staleness.get(update.client, [state.version - update.start_version])

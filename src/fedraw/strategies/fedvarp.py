@@ -1,4 +1,4 @@
-"""FedVARP: a step of the arrivals' differences, its variance reduced by everyone's last ones.
+"""FedVARP: a step along the arrivals' differences, with variance reduced by a cache.
 
 Jhunjhunwala, Sharma, Nagarkatti, Joshi: "FedVARP: Tackling the Variance Due to Partial Client
 Participation in Federated Learning", UAI 2022.
@@ -11,9 +11,10 @@ SAGA): the first arrival of a client moves the model by η times its whole diffe
 model moves at every arrival, so η = 0.1 moves it as far per arrival as CA2FL does with K = 10 and
 η = 1.
 
-Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S is whoever
-arrives. Clients weigh alike; one public implementation weights them by sample counts. `refresh` is
-CA2FL's. No code of the authors was found; two public implementations agree on the rule.
+Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S are the
+clients that arrive. All clients have the same weight; one public implementation weights them by
+sample counts. `refresh` is CA2FL's. We found no code by the authors; two public implementations
+agree on the rule.
 """
 
 from __future__ import annotations
@@ -35,6 +36,6 @@ class FedVARP(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         one_of("refresh", self.refresh, ("round-start", "arrival"))
         return CacheRule(self.buffer, self.server_lr, repeated=self.refresh)

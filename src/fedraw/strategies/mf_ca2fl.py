@@ -1,12 +1,12 @@
 """Memory-friendly CA2FL: CA2FL whose cache keeps a few bits of each number.
 
 Wang, Cao, Wu, Chen, Chen (see `ca2fl.py`) mention a variant in which the server keeps a quantised
-update of each client. This is our reading of that sentence: the quantiser is ours.
+update of each client, without details. The quantiser here is our choice.
 
-As CA2FL, with h_i ← Q(Δ_i) after a step. Q is the min-max quantiser of `quantise.py`, layer by
-layer, with `bits` per number. The differences that arrive are used as they are. h is the mean of
-the quantised h_i, that is of the same numbers that are subtracted later, so an error of
-quantisation leaves with the h_i that it came with.
+The rule is that of CA2FL, with h_i ← Q(Δ_i) after a step. Q is the min-max quantiser of
+`quantise.py`, layer by layer, with `bits` per number. Arriving differences are used unquantised. h
+is the mean of the quantised h_i, the same numbers that are subtracted later, so the quantisation
+error of an h_i disappears when h_i is replaced.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ class MFCA2FL(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         one_of("refresh", self.refresh, ("round-start", "arrival"))
         return CacheRule(self.buffer, self.server_lr, repeated=self.refresh, bits=self.bits)

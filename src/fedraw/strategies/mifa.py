@@ -6,8 +6,8 @@ Unavailability", NeurIPS 2021.
 An arrival sets G_i ← Δ_i. After K arrivals   w ← w + η (1/N) Σ_i G_i   over all N clients.
 
 This is the engine of `cached_steps.py` with β = 1 and p_i = 1. `wait=True` is the paper's main
-form, which makes no step until all clients have been heard; by default G_i = 0 until then, so that
-the slowest client does not hold up the others.
+form, which makes no step until all clients have sent an update; by default G_i = 0 until then, so
+that the slowest client does not hold up the others.
 
 Deviations: A round of the paper has the clients that are available at that time, and all of them
 start from the current model. Here a round is K arrivals, from models of any age. The authors store
@@ -23,7 +23,7 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class MIFA(CachedMethod):
-    """MIFA; `server_lr` is η, and `wait` delays the first step until all clients were heard."""
+    """MIFA; `server_lr` is η, and `wait` delays the first step until all clients sent an update."""
 
     buffer: int = 10
     server_lr: float = 1.0
@@ -31,7 +31,7 @@ class MIFA(CachedMethod):
 
     @property
     def rule(self) -> CacheRule:
-        """β, p and the other parameters of the engine."""
+        """The choice of β, p and the other parameters of the engine."""
         return CacheRule(
             self.buffer,
             self.server_lr,

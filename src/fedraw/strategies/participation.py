@@ -1,4 +1,4 @@
-"""How often each client arrives, as a share of all arrivals, while clients come and go."""
+"""Each client's share of all arrivals, while clients join and leave."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fedraw.core.types import ClientId
 
 @dataclass(eq=False)
 class Participation:
-    """Counts arrivals; a_i = (c_i + 1) / (t_i + N) estimates a client's share of all arrivals.
+    """Counts of arrivals; a_i = (c_i + 1) / (t_i + N) estimates a client's share of all arrivals.
 
-    c_i are the arrivals of client i, and t_i those of all clients while i was a member. So a
-    newcomer begins with the average share 1/N, like every client at the start, and a client that
-    returns keeps its record: the time that it was away does not count.
+    c_i is the number of arrivals of client i, and t_i that of all clients while i was a member. A
+    newcomer therefore begins with the average share 1/N, like every client at the start, and a
+    client that returns keeps its record: the time that it was away does not count.
 
     >>> seen = Participation()
     >>> for client in ("a", "a", "b"):
@@ -39,10 +39,10 @@ class Participation:
         self.since[client] = self.total - self.away.pop(client, 0)
 
     def leave(self, client: ClientId) -> None:
-        """Remember what was counted until the client left."""
+        """Keep the client's t_i until it returns."""
         self.away[client] = self.total - self.since.pop(client, 0)
 
     def share(self, client: ClientId, members: int) -> float:
-        """a_i of a member, if there are so many members."""
+        """Return a_i of a member of a federation with `members` members."""
         seen = self.total - self.since.get(client, 0)
         return (self.arrivals.get(client, 0) + 1) / (seen + members)

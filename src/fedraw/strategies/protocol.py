@@ -65,20 +65,20 @@ class Needs:
         loss: Whether clients also send their mean training loss at the start model.
         proximal: The factor ρ of the proximal term (ρ/2) ||x − x_start||² in the local loss.
         min_clients: The fewest clients with which the strategy can start.
-        label_evidence: What rarity scores rest on: the label counts that clients declare, these
+        label_evidence: The basis of rarity scores: the label counts that clients declare, these
             counts checked against the updates, or the updates alone. With "inferred", clients need
-            not declare any counts. None: the strategy does not go by labels.
+            not declare any counts. None: the strategy does not use labels.
         statistics: Who averages batch-norm statistics. "model": the strategy, as a part of the
             model; it sees them at the end of every vector. Otherwise the library: each new version
             gets the mean of the statistics that arrived since the last one, plain ("mean") or
             weighted by sample counts ("samples"), or the plain mean of the newest statistics of all
             members that have sent some ("newest"), and the strategy sees models and updates
             without statistics. Default: "model" for models and residuals, "mean" for differences.
-            Differences with "model" are refused, because they have statistics as they are; so are
-            residuals with anything else.
+            Differences with "model" are refused, because their statistics are not differences; so
+            are residuals with anything else.
         latest_only: Whether a client's newer update replaces its earlier one within a version.
-        influence: How a client's weight in the model is read off the log: from the slots of the
-            buffer, or from a cache of everyone's last update.
+        influence: How the log determines a client's weight in the model: from the slots of the
+            buffer, or from a cache of every client's last update.
 
     """
 
@@ -112,14 +112,14 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a strategy starts from.
+    """The initial model, the clients and what the driver knows about the task.
 
     Attributes:
-        model: The initial model; a private copy that nobody can write to.
+        model: The initial model; a private, read-only copy.
         clients: The members of the federation and their label counts.
-        layout: Where the tensors of the model are in its vector, if the driver knows.
-        classes: The labels of the model's outputs, if the driver knows.
-        local_lr: The learning rate of the clients' local training, if the driver knows.
+        layout: The layout of the model's tensors in its vector, if the driver knows it.
+        classes: The labels of the model's outputs, if the driver knows them.
+        local_lr: The learning rate of the clients' local training, if the driver knows it.
 
     """
 
@@ -144,7 +144,7 @@ class Setup:
 
 
 class Contents(NamedTuple):
-    """What is in the buffer after the last arrival, oldest first.
+    """The contents of the buffer after the last arrival, oldest first.
 
     `weights` are the weights of the slots in the aggregation that the arrival caused; they sum to
     one. They are empty if it caused none, or if the method does not weight its clients.
@@ -155,7 +155,7 @@ class Contents(NamedTuple):
 
 
 class State(Protocol):
-    """What the drivers read from every strategy's state; the rest of it is the strategy's own."""
+    """The part of a strategy's state that drivers read; the rest is private to the strategy."""
 
     @property
     def model(self) -> Vector:
@@ -164,7 +164,7 @@ class State(Protocol):
 
     @property
     def version(self) -> int:
-        """How often the model has changed."""
+        """The number of times that the model has changed."""
         ...
 
     @property
@@ -183,12 +183,12 @@ class ScoringState(State, Protocol):
 
     @property
     def scorer(self) -> Scorer:
-        """Knows the members and their scores."""
+        """The scorer, which knows the members and their scores."""
         ...
 
 
 class Members(Protocol):
-    """What can follow joins and leaves: a federation, or a scorer."""
+    """An object that records joins and leaves: a federation, or a scorer."""
 
     def join(self, client: ClientId, counts: LabelCounts) -> None:
         """Add a member with the labels that it declares."""
@@ -210,31 +210,31 @@ Receivers = Collection[ClientId]
 
 
 class Strategy(Protocol[S]):
-    """Decides on each event what the global model becomes and who is handed it next.
+    """Decides on each event what the global model becomes and which clients receive it next.
 
     Synchrony is a choice of receivers: an asynchronous method names the sender at once, a
-    synchronous one names nobody until the round is complete. `step` consumes the state that it is
-    given and may reuse the state's private arrays, but it never modifies an update or a model that
-    was handed in or out. It raises `RefusedUpdate` before it has changed anything, so the state
-    stays usable.
+    synchronous one names no client until the round is complete. `step` consumes the state that it
+    is given and may reuse the state's private arrays, but it never modifies an update or a model
+    that was handed in or out. It raises `RefusedUpdate` before it has changed anything, so the
+    state stays usable.
     """
 
     @property
     def needs(self) -> Needs:
-        """What the strategy asks of clients and drivers."""
+        """What the strategy requires of clients and drivers."""
         ...
 
     def start(self, setup: Setup) -> tuple[S, Receivers]:
-        """The state before the first event, and who is handed the initial model."""
+        """Return the state before the first event, and the clients that get the initial model."""
         ...
 
     def step(self, state: S, event: Event) -> tuple[S, Receivers]:
-        """The state after an event, and who is handed the model because of it."""
+        """Return the state after an event, and the clients that get the model because of it."""
         ...
 
 
 def check(state: State, update: Update, needs_loss: bool = False) -> None:
-    """Refuse an update that would spoil the model or that contradicts itself."""
+    """Refuse an update that would corrupt the model or that contradicts itself."""
     check_form(state, update, needs_loss)
     if not is_finite(update.vector):
         bad = int(np.count_nonzero(~np.isfinite(update.vector)))
@@ -242,7 +242,7 @@ def check(state: State, update: Update, needs_loss: bool = False) -> None:
 
 
 def check_form(state: State, update: Update, needs_loss: bool = False) -> None:
-    """Make all checks of an update except that its numbers are finite."""
+    """Make all checks of an update except whether its numbers are finite."""
     client = update.client
     if client not in state.federation:
         raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
@@ -266,9 +266,9 @@ def check_form(state: State, update: Update, needs_loss: bool = False) -> None:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether every number is finite.
+    """Return whether every number is finite.
 
-    NaN and infinity survive a sum, so looking at the sum almost always suffices.
+    NaN and infinity propagate to the sum, so checking the sum almost always suffices.
 
     >>> is_finite(np.array([3e38, 3e38], np.float32)), is_finite(np.array([1, np.nan], np.float32))
     (True, False)
@@ -281,7 +281,7 @@ def is_finite(vector: Vector) -> bool:
 
 
 def change_members(members: Members, event: Joined | Left | Declared) -> Receivers:
-    """Apply an event that is not an arrival; a newcomer is handed the model at once.
+    """Apply an event that is not an arrival; a newcomer receives the model at once.
 
     `members` is the federation or the scorer of a strategy's state.
     """
@@ -297,13 +297,13 @@ def change_members(members: Members, event: Joined | Left | Declared) -> Receive
 
 
 def scorer_of(needs: Needs, state: State) -> Scorer | None:
-    """The scorer in the state of a strategy that uses updates as label evidence, or None."""
+    """Return the scorer of a strategy that uses updates as label evidence, otherwise None."""
     if needs.label_evidence in (None, "declared"):
         return None
     return cast(ScoringState, state).scorer
 
 
 def frozen(model: Vector) -> Vector:
-    """Make a model read-only, as every model is that a strategy hands out."""
+    """Make a model read-only, like every model that a strategy hands out."""
     model.setflags(write=False)
     return model

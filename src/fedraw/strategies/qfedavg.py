@@ -28,7 +28,7 @@ from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup
 from fedraw.strategies.rounds import Round, step_in_rounds
 
-# Added to every loss: keeps its powers finite for a client that fits its data perfectly.
+# Added to every loss, to keep its powers finite for a client that fits its data perfectly.
 TINY_LOSS = 1e-10
 
 
@@ -55,7 +55,7 @@ class QFedAvgState:
 class QFedAvg:
     """q-FedAvg; `lr` is the local learning rate 1/L, and `p` weights the terms of the sums."""
 
-    lr: float | None = None  # of the local training; None: what the driver says
+    lr: float | None = None  # of the local training; None: the driver's
     q: float = 5.0
     p: Literal["uniform", "samples"] = "uniform"
 
@@ -67,7 +67,7 @@ class QFedAvg:
 
     @property
     def needs(self) -> Needs:
-        """Models and losses; the library averages statistics as FedAvg does."""
+        """Clients send models and losses; the library averages statistics as FedAvg does."""
         return Needs(loss=True, statistics="samples")
 
     def start(self, setup: Setup) -> tuple[QFedAvgState, Receivers]:

@@ -1,11 +1,11 @@
-"""A vector kept in a few bits per number: min-max quantisation, layer by layer.
+"""Min-max quantisation of a vector, layer by layer, to a few bits per number.
 
 With lo and hi the extremes of a layer and L = 2^b − 1,
 
     q = rint((x − lo) L / (hi − lo)),   Q(x) = lo + q (hi − lo) / L,
 
-half to even, in float64. A layer whose numbers are all equal is exact. So is one with two different
-numbers. |Q(x) − x| ≤ (hi − lo) / (2 L).
+with ties to even, in float64. A layer with at most two distinct numbers is exact, and otherwise
+|Q(x) − x| ≤ (hi − lo) / (2 L).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedraw.core.aggregation import BLOCK
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 
-# Widths that fill a byte.
+# Bit widths that divide a byte evenly.
 WIDTHS = (1, 2, 4, 8)
 
 
@@ -43,7 +43,7 @@ class QuantisedVector:
     bits: int
 
     def restore(self) -> Vector:
-        """Q(x), as a new vector; it is empty in a run without training."""
+        """Return Q(x) as a new vector; it is empty in a run without training."""
         restored = np.empty(self.ends[-1] if self.ends else 0, np.float32)
         per_byte = 8 // self.bits
         shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
@@ -55,12 +55,12 @@ class QuantisedVector:
             codes = codes[begin : begin + block.stop - block.start]
             low, high = self.low[layer], self.high[layer]
             restored[block] = low + codes * (high - low) / most
-            restored[block][codes == most] = high  # exact, whatever the division rounds to
+            restored[block][codes == most] = high  # exact, however the division rounds
         return restored
 
 
 def quantise(vector: Vector, bits: int, ends: Sequence[int]) -> QuantisedVector:
-    """Quantise each layer by itself; layer i ends before the number `ends[i]`."""
+    """Quantise each layer separately; layer i ends before position `ends[i]`."""
     most, per_byte = 2**bits - 1, 8 // bits
     layers = [vector[start:end] for start, end in zip((0, *ends), ends, strict=False)]
     low = np.array([layer.min() for layer in layers], np.float64)
@@ -75,7 +75,7 @@ def quantise(vector: Vector, bits: int, ends: Sequence[int]) -> QuantisedVector:
 
 
 def layer_ends(layout: Layout | None, size: int) -> tuple[int, ...]:
-    """Where each layer ends in the vector; without a layout the vector counts as one layer."""
+    """Return the end of each layer in the vector; without a layout the vector is one layer."""
     if layout is None:
         return (size,) if size else ()
     return tuple(segment.start + segment.size for segment in layout.segments if segment.size)
@@ -89,7 +89,7 @@ def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def _blocks(ends: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """The layers, cut into blocks that fit into the processor's cache."""
+    """Yield each layer in blocks that fit into the processor's cache."""
     for layer, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
         for begin in range(start, end, BLOCK):
             yield layer, slice(begin, min(begin + BLOCK, end))

@@ -1,37 +1,38 @@
-"""Residual replay: a client's last update keeps acting until the model has followed it.
+"""Residual replay: a client's last update is reapplied until the model has realised it.
 
-Beyond the paper. Clients send differences. R are the clients whose last update is kept, at most K
-of them, and W_r are their weights, with Σ_R W_r at most 1/2. For each r in R that has sent an
-update, the server keeps its last difference h_r and p_r, the part of h_r that the global model has
-realised since. After K arrivals, with A = Σ x_i Δ_i and B = Σ x_i over the arrivals from clients
-outside R and ρ = Σ W_r over the kept ones:
+This method is not in the paper. Clients send differences. R is the set of at most K clients whose
+last update is kept, and W_r are their weights, with Σ_R W_r at most 1/2. For each r in R that has
+sent an update, the server keeps its last difference h_r and p_r, the part of h_r that the global
+model has realised since. After K arrivals, with A = Σ x_i Δ_i and B = Σ x_i over the arrivals from
+clients outside R and ρ = Σ W_r over the kept ones:
 
     v = (1 − ρ) A/B + Σ_r W_r max(0, 1 − p_r) h_r,   w ← w + η v,
     p_r ← p_r + ⟨η v, h_r⟩ / ⟨h_r, h_r⟩
 
-So h_r is applied once in total, and again as far as other updates undo it. Without clients in R
-this is FedBuff, as long as all x_i are 1.
+So h_r is applied once in total, and again to the extent that other updates undo it. Without clients
+in R and with all x_i = 1 this is FedBuff.
 
 `select = "rarity"`: R are the clients with S_i > 2 · median S, W_r = S_r / Σ_i S_i, and x_i = 1.
 
-`select = "debt"`: each client should weigh f_i and arrives with the share a_i (see
+`select = "debt"`: each client has the target weight f_i and the share a_i of all arrivals (see
 `participation`). R are the clients with the largest debts f_i − a_i above zero, W_r = f_r, and
-x_i = f_i / a_i, so that every client weighs about f_i however often it arrives. `target` says what
-a client should weigh:
+x_i = f_i / a_i, so that every client's weight is about f_i however often it arrives. `target`
+chooses the target weight:
 
     "rarity"    f_i = S_i / Σ S
     "samples"   f_i = n_i / Σ n, which needs no labels
     "mix"       f_i = ½ S_i / Σ S + ½ n_i / Σ n
 
-n_i is the number of samples in the client's last update, or the mean of the others before its
-first. R and x are recomputed when a round begins. Of equal debts the one listed first comes first.
+n_i is the number of samples in the client's last update; before its first update it is the mean of
+the others. R and x are recomputed when a round begins. Ties between debts keep the order of the
+clients.
 
 The h_r of a client that leaves is kept until members need its place, because its labels would be
-lost with it and it may return. `floor` > 0 keeps a force of at least floor / N on the h_r of every
-member. A client that has left gets no floor: it sends no new update, so the floor would push the
-model in one direction for ever. `release = False` is an ablation: h_r acts with its whole weight
-W_r until the next update of r, as in CA2FL. `labels` chooses what the scores S rest on, as in
-FedRAW. Unless labels are declared, R is recomputed in every round.
+lost with it and it may return. `floor` > 0 keeps the coefficient of every member's h_r at floor / N
+or above. A client that has left gets no floor: it sends no new update, so the floor would push the
+model in one direction for ever. `release = False` is an ablation: h_r has its full weight W_r until
+the next update of r, as in CA2FL. `labels` chooses the basis of the scores S, as in FedRAW. Unless
+labels are declared, R is recomputed in every round.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ from fedraw.strategies.protocol import (
 )
 from fedraw.strategies.scoring import DeclaredScorer, EvidenceScorer, LabelEvidence, make_scorer
 
-# Who is kept, and what a client should weigh.
+# Whose updates are kept, and how a client's target weight is computed.
 Select = Literal["rarity", "debt"]
 Target = Literal["rarity", "samples", "mix"]
 
 # A difference with a smaller squared norm has no usable direction.
 TINY = 1e-12
-# A smaller debt is a rounding error of equal shares.
+# A smaller debt is a rounding error.
 NO_DEBT = 1e-9
 
 
@@ -85,10 +86,10 @@ class KeptUpdate:
 
 @dataclass(eq=False)
 class ReplayState:
-    """The sum over the common arrivals of this round; `rare` has W_r, `kept` has h_r and p_r.
+    """The sum over this round's arrivals outside R; `rare` has W_r, `kept` has h_r and p_r.
 
-    `common` are the clients of these arrivals and `shares` their x_i. `factor` has the x_i of every
-    member and is empty if all are 1. `participation` and `samples` are counted for debts only.
+    `common` are the clients of these arrivals and `shares` their x_i. `factor` has x_i for every
+    member and is empty if all are 1. `participation` and `samples` are used for debts only.
     """
 
     model: Vector
@@ -113,7 +114,7 @@ class ReplayState:
 
     @property
     def contents(self) -> Contents:
-        """The common clients of this round and the replayed ones, with their weights."""
+        """The clients of this round outside R, then those in R, with their weights."""
         clients = [*self.common, *self.kept]
         if not self.full:
             return Contents(clients)
@@ -127,17 +128,17 @@ class ReplayState:
 
 @dataclass(frozen=True)
 class Replay:
-    """Residual replay; `server_lr` is η, `classes` as in FedRAW."""
+    """Residual replay; `server_lr` is η, and `classes` is as in FedRAW."""
 
     buffer: int = 10
-    threshold: float = 2.0  # select = "rarity": so many times the median score is rare
+    threshold: float = 2.0  # select = "rarity": scores above this multiple of the median are rare
     mass: float = 0.5  # the largest total weight of all clients in R
     floor: float = 0.0
     server_lr: float = 1.0  # η
     labels: LabelEvidence = "declared"
     classes: tuple[Label, ...] | None = None
     select: Select = "rarity"
-    target: Target = "rarity"  # select = "debt": what a client should weigh
+    target: Target = "rarity"  # select = "debt": the target weight of a client
     release: bool = True
 
     def __post_init__(self) -> None:
@@ -163,7 +164,7 @@ class Replay:
 
     @property
     def needs(self) -> Needs:
-        """Differences, and labels unless clients weigh by their samples alone."""
+        """Clients send differences, and labels matter unless target weights use samples alone."""
         evidence = None if self.target == "samples" else self.labels
         return Needs(sends="delta", label_evidence=evidence)
 
@@ -175,7 +176,7 @@ class Replay:
         return state, setup.clients.clients
 
     def step(self, state: ReplayState, event: Event) -> tuple[ReplayState, Receivers]:
-        """Keep or sum a difference; after K of them, make a step and track the progress."""
+        """Keep or sum a difference; after K of them, make a step and update p."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.scorer, event)
             if isinstance(event, Joined):
@@ -197,7 +198,7 @@ class Replay:
         return state, [update.client]
 
     def _choice_changed(self, state: ReplayState, client: ClientId) -> bool:
-        """Whether a round begins, or the client has become rare or common."""
+        """Return whether a round begins, or the client has become rare or common."""
         if self.select == "debt":
             return state.full
         if self.labels == "declared":
@@ -219,7 +220,7 @@ class Replay:
         state.kept = {c: kept for c, kept in state.kept.items() if c in state.rare}
 
     def _rarest(self, state: ReplayState, clients: list[ClientId]) -> tuple[Floats, list[int]]:
-        """The score of each client, and the positions of the rare ones, members first."""
+        """Return the score of each client, and the positions of the rare ones, members first."""
         here = len(state.federation)
         values = np.array(state.scorer.scores(clients))
         state.limit = self.threshold * float(np.median(values[:here])) if here else np.inf
@@ -229,7 +230,7 @@ class Replay:
     def _largest_debts(
         self, state: ReplayState, clients: list[ClientId]
     ) -> tuple[Floats, list[int]]:
-        """f_i of each client, and the positions of those in debt, members first."""
+        """Return f_i of each client, and the positions of those in debt, members first."""
         here = len(state.federation)
         wanted = self._wanted(state, clients)
         seen = np.array([state.participation.share(client, here) for client in clients[:here]])
@@ -239,7 +240,7 @@ class Replay:
         return wanted, [*order[debt[order] > NO_DEBT].tolist(), *range(here, len(clients))]
 
     def _wanted(self, state: ReplayState, clients: list[ClientId]) -> Floats:
-        """f_i: what each client should weigh; it sums to one."""
+        """Return f_i, the target weights, which sum to one."""
         found = np.zeros(len(clients))
         if self.target != "samples":
             scores = np.array(state.scorer.scores(clients))
@@ -276,7 +277,7 @@ class Replay:
         state.full = True
 
     def _move(self, state: ReplayState) -> Vector:
-        """v: the mean of the common updates, and what remains of the kept ones."""
+        """Return v: the mean of the updates outside R plus what remains of the kept ones."""
         count = sum(state.shares)
         forces = [
             (self._force(state, client), kept.update.parameters)
@@ -291,7 +292,7 @@ class Replay:
         return state.sum.add([(force * divisor, h) for force, h in forces], divisor=divisor)
 
     def _force(self, state: ReplayState, client: ClientId) -> float:
-        """The coefficient of h_r in this step."""
+        """Return the coefficient of h_r in this step."""
         if not self.release:
             return state.rare[client]
         force = state.rare[client] * max(0.0, 1 - state.kept[client].progress)

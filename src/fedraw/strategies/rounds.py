@@ -1,7 +1,7 @@
 """Synchronous rounds, for FedAvg and q-FedAvg.
 
-A round has all clients that are members when it begins. A newcomer waits for the next round. The
-round does not wait for a client that has left.
+A round includes all clients that are members when it begins. A newcomer waits for the next round.
+The round does not wait for a client that has left.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Round:
 
     @classmethod
     def of(cls, federation: Federation) -> Round:
-        """A round with all members."""
+        """Return a round with all members."""
         return cls(dict.fromkeys(federation))
 
     @property
@@ -47,7 +47,7 @@ class Round:
 
 
 class RoundState(Protocol):
-    """What `step_in_rounds` needs of a method's state."""
+    """The fields of a method's state that `step_in_rounds` needs."""
 
     model: Vector
     version: int

@@ -1,9 +1,9 @@
-"""Batch-norm statistics, averaged by the library for strategies that leave this to it.
+"""Batch-norm statistics, which the library averages for strategies that do not.
 
 Clients send running means and variances as they are, never as differences. A strategy with
 `Needs.statistics` other than "model" sees models and updates without them. Whenever such a strategy
-changes its model, the statistics become the mean of those that arrived since the version before, or
-with "newest" the mean of every member's newest ones, without server rate or staleness weight.
+changes its model, the statistics become the mean of those that arrived since the previous version,
+or with "newest" the mean of every member's newest ones, without server rate or staleness weight.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from fedraw.strategies.scoring import Scorer
 
 
 def with_statistics(strategy: Strategy[Any], layout: Layout | None) -> Strategy[Any]:
-    """The strategy as a driver runs it on a model with this layout.
+    """Wrap a strategy for a model with this layout, so that the library averages statistics.
 
-    This is the strategy itself if the model has no batch-norm statistics or if the strategy treats
+    Returns the strategy itself if the model has no batch-norm statistics or if the strategy treats
     them as a part of the model.
     """
     if layout is None or not layout.statistics_count or strategy.needs.statistics == "model":
@@ -51,7 +51,7 @@ def with_statistics(strategy: Strategy[Any], layout: Layout | None) -> Strategy[
 
 @dataclass(eq=False)
 class AverageStatisticsState:
-    """A strategy's own state, and beside it the statistics of the model and the next ones.
+    """A strategy's state, the statistics of the model, and the sum for the next ones.
 
     `sum` = Σ_i n_i s_i and `weight` = Σ_i n_i, over the statistics s_i that arrived since the last
     version, or over the newest ones of all members.
@@ -100,7 +100,7 @@ class AverageStatistics:
 
     @property
     def needs(self) -> Needs:
-        """Those of the strategy."""
+        """The needs of the strategy."""
         return self.strategy.needs
 
     def start(self, setup: Setup) -> tuple[AverageStatisticsState, Receivers]:
@@ -116,7 +116,7 @@ class AverageStatistics:
     def step(
         self, state: AverageStatisticsState, event: Event
     ) -> tuple[AverageStatisticsState, Receivers]:
-        """Let the strategy have the parameters; replace the statistics if its model changed."""
+        """Pass the parameters to the strategy; replace the statistics if its model changed."""
         before = state.version
         if isinstance(event, Arrived):
             update = event.update
@@ -134,7 +134,7 @@ class AverageStatistics:
         return state, receivers
 
     def _check(self, state: State, update: Update) -> None:
-        """Refuse what is wrong with the whole; the strategy itself checks the parameters."""
+        """Check the whole vector and the statistics; the strategy itself checks the parameters."""
         check_form(state, update)
         if not is_finite(update.vector[self.layout.statistics]):
             check(state, update)
@@ -153,7 +153,7 @@ class AverageStatistics:
         state.weight += sum(n for n, _ in changes)
 
     def _replace_statistics(self, state: AverageStatisticsState) -> None:
-        """Begin a version; its statistics stay the old ones if no update has arrived."""
+        """Begin a version; it keeps the old statistics if no update has arrived."""
         if state.weight:
             state.statistics = state.sum.add([], divisor=state.weight)
         state.model = frozen(np.concatenate([state.inner.model, state.statistics]))

@@ -1,4 +1,4 @@
-"""Where rarity scores come from: declared labels, checked labels, or the updates alone."""
+"""Rarity scores from declared labels, checked labels, or the updates alone."""
 
 from fedraw.strategies.scoring.scorer import (
     DeclaredScorer,

@@ -1,10 +1,10 @@
-"""Checked labels: declared label counts are believed as far as a client's updates support them.
+"""Checked labels: a declared label count is trusted as far as the client's updates support it.
 
-- A declared label whose level never rises is discounted once a false claim explains that better
+- A declared label whose level never rises is discounted once a false claim is a better explanation
   than chance.
-- A declared share counts for at most MARGIN times the share that the updates show.
-- A label that rises although it was not declared counts as held.
-- A label for which the model has no output counts for nothing.
+- A declared share is limited to MARGIN times the share that the updates show.
+- An undeclared label that rises counts as held.
+- A label for which the model has no output is ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ CLAIM_ODDS = 19.0
 FEW_UPDATES, MARGIN = 3, 3.0
 # An undeclared label counts as held from this probability on.
 EVIDENT = 0.99
-# The share of a client's data that must be in doubt before the doubt is reported: for a label that
-# never rose, and for one that did. A model that knows a label well makes its true share look small.
+# A doubt is reported if it concerns at least this share of a client's data: MATERIAL for a label
+# that never rose, EXAGGERATED for one that did, because a model that knows a label well makes its
+# true share look small.
 MATERIAL, EXAGGERATED = 0.1, 0.5
 
 
@@ -55,7 +56,7 @@ class CheckedRule:
     def judge(
         self, client: ClientId, evidence: ClientEvidence, federation: Federation
     ) -> tuple[Floats, Floats]:
-        """By output: the shares that count, and the correction of the declared coverage."""
+        """Return, per output, the trusted shares and the correction of the declared coverage."""
         share, counted, without_output = self._declared(client, federation)
         proven = evidence.risen > 0
         odds = CLAIM_ODDS * evidence.silence_probability
@@ -74,7 +75,7 @@ class CheckedRule:
         return share * belief + evidence.share * evident, correction
 
     def declared_coverage(self, federation: Federation) -> Floats:
-        """By output: how many members declare the label."""
+        """Return, per output, the number of members that declare the label."""
         declared = np.zeros(len(self.classes))
         for label, coverage in zip(federation.labels, federation.coverage.tolist(), strict=True):
             if label in self._output:
@@ -82,7 +83,7 @@ class CheckedRule:
         return declared
 
     def unheard_score(self, client: ClientId, federation: Federation, mean: float) -> float:
-        """A client without updates gets its declared score."""
+        """Return the declared score of a client without updates."""
         return federation.score(client)
 
     def leave(self, client: ClientId) -> None:
@@ -90,7 +91,7 @@ class CheckedRule:
         self.doubted.pop(client, None)
 
     def drain_findings(self) -> list[Finding]:
-        """The findings since the last call."""
+        """Return the findings since the last call."""
         findings, self._findings = self._findings, []
         return findings
 
@@ -112,7 +113,7 @@ class CheckedRule:
         doubts: Mapping[Label, tuple[float, float]],
         presence: Sequence[float],
     ) -> None:
-        """Record as findings which doubts are new and which no longer hold."""
+        """Record a finding for each new doubt and for each doubt that no longer holds."""
         before = self.doubted.pop(client, [])
         self._findings += [Doubt(client, c, *doubts[c]) for c in doubts if c not in before]
         for label in before:

@@ -1,17 +1,17 @@
-"""Which labels a client holds, as far as the output layer of its updates shows it.
+"""The evidence that the output layer of a client's updates gives about its labels.
 
 In every step of softmax training with cross-entropy, the output bias of label l changes by the
 learning rate times (share of l in the batch − mean probability that the model gives to l). For a
 label that the client does not hold the first term is zero, so its bias can only fall: **one rise
-proves the label**. For a label that the client holds the bias rises in most updates, and the more
+proves the label**. For a label that the client holds, the bias rises in most updates, and more
 often the less the model knows the label.
 
-Each update therefore tells for each label whether its level rose. A filter with two states, present
-and absent, follows these observations. Presence changes rarely (HAZARD). A label that is present
-rises with a probability that falls with the time since its last rise (a Beta law over labels and
-stages of training). A label that is absent almost never rises (FALSE_RISE). The shares of the
-labels are the relative sizes of their rises, with older updates counting less. An arrival costs
-O(labels).
+Each update therefore shows for each label whether its level rose. A filter with two states, present
+and absent, processes these observations. Presence changes rarely (HAZARD). A label that is present
+rises with a probability that falls with the time since its last rise (a Beta distribution over
+labels and stages of training). A label that is absent almost never rises (FALSE_RISE). The shares
+of the labels are the relative sizes of their rises, with older updates counting less. An arrival
+costs O(labels).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ClientEvidence:
 
     @classmethod
     def none(cls, labels: int) -> ClientEvidence:
-        """The evidence before the client's first update."""
+        """Return the evidence before the client's first update."""
         zeros, ones = np.zeros(labels), np.ones(labels)
         return cls(ones / 2, zeros, ones, zeros, zeros)
 
@@ -64,7 +64,7 @@ class ClientEvidence:
         return self.mass / total if total > 0 else self.mass
 
     def observe(self, change: Floats) -> None:
-        """Take in how an update changed the level of each label."""
+        """Record how an update changed the level of each label."""
         rose = change > ROUNDING * np.abs(change).max(initial=0.0)
         prior = self.presence * (1 - HAZARD) + (1 - self.presence) * HAZARD
         rate = RISE_ALPHA / (RISE_ALPHA + RISE_BETA + np.minimum(self.silence, LONG_SILENCE))

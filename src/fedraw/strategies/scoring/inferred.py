@@ -1,4 +1,4 @@
-"""Inferred labels: no client declares any; everything is read off the updates."""
+"""Inferred labels: clients declare none, and the updates alone show what they hold."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class InferredRule:
     def judge(
         self, client: ClientId, evidence: ClientEvidence, federation: Federation
     ) -> tuple[Floats, Floats]:
-        """By output: the shares of the client's data, and its contribution to coverage."""
+        """Return, per output, the shares of the client's data and its part of the coverage."""
         return evidence.share, np.where(evidence.presence > 0.5, evidence.presence, 0.0)
 
     def declared_coverage(self, federation: Federation) -> Floats:
-        """Nobody declares anything."""
+        """Return zeros, because clients declare nothing."""
         return np.zeros(len(self.classes))
 
     def unheard_score(self, client: ClientId, federation: Federation, mean: float) -> float:
-        """A client without updates gets the mean score."""
+        """Return the mean score for a client without updates."""
         return mean
 
     def leave(self, client: ClientId) -> None:
-        """Nothing is kept about single clients."""
+        """Do nothing: the rule keeps nothing about single clients."""
 
     def drain_findings(self) -> list[Finding]:
-        """Where nothing is declared, nothing can be doubted."""
+        """Return no findings, because there are no declarations to doubt."""
         return []
 
     def labels(self, coverage: Floats, held: Mapping[ClientId, Floats]) -> InferredLabels:
-        """The coverage of each label and the holders of rare labels, for the log."""
+        """Return the coverage of each label and the holders of rare labels, for the log."""
         names = [str(label) for label in self.classes]
         rounded = {name: round(float(own), 2) for name, own in zip(names, coverage, strict=True)}
         holders = {n: [c for c, own in held.items() if own[i] > 0] for i, n in enumerate(names)}

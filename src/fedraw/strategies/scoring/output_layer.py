@@ -1,4 +1,4 @@
-"""Reads a classifier's output layer: one number per label, the label's level."""
+"""The output layer of a classifier, reduced to one number per label: the label's level."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Floats, Vector
 from fedraw.errors import BadInput
 
-# How many versions of the model `LevelHistory` remembers.
+# The number of model versions that `LevelHistory` remembers.
 VERSIONS = 4096
 
 
 @dataclass(frozen=True)
 class OutputLayer:
-    """The place of a classifier's output layer in the model vector.
+    """The position of a classifier's output layer in the model vector.
 
     The level of a label is its output bias, or the sum of its output weights for a layer without
     bias. Levels are linear in the vector, so the levels of a difference are the difference of the
-    levels. The sum of the weights can stand in for the bias where the inputs of the layer are not
-    negative, as behind a ReLU.
+    levels. The sum of the weights can replace the bias if the inputs of the layer are not negative,
+    for example after a ReLU.
 
     >>> layer = OutputLayer.of(Layout.of([("fc.weight", (2, 3)), ("fc.bias", (2,))]))
     >>> layer.levels(np.array([1, 2, 3, 4, 5, 6, 0.5, -0.5], np.float32)).tolist()
@@ -48,13 +48,13 @@ class OutputLayer:
         return cls(place.start, place.stop, layout.head_weight.shape[0])
 
     def levels(self, vector: Vector) -> Floats:
-        """The level of each label in a model, or in a difference of two models."""
+        """Return the level of each label in a model, or in a difference of two models."""
         rows = vector[self.start : self.stop].reshape(self.labels, -1)
         levels: Floats = rows.sum(axis=1, dtype=np.float64)
         return levels
 
     def lift(self, vector: Vector, label: int, amount: float) -> Vector:
-        """A copy of the vector in which the level of one label is higher by `amount`."""
+        """Return a copy of the vector in which the level of one label is higher by `amount`."""
         lifted = vector.copy()
         row = lifted[self.start : self.stop].reshape(self.labels, -1)[label]
         row += amount / row.size
@@ -70,15 +70,15 @@ class LevelHistory:
 
     @classmethod
     def empty(cls, labels: int, versions: int = VERSIONS) -> LevelHistory:
-        """A history with room for so many versions."""
+        """Return a history with room for `versions` versions."""
         return cls(np.zeros((versions, labels)), np.full(versions, -1))
 
     def record(self, version: int, levels: Floats) -> None:
-        """Remember a version; it takes the place of the oldest one."""
+        """Record a version in place of the oldest one."""
         row = version % len(self.version)
         self.levels[row], self.version[row] = levels, version
 
     def of(self, version: int) -> Floats | None:
-        """The levels of a version, or None if it has been evicted."""
+        """Return the levels of a version, or None if it has been evicted."""
         row = version % len(self.version)
         return self.levels[row] if self.version[row] == version else None

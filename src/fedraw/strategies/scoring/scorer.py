@@ -32,10 +32,10 @@ from fedraw.strategies.scoring.output_layer import LevelHistory, OutputLayer
 if TYPE_CHECKING:
     from fedraw.strategies.protocol import Setup
 
-# What rarity scores rest on.
+# The basis of rarity scores.
 LabelEvidence = Literal["declared", "checked", "inferred"]
 
-# The smallest score, relative to the mean: a buffer full of false claims must not weigh nothing.
+# The smallest score, relative to the mean, so that a buffer of false claims has a positive weight.
 LEAST = 1e-3
 # A score that has changed by less than this, relative to its value, is reported as before.
 STEADY = 0.1
@@ -50,15 +50,15 @@ class Scorer(Protocol):
     federation: Federation
 
     def observe(self, update: Update) -> None:
-        """Take in an update before it is buffered."""
+        """Record an update before it is buffered."""
         ...
 
     def model_changed(self, version: int, model: Vector) -> None:
-        """Take in a new version of the global model, from which clients may start."""
+        """Record a new version of the global model, from which clients may start."""
         ...
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """S_i for members, and for clients that have left while their updates are in use."""
+        """Return S_i of members, and of clients that have left but whose updates are in use."""
         ...
 
     def join(self, client: ClientId, counts: LabelCounts) -> None:
@@ -74,28 +74,28 @@ class Scorer(Protocol):
         ...
 
     def drain_findings(self) -> Sequence[Finding]:
-        """What the observations since the last call have brought to light about clients."""
+        """Return the findings about clients since the last call."""
         ...
 
     def inferred_labels(self) -> InferredLabels | None:
-        """Coverage and holders of the labels, if the scorer infers them."""
+        """Return coverage and holders of the labels if the scorer infers them, otherwise None."""
         ...
 
 
 @dataclass(eq=False)
 class DeclaredScorer:
-    """Believes the label counts that clients declare."""
+    """Trusts the label counts that clients declare."""
 
     federation: Federation
 
     def observe(self, update: Update) -> None:
-        """Updates tell this scorer nothing."""
+        """Do nothing: declared scores do not depend on updates."""
 
     def model_changed(self, version: int, model: Vector) -> None:
-        """Models tell this scorer nothing."""
+        """Do nothing: declared scores do not depend on the model."""
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """S_i = Σ_l freq(l, i) / coverage(l) from the declared counts."""
+        """Return S_i = Σ_l freq(l, i) / coverage(l) from the declared counts."""
         return self.federation.scores(clients)
 
     def join(self, client: ClientId, counts: LabelCounts) -> None:
@@ -111,22 +111,22 @@ class DeclaredScorer:
         self.federation.declare(client, counts)
 
     def drain_findings(self) -> Sequence[Finding]:
-        """Declarations are never doubted."""
+        """Return no findings: declarations are never doubted."""
         return ()
 
     def inferred_labels(self) -> InferredLabels | None:
-        """Nothing is inferred."""
+        """Return None: nothing is inferred."""
         return None
 
 
 @dataclass(eq=False)
 class EvidenceScorer:
-    """Scores clients by what the output layer of their updates shows: S_i = Σ_l share / holders.
+    """Scores clients by the output layer of their updates: S_i = Σ_l share / coverage.
 
     The rule decides which shares of a client count and what they add to the coverage of the labels.
-    A score is reported anew only once it has changed by STEADY. Small changes in everyone's
+    A reported score stays the same until it has changed by more than STEADY. Small changes in
     coverage therefore leave the coefficients of buffered updates as they are, and an arrival costs
-    O(labels) per client that is asked about.
+    O(labels) per requested client.
     """
 
     federation: Federation
@@ -134,7 +134,7 @@ class EvidenceScorer:
     output_layer: OutputLayer
     start_levels: LevelHistory | None  # None: clients send differences, which need no start model
     coverage: Floats  # by output: the sum of what the rule adds to the declared coverage
-    declared: Floats  # by output: how many members declare the label
+    declared: Floats  # by output: the number of members that declare the label
     evidence: dict[ClientId, ClientEvidence] = field(default_factory=dict)
     held: dict[ClientId, Floats] = field(default_factory=dict)  # each client's part of `coverage`
     shares: dict[ClientId, Floats] = field(default_factory=dict)  # the shares that count
@@ -145,9 +145,9 @@ class EvidenceScorer:
         self._highest = max(self.reported.values(), default=0.0)
 
     def observe(self, update: Update) -> None:
-        """Read off an update which labels its client holds.
+        """Infer from an update which labels its client holds.
 
-        An update whose start model is no longer known tells nothing.
+        An update whose start model is no longer known gives no evidence.
         """
         client, levels = update.client, self.output_layer.levels(update.vector)
         start: Floats | float | None = 0.0
@@ -165,16 +165,16 @@ class EvidenceScorer:
             self.held[client], self.shares[client] = held, share
 
     def model_changed(self, version: int, model: Vector) -> None:
-        """Remember the levels of a version, against which updates are read."""
+        """Record the levels of a version, to compare updates with."""
         if self.start_levels is not None:
             self.start_levels.record(version, self.output_layer.levels(model))
 
     def scores(self, clients: Sequence[ClientId]) -> list[float]:
-        """S_i from the evidence; the rule decides about clients without updates."""
+        """Return S_i from the evidence; the rule scores clients without updates."""
         found = [self._from_evidence(client) for client in clients]
         known = [score for score in found if score is not None]
         mean = 0.0
-        # The mean over all clients is computed only where it makes a difference.
+        # The mean over all clients is computed only if it is needed.
         if len(known) < len(found) or min(known, default=np.inf) < LEAST * self._highest:
             mean = fmean(self.reported.values()) if self.reported else 1.0
         return [self._report(c, own, mean) for c, own in zip(clients, found, strict=True)]
@@ -197,11 +197,11 @@ class EvidenceScorer:
         self.federation.declare(client, counts)
 
     def drain_findings(self) -> Sequence[Finding]:
-        """The doubts that have come up or been cleared since the last call."""
+        """Return the doubts that arose or were cleared since the last call."""
         return self.rule.drain_findings()
 
     def inferred_labels(self) -> InferredLabels | None:
-        """Coverage and holders of the labels, if they are inferred."""
+        """Return coverage and holders of the labels if they are inferred, otherwise None."""
         if isinstance(self.rule, InferredRule):
             return self.rule.labels(self.coverage, self.held)
         return None
@@ -232,10 +232,10 @@ def make_scorer(
     *,
     sends_delta: bool = False,
 ) -> DeclaredScorer | EvidenceScorer:
-    """The scorer for a kind of label evidence, before the first update.
+    """Create the scorer for a kind of label evidence.
 
     `setup` is what the strategy starts from. `classes` are the labels of the model's outputs, by
-    default those of the setup, or else "0", "1", and so on.
+    default those of the setup; without these they are "0", "1", and so on.
     """
     federation = Federation.of(setup.clients)
     if labels == "declared":
@@ -247,7 +247,7 @@ def make_scorer(
         raise BadInput(f"classes has {len(names)} labels, the model {layer.labels} outputs")
     rule = CheckedRule(names) if labels == "checked" else InferredRule(names)
     history = None if sends_delta else LevelHistory.empty(layer.labels)
-    nobody = np.zeros(layer.labels)
-    scorer = EvidenceScorer(federation, rule, layer, history, nobody, nobody)
+    zeros = np.zeros(layer.labels)
+    scorer = EvidenceScorer(federation, rule, layer, history, coverage=zeros, declared=zeros)
     scorer.model_changed(0, setup.model)
     return scorer

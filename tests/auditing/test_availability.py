@@ -55,8 +55,8 @@ def test_the_share_of_arrivals_is_that_of_the_simulation() -> None:
     [
         ({"a": 0.5}, "client 'b' has no availability; give the availability of every client"),
         (dict.fromkeys(SITES, 0.5) | {"z": 1}, "the availability names client 'z', which is not"),
-        ([0.5, 1, 1, 1, 1, 0], "client 'f': 0 is no share of the time"),
-        ([1.5, 1, 1, 1, 1, 1], r"client 'a': 1\.5 is no share of the time"),
+        ([0.5, 1, 1, 1, 1, 0], "client 'f': 0 is not a share of the time"),
+        ([1.5, 1, 1, 1, 1, 1], r"client 'a': 1\.5 is not a share of the time"),
         ([1, 1], "2 shares for 6 clients; give one per client"),
         (["much"] * 6, "availability must be numbers"),
     ],
@@ -69,7 +69,7 @@ def test_wrong_shares_are_refused(shares: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("a,0.5\nb,0", r"line 3, column 'online': '0' is no share of the time; write a number"),
+        ("a,0.5\nb,0", r"line 3, column 'online': '0' is not a share of the time; write a number"),
         ("a,0.5", "client 'b' has no row; add one for every client"),
         ("a,0.5\nc,1\nb,1", "'c' is not in the label counts; remove the row"),
         ("a,0.5\na,1\nb,1", "'a' has a row already; keep one"),
@@ -97,4 +97,4 @@ def test_the_command_takes_a_table(tmp_path: Path) -> None:
         "audit", "labels.csv", "--times", "times.csv", "--availability", "online.csv", cwd=tmp_path
     )
     assert refused.returncode == 2
-    assert "which show the time offline already" in refused.stderr
+    assert "which already include the time offline" in refused.stderr

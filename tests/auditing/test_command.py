@@ -90,7 +90,7 @@ def test_json_has_the_contract_s_keys(folder: Path) -> None:
 def test_what_replay_takes_is_said(folder: Path) -> None:
     done = " ".join(audit(folder, "--times", "times.csv").stdout.split())
     # Twelve updates of the clinic's (1/6) / (11 + 1/6) of all arrivals.
-    assert "Replay keeps the last update of 1 client. Its verdicts presume 12 updates" in done
+    assert "Replay keeps the last update of 1 client. Its verdicts assume 12 updates" in done
     assert "for label rare one this takes 804 arrivals." in done
     assert "Recommendation Replay, K=10: label rare one goes from a standing of 1.6 % (lost" in done
     assert "clients send differences, and the server stores at most K updates" in done

@@ -137,7 +137,7 @@ def test_the_headline_counts_what_is_lost_under_fedfa(found: Audit) -> None:
     assert (lost, risk) == (2, 0), "else this federation is no example any more"
     page = outline(found)
     assert page.heading == AuditView(found, "").headline == "2 of 10 labels are about to be lost"
-    assert "If the server averages the last 10 updates, whoever sent them (FedFa)" in page.words
+    assert "If the server averages the last 10 updates, regardless of sender (FedFa)" in page.words
     assert str(found.recommendation) in page.words
     assert "A label's fair share is its share of all training samples." in page.words
 
@@ -376,7 +376,7 @@ def test_speeds_are_told_in_words() -> None:
 def test_rare_labels_and_a_cap_that_were_given_are_named() -> None:
     words = outline(small(rare=["common"], cap=0.6)).words
     assert "Rare labels1: common as given; 3 clients" in words
-    assert "Cap0.6: under FedRAW no client weighs more than 60 %" in words
+    assert "Cap0.6: under FedRAW no client has more than 60 % weight" in words
 
 
 def test_notes_are_shown_only_if_there_are_any(found: Audit) -> None:

@@ -2,7 +2,7 @@
 
 `prediction.audit` (public as `fedraw.audit`) predicts from the closed forms in `presence`,
 `influence` and `standing`; `what_if` repeats the prediction for other settings and recommends one.
-`methods` is what the audit knows about each method. `label_counts` and `times` read the inputs from
+`methods` describes each method for the audit. `label_counts` and `times` read the inputs from
 files. `view` holds everything that the terminal, the page and the JSON document show, and `words`
 puts it into words. `terminal` needs rich, so it is imported only by the command line.
 

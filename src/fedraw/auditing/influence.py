@@ -5,11 +5,11 @@ the buffer, and the mean of a ratio is an integral of exponentials: 1/X = ∫ e^
 exponential the buffer still has a product form, so the integrand is known exactly (`presence`), and
 a trapezoid rule in log u gives 1/X to a relative error of 1e-6 over its whole range.
 
-A cap makes a weight depend on all scores in the buffer at once, which no product form survives.
+A cap makes a weight depend on all scores in the buffer at once, so there is no product form.
 Presence is still exact; only the mean weight of a client that is present is sampled, from buffers
-drawn independently from the stationary law. Given that a client is in a deduplicated buffer, the
-others are a (K − 1)-subset without it, of the same law. The weight of a client that is in most
-buffers is averaged over those buffers instead.
+drawn independently from the stationary distribution. Given that a client is in a deduplicated
+buffer, the others are a (K − 1)-subset without it, of the same distribution. The weight of a client
+that is in most buffers is averaged over those buffers instead.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from fedraw.core.types import Floats, Ints
 from fedraw.core.weighting import Cap, check_cap, weights_of_rows
 
 # Under a cap:
-WORK = 4 * 10**6  # the most slots to weigh: draws x scores x slots
+WORK = 4 * 10**6  # the maximum number of slots to weight: draws x scores x slots
 MOST_DRAWS, FEWEST_DRAWS = 2000, 200
-MOST_SCORES = 48  # a weight is smooth in the score and interpolated between these
+MOST_SCORES = 48  # a weight is a smooth function of the score, interpolated between these
 # The weightings of `participation`.
 PARTICIPATION = ("debt", "intervals", "corrected", "staleness", "contact", "started")
-# Drawing until all slots differ is cheap if at least this share of the draws do.
+# Drawing until all slots differ is cheap if the slots differ in at least this share of the draws.
 OFTEN_ENOUGH = 0.02
 
 
 def kept(groups: Groups, size: int, rule: Rule) -> Ints | None:
-    """The groups of the clients whose last update replay keeps, whoever arrives; else None."""
+    """Return the groups of the clients whose last update replay keeps; None for other rules."""
     if rule.weighting == "debt":
         taken = debtors(groups.shares, groups.wanted(rule.target), size, groups.many)
         return np.flatnonzero(taken)
@@ -64,7 +64,7 @@ def kept(groups: Groups, size: int, rule: Rule) -> Ints | None:
 
 
 def influence(groups: Groups, size: int, rule: Rule) -> Floats:
-    """The influence of one client in each group; it sums to one over all clients.
+    """Return the influence of one client in each group; it sums to one over all clients.
 
     >>> from fedraw.auditing.methods import RULES
     >>> alone = np.zeros(3, bool)
@@ -114,7 +114,7 @@ def _by_participation(groups: Groups, size: int, rule: Rule) -> Floats:
 
 
 def _rarity_slots(groups: Groups, size: int) -> Floats:
-    """For independent slots: π_i = K p_i S_i ∫ e^(−u S_i) φ(u)^(K−1) du."""
+    """Return π_i = K p_i S_i ∫ e^(−u S_i) φ(u)^(K−1) du, for independent slots."""
     shares, score = groups.shares, groups.score
     total = np.zeros(shares.size)
     for u, width in _nodes(groups.score, size):
@@ -124,7 +124,7 @@ def _rarity_slots(groups: Groups, size: int) -> Floats:
 
 
 def _rarity_dedup(groups: Groups, size: int) -> Floats:
-    """For one slot per client: π_i = S_i ∫ P_u(i ∈ B) · e_K(p e^(−uS)) / e_K(p) du."""
+    """Return π_i = S_i ∫ P_u(i ∈ B) · e_K(p e^(−uS)) / e_K(p) du, for one slot per client."""
     log_shares, score, many = np.log(groups.shares), groups.score, groups.many
     plain = subsets(log_shares, size, many)
     total = np.zeros(score.size)
@@ -138,26 +138,26 @@ def _rarity_dedup(groups: Groups, size: int) -> Floats:
 
 
 def _nodes(score: Floats, size: int) -> Iterator[tuple[float, float]]:
-    """Nodes for 1/X, where X is the sum of K scores."""
+    """Return the nodes of `nodes` for 1/X, where X is the sum of K scores."""
     return nodes(size * float(score.min()), size * float(score.max()))
 
 
 def replay_influence(
     shares: Floats, many: Ints, replayed: Ints, weight: Floats, size: int
 ) -> Floats:
-    """The influence of one client in each group under residual replay.
+    """Return the influence of one client in each group under residual replay.
 
     A round is K arrivals, each from client i with probability p_i. `replayed` are the groups R of
-    replayed clients, one client each, and `weight` their weights W. Once every client in R has been
-    received, r in R weighs W_r whoever arrived, and the other arrivals share 1 − ρ with
-    ρ = Σ_R W_r. Only if all K arrivals come from R, which has the probability q = (Σ_R p)^K, do
-    the clients in R share everything, W_r / ρ each. Hence
+    replayed clients, one client each, and `weight` their weights W. Once every client in R has sent
+    an update, r in R always has the weight W_r, and the other arrivals share 1 − ρ, where
+    ρ = Σ_R W_r. Only if all K arrivals come from R, with probability q = (Σ_R p)^K, do the clients
+    in R share everything, W_r / ρ each. Hence
 
         π_r = W_r (1 − q) + q W_r / ρ        π_i = (1 − ρ) (1 − q) p_i / Σ_C p     for i in C, not R
 
     The weight is a client's share in a step. The part of r's update that is applied is
-    max(0, 1 − p_r) times W_r: nothing once the model has followed it, and more than W_r where other
-    updates have undone more than that.
+    max(0, 1 − p_r) times W_r: nothing once the model has realised the update, and more than W_r if
+    other updates have undone more than that.
 
     >>> halves = np.array([0.5, 0.25, 0.25])
     >>> replay_influence(halves, np.ones(3, np.int64), np.array([2]), np.array([0.4]), 1)
@@ -167,7 +167,7 @@ def replay_influence(
     common[replayed] = False
     left = float((shares * many)[common].sum())
     rho = float(weight.sum())
-    # 1 − q, which is tiny if other clients hardly ever arrive.
+    # 1 − q, which is tiny if the other clients rarely arrive.
     others = 1.0 if left >= 1 else float(-np.expm1(size * np.log1p(-left)))
     found = np.where(common, (1 - rho) * others * shares / left, 0.0)
     found[replayed] = weight * (others + (1 - others) / rho) if rho else 0.0
@@ -185,7 +185,7 @@ class Estimate:
 def capped_influence(
     groups: Groups, size: int, buffer: Buffer, cap: Cap, cap_at: float, seed: int = 0
 ) -> Estimate:
-    """The influence of one client in each group under rarity weights, with or without a cap."""
+    """Estimate the influence of one client in each group under rarity weights with a cap."""
     rng = np.random.default_rng(seed)
     scores = _few_scores(groups.score)
     draws = int(np.clip(WORK // (scores.size * size), FEWEST_DRAWS, MOST_DRAWS))
@@ -194,7 +194,7 @@ def capped_influence(
     if buffer == "dedup":
         chance = presence(groups.shares, size, "dedup", groups.many)
         mean, error = _without_itself(groups, scores, weight, others)
-        crowded = chance > 0.5  # few draws of the others may lack these
+        crowded = chance > 0.5  # few draws of the others may be without these
         if crowded.any():
             held = draw_buffers(groups, size, "dedup", draws, rng)
             own = weights_of_rows(groups.score[held], cap, cap_at)
@@ -214,7 +214,7 @@ def _few_scores(score: Floats) -> Floats:
 
 
 def _weight_beside(scores: Floats, others: Floats, cap: Cap, cap_at: float) -> Floats:
-    """The weight of a slot of each score (columns) beside each draw of the others (rows)."""
+    """Return the weight of a slot of each score (columns) with each draw of the others (rows)."""
     draws, rest = others.shape
     rows = np.empty((draws, scores.size, rest + 1))
     rows[..., 1:] = others[:, None, :]
@@ -225,7 +225,7 @@ def _weight_beside(scores: Floats, others: Floats, cap: Cap, cap_at: float) -> F
 def _without_itself(
     groups: Groups, scores: Floats, weight: Floats, others: Ints
 ) -> tuple[Floats, Floats]:
-    """The mean weight of each group over the draws that do not hold the client itself."""
+    """Return each group's mean weight, and its error, over the draws without the client."""
     draws, slots = others.shape
     base = weight.mean(0)
     weight = weight - base  # so that a constant weight has exactly no error
@@ -249,7 +249,7 @@ def _without_itself(
 
 
 def _neighbours(scores: Floats, wanted: Floats) -> tuple[Ints, Floats]:
-    """The last score not above each wanted one, and the fraction of the way to the next."""
+    """Return the last score not above each wanted one, and the fraction of the way to the next."""
     left = np.clip(np.searchsorted(scores, wanted, side="right") - 1, 0, scores.size - 1)
     right = np.minimum(left + 1, scores.size - 1)
     width = np.where(right > left, scores[right] - scores[left], 1.0)
@@ -259,7 +259,7 @@ def _neighbours(scores: Floats, wanted: Floats) -> tuple[Ints, Floats]:
 def _in_its_slots(
     wanted: npt.NDArray[np.bool_], held: Ints, weight: Floats
 ) -> tuple[Floats, Floats]:
-    """The mean weight of the slots that each wanted group has in the draws."""
+    """Return the mean weight, and its error, of each wanted group's slots in the draws."""
     column, columns = np.cumsum(wanted) - 1, int(wanted.sum())
     draw, slot = np.nonzero(wanted[held])
     cell, cells = draw * columns + column[held[draw, slot]], len(held) * columns
@@ -295,7 +295,7 @@ def _draw_subsets(groups: Groups, size: int, draws: int, rng: np.random.Generato
 
 
 def _draw_until_distinct(groups: Groups, size: int, draws: int, rng: np.random.Generator) -> Ints:
-    """Reject draws in which a client has two slots; the rest have the law of a subset."""
+    """Reject draws in which a client has two slots; the rest are distributed like a subset."""
     found, missing = [], draws
     while missing > 0:
         group = draw_buffers(groups, size, "window", 2 * missing, rng)
@@ -336,7 +336,7 @@ def _draw_group_by_group(groups: Groups, size: int, draws: int, rng: np.random.G
 
 
 def _coins(groups: Groups, size: int) -> tuple[list[Floats], list[Floats]]:
-    """The law of the number of heads in each group, and in all groups from each one on."""
+    """Return the distribution of the number of heads in each group, and from each group on."""
     clients = int(groups.many.sum())
     if size == clients:
         q = np.ones(groups.many.size)

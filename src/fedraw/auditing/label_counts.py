@@ -1,8 +1,9 @@
-"""Read how many samples of each label each client holds.
+"""Reads tables of label counts: the number of samples of each label at each client.
 
 A table is long (the columns client, label and count) or wide (a column client and one per label).
-Small tables are read row by row, with errors that name the line. Large ones go through pyarrow in
-batches, which keep only numbers in memory; if anything there is unusual, the rows are read instead.
+Small tables are read row by row, with errors that name the line. Large ones are read through
+pyarrow in batches, which keep only numbers in memory; if a table has anything unusual, it is read
+row by row instead.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def read_label_counts(path: Path) -> CountsFile:
 
 
 def form_of(file: TableFile) -> LongForm | WideForm:
-    """Whether a table is long or wide, by its header."""
+    """Return the form of a table, long or wide, according to its header."""
     if "label" in file.header or "count" in file.header:
         return LongForm(*file.positions(_LONG))
     if "client" not in file.header:
@@ -111,7 +112,7 @@ def form_of(file: TableFile) -> LongForm | WideForm:
 
 
 def parse_count(text: str) -> int:
-    """A label count; 3.0 counts as 3, because tables with gaps are often saved so.
+    """Parse a label count; 3.0 counts as 3, because tables with gaps are often saved that way.
 
     >>> parse_count("3.0")
     3
@@ -133,7 +134,7 @@ def parse_count(text: str) -> int:
 
 
 def _count_or_zero(text: str) -> int:
-    """The count in a cell of a wide table, where an empty cell is 0."""
+    """Parse a cell of a wide table, where an empty cell is 0."""
     return parse_count(text) if text.strip(" \t") else 0
 
 
@@ -151,7 +152,7 @@ def _without_empty_labels(entries: Entries) -> CountsFile:
         )
         kept = held[entries.column]
         left_out = entries.row[~kept].astype(np.int64) * len(held) + entries.column[~kept]
-        if len(np.unique(left_out)) < len(left_out):  # the table could not detect this any more
+        if len(np.unique(left_out)) < len(left_out):  # the table itself could no longer detect this
             raise BadInput("a client reports a label twice; add the counts")
         names = [label for label, keep in zip(entries.labels, held, strict=True) if keep]
         column = (np.cumsum(held) - 1)[entries.column[kept]]
@@ -185,9 +186,9 @@ class _Rows:
         self.row, self.column, self.count, self.place = (array("q") for _ in range(4))
 
     def long(self, form: LongForm) -> list[str]:
-        """Read a long table; returns its labels."""
+        """Read a long table and return its labels."""
         labels: dict[str, int] = {}
-        counts: dict[str, int] = {}  # few counts differ, and parsing one takes time
+        counts: dict[str, int] = {}  # a cache: few counts differ, and parsing one takes time
         for place, row in self.file.rows():
             client = self._client(row[form.client], place, form.client)
             label = labels.get(row[form.label])
@@ -202,7 +203,7 @@ class _Rows:
         return list(labels)
 
     def wide(self, form: WideForm) -> list[str]:
-        """Read a wide table; returns its labels."""
+        """Read a wide table and return its labels."""
         counts: dict[str, int] = {}
         for place, row in self.file.rows():
             client = self._client(row[form.client], place, form.client)
@@ -278,11 +279,11 @@ def _integers(values: array[int]) -> Ints:
 
 
 class UnusualTable(BadInput):
-    """A table with something that only the reader of rows handles."""
+    """A table with something that only the row-by-row reader handles."""
 
 
 def entries_of_batches(file: TableFile, form: LongForm | WideForm) -> Entries:
-    """Read through pyarrow: fast, but raises UnusualTable without saying where."""
+    """Read through pyarrow, which is fast; UnusualTable does not say where the problem is."""
     from fedraw.storage.parquet_table import pyarrow
 
     try:
@@ -330,7 +331,7 @@ def _batch_counts(column: Any, parse: Callable[[str], int]) -> Ints:
 
 
 def _codes(chunks: list[Any]) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """The names in order of appearance, and the position of each row's name."""
+    """Return the names in order of appearance, and the position of each row's name."""
     from fedraw.storage.parquet_table import pyarrow
 
     if not chunks:

@@ -1,4 +1,4 @@
-"""What the audit knows about each method, from its row in the catalogue.
+"""The properties of each method that the audit uses, from its row in the catalogue.
 
 The audit predicts the methods whose rows have an audit rule and thresholds. Everything in the audit
 that depends on a method (rules, thresholds, names, descriptions, default settings) is looked up
@@ -23,7 +23,7 @@ VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
 
 @dataclass(frozen=True)
 class Rule:
-    """Which clients are in the buffer, and how much a slot weighs.
+    """Which clients are in the buffer, and how slots are weighted.
 
     `target`, `cutoff`, `beta` and `offset` are settings of single methods, see `participation`.
     """
@@ -38,7 +38,7 @@ class Rule:
     offset: float = 0.0
 
     def slots(self, size: int, clients: int) -> int:
-        """How many arrivals a step goes by, if the buffer has this size."""
+        """Return the number of arrivals that a step depends on, if the buffer has this size."""
         if self.buffer == "single":
             return 1
         if self.buffer == "recent":  # the default τ is the number of clients
@@ -47,7 +47,7 @@ class Rule:
 
 
 class Thresholds(NamedTuple):
-    """A label with a standing below `lost` is lost; from `kept` on it is kept."""
+    """The limits of the verdicts: a label is lost below `lost` and kept from `kept` on."""
 
     lost: float
     kept: float
@@ -55,7 +55,7 @@ class Thresholds(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditedMethod:
-    """A method as the audit sees it."""
+    """A method with the properties that the audit uses."""
 
     name: str
     title: str  # in tables
@@ -63,13 +63,13 @@ class AuditedMethod:
     thresholds: Thresholds
     description: str = ""  # follows the title in a sentence; empty for an ablation
     sends: str = "model"  # what clients send
-    labels: bool = False  # whether the method goes by labels
+    labels: bool = False  # whether the method uses labels
     has_buffer: bool = True  # whether K is a setting
-    memory: tuple[float, float, float] | None = None  # models: in any case, per slot, per client
+    memory: tuple[float, float, float] | None = None  # models: always, per slot, per client
     merit: float | None = None  # mean AvgRare where it was measured, in percent
 
     def models(self, clients: int, size: int) -> float | None:
-        """How many models the server stores, with so many clients and this buffer."""
+        """Return the number of models that the server stores."""
         if self.memory is None:
             return None
         always, per_slot, per_client = self.memory
@@ -97,7 +97,7 @@ def _audited(method: Method, rule: tuple[Buffer, Weighting], limits: Thresholds)
     )
 
 
-# FedFa, to which the audit compares the others, comes first; ablations come last.
+# FedFa, the baseline of the audit, comes first; ablations come last.
 _TABLE = tuple(
     _audited(method, method.audit_rule, Thresholds(*method.thresholds))
     for method in sorted(CATALOG.values(), key=lambda m: (m.is_ablation, m.name != "fedfa"))
@@ -106,17 +106,17 @@ _TABLE = tuple(
 BY_METHOD = {method.name: method for method in _TABLE}
 # The methods with a verdict per label; the what-if grid adds the ablations.
 METHODS = tuple(method.name for method in _TABLE if method.description)
-# Those of the demo have a column in tables and a lane in figures; the others are in the grid and in
-# the JSON document.
+# The methods of the demo have a column in tables and a lane in figures; the others are in the grid
+# and in the JSON document.
 COLUMNS = tuple(name for name in METHODS if CATALOG[name].demo)
 RULES = {method.name: method.rule for method in _TABLE}
 THRESHOLDS = {method.name: method.thresholds for method in _TABLE}
 
 
 def same_rule(method: str) -> tuple[str, ...]:
-    """The methods whose verdicts are this one's, because rule and thresholds are the same.
+    """Return the methods with the same verdicts, because rule and thresholds are the same.
 
-    The first of them stands for all in the what-if grid.
+    The first of them represents all in the what-if grid.
 
     >>> same_rule("mifa")
     ('ca2fl', 'mifa', 'fedvarp', 'ace', 'mf-ca2fl')
@@ -124,7 +124,7 @@ def same_rule(method: str) -> tuple[str, ...]:
     own = BY_METHOD[method]
 
     def key(other: AuditedMethod) -> tuple[Any, ...]:
-        # To a cache of all clients it does not matter how many arrivals a step takes.
+        # With a cache of all clients, the number of arrivals per step does not matter.
         rule = replace(other.rule, buffer="blocks") if _is_cached(other) else other.rule
         return rule, other.thresholds, bool(other.description)
 
@@ -135,25 +135,25 @@ def _is_cached(method: AuditedMethod) -> bool:
     return method.rule.weighting == "cached"
 
 
-# The settings with which a simulation or a server runs a method if nothing else is said.
+# The default settings of a simulation or a server.
 REPLAY = Replay()
 DEFAULT_BUFFER = int(CATALOG["fedraw"].factory().buffer)
 
-# What clients should weigh under replay by debt.
+# How replay by debt computes the target weight of a client.
 DEBT_TARGET = RULES["fedraw-replay-debt"].target
 
-# FedStaleWeight remembers so many stalenesses of a client.
+# The number of staleness values per client that FedStaleWeight remembers.
 STALENESS_WINDOW = 5
 
-# Replay repeats only what it has received. With fewer updates from a label's holders in the whole
-# run, the calibration runs do not bear out its verdicts.
+# Replay can only repeat updates that it has received. With fewer updates from a label's holders in
+# the whole run, the calibration runs do not confirm its verdicts.
 ENOUGH_UPDATES = 12
 
 _PHRASE: dict[Verdict, str] = {"lost": "lost under", "at risk": "at risk under", "kept": "kept by"}
 
 
 def title(method: str, cap: float | None = None) -> str:
-    """The name of a method in tables.
+    """Return the name of a method in tables.
 
     >>> title("fedraw", 0.3)
     'FedRAW, cap 0.3'
@@ -163,7 +163,7 @@ def title(method: str, cap: float | None = None) -> str:
 
 
 def rules_with_cap(cap: float | None) -> dict[str, Rule]:
-    """The rules of the audited methods; FedRAW's weights are capped if a cap is given."""
+    """Return the rules of the audited methods; a cap applies to FedRAW's weights."""
     rules = {method: RULES[method] for method in METHODS}
     if cap is not None:
         rules["fedraw"] = capped(cap)
@@ -171,12 +171,12 @@ def rules_with_cap(cap: float | None) -> dict[str, Rule]:
 
 
 def capped(cap: float) -> Rule:
-    """FedRAW's rule with its weights capped by water-filling."""
+    """Return FedRAW's rule with its weights capped by water-filling."""
     return replace(RULES["fedraw"], cap="water-filling", cap_at=cap)
 
 
 def verdict(method: str, standing: float) -> Verdict:
-    """The verdict on a label of this standing.
+    """Return the verdict on a label of this standing.
 
     >>> verdict("fedfa", 0.05), verdict("fedfa", 0.2), verdict("fedbuff", 0.2)
     ('lost', 'at risk', 'kept')
@@ -205,7 +205,7 @@ def in_words(verdicts: dict[str, Verdict]) -> str:
 
 
 def audited_method(name: str) -> str:
-    """The method of this name or title, which must be one of those with verdicts.
+    """Return the name of the method with this name or title, which must have verdicts.
 
     >>> audited_method("Replay")
     'fedraw-replay'

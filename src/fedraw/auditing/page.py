@@ -1,6 +1,6 @@
 """The audit page: a single HTML file that opens offline and runs no script.
 
-Standings are in percent throughout, because the verdicts rest on them. Explanations are folded.
+All standings are in percent, because the verdicts depend on them. Explanations are collapsed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ RARE_NAMED = 12
 CSV_ROWS = 1000
 MOST_CLIENTS = 5  # at either end
 SORTED_BY = ("fedfa", "fedraw")  # the tables of clients
-# The methods under which clients weigh differently: FedBuff's weights are FedFa's, and to CA2FL all
-# clients weigh the same.
+# The methods with different weights of clients: FedBuff's weights are FedFa's, and CA2FL's are all
+# equal.
 CLIENT_METHODS = ("fedfa", "fedraw", "fedraw-replay")
 
-# Empty, half and full circles, which can be told apart without colour.
+# Empty, half and full circles, which are distinguishable without colour.
 SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "kept": "●"}
 CSS_CLASS: dict[Verdict, str] = {"lost": "lost", "at risk": "risk", "kept": "kept"}
 CHOSEN = "★"
@@ -79,8 +79,8 @@ NARROW = ' class="between"'  # hidden if a lane is narrow
 LANE = 100 / len(COLUMNS)  # percent of the height
 EDGE = 9.0  # percent of free space at both ends, so that no mark is cut off
 
-# How methods are told apart: a path around (0, 0) in pixels, and a colour on a light and on a dark
-# page. Methods take these in the order of the catalogue, from the start again if there are more.
+# The mark of a method: a path around (0, 0) in pixels, and a colour on a light and on a dark
+# page. Methods take these in the order of the catalogue, starting over if there are more.
 STYLES = (
     ("M0-6 6 5H-6Z", "#0a78b8", "#56b4e9"),
     ("M-5-5H5V5H-5Z", "#00805c", "#2ebf94"),
@@ -106,7 +106,7 @@ def write_audit_page(view: AuditView, out: Path) -> None:
 
 
 def render_page(view: AuditView) -> str:
-    """The page as text; its size does not depend on the number of clients."""
+    """Return the page as text; its size does not depend on the number of clients."""
     sections = _federation(view), _labels(view), _what_if(view), _clients(view)
     return fill(
         "fedraw.auditing",
@@ -127,14 +127,14 @@ def render_page(view: AuditView) -> str:
 
 
 def markup(words: Words) -> str:
-    """A sentence as HTML; names are isolated from the text direction around them."""
+    """Return a sentence as HTML; names are isolated from the surrounding text direction."""
     return "".join(
         f"<bdi>{text(part)}</bdi>" if isinstance(part, Name) else text(part) for part in words
     )
 
 
 def speeds(least: float, most: float) -> str:
-    """How long updates take.
+    """Describe how long updates take.
 
     >>> speeds(0.5, 1.0)
     '0.5 to 1 seconds per update: the slowest client takes 2 times as long as the fastest'
@@ -150,10 +150,10 @@ def speeds(least: float, most: float) -> str:
 
 
 def _answer(view: AuditView) -> str:
-    """The recommendation, in the colour of its verdict."""
+    """Return the recommendation in the colour of its verdict."""
     advice = view.recommendation
     method = BY_METHOD[advice.method]
-    bound = "" if advice.cap is None else f"; no client weighs more than {100 * advice.cap:g} %"
+    bound = "" if advice.cap is None else f"; no client has more than {100 * advice.cap:g} % weight"
     words = f"{method.title} {method.description}{bound}. K is the size of the server's buffer."
     return (
         f'<div class="answer {CSS_CLASS[advice.verdict]}">'
@@ -164,7 +164,7 @@ def _answer(view: AuditView) -> str:
 
 
 def _tile(view: AuditView, method: str) -> str:
-    """A method with the number of labels for each verdict."""
+    """Return a method with its number of labels for each verdict."""
     many = view.tally(method)
     words = (f"{SIGN[word]} {many[word]:,} {word}" for word in VERDICTS if many[word])
     count = "".join(f"<span>{word}</span> " for word in words)
@@ -246,7 +246,7 @@ def _labels(view: AuditView) -> str:
 
 
 def _drawn(view: AuditView) -> tuple[list[LabelRow], list[LabelRow], list[LabelRow]]:
-    """The worst labels, the rare labels that are not among them, and the labels left out."""
+    """Return the worst labels, the rare labels not among them, and the labels left out."""
     worst, rest = view.worst_first[:SHOWN_LABELS], view.worst_first[SHOWN_LABELS:]
     rare = [row for row in rest if row.rare]
     return [*worst], rare[:SHOWN_RARE], [r for r in rest if not r.rare] + rare[SHOWN_RARE:]
@@ -261,7 +261,7 @@ def _not_drawn(others: Sequence[LabelRow]) -> str:
 
 
 def place(standing: float) -> float:
-    """The position of a standing on the logarithmic axis, in percent, clipped to its ends.
+    """Return the position of a standing on the logarithmic axis, in percent, clipped to its ends.
 
     >>> [round(place(standing), 1) for standing in (0.0, 0.001, 0.1, 1.0, 3.0, 9.0)]
     [9.0, 9.0, 56.2, 79.7, 91.0, 91.0]
@@ -271,7 +271,7 @@ def place(standing: float) -> float:
 
 
 def _method_styles() -> str:
-    """The colours of the methods and the rows of their lanes, as CSS."""
+    """Return the colours of the methods and the rows of their lanes, as CSS."""
     light = " ".join(f"--{name}: {own};" for name, (_, own, _) in METHOD_STYLES.items())
     dark = " ".join(f"--{name}: {own};" for name, (_, _, own) in METHOD_STYLES.items())
     rules = (f".{n} {{ fill: var(--{n}); stroke: var(--{n}); }}" for n in METHOD_STYLES)
@@ -284,7 +284,7 @@ def _method_styles() -> str:
 
 
 def _definitions() -> str:
-    """The definitions of all marks, once per page."""
+    """Return the definitions of all marks, once per page."""
     marks = "".join(
         f'<path id="mark-{name}" d="{d}"/>' for name, (d, _, _) in METHOD_STYLES.items()
     )
@@ -293,7 +293,7 @@ def _definitions() -> str:
 
 
 def _icon(method: str) -> str:
-    """The mark of a method, to show beside its name."""
+    """Return the mark of a method, to show beside its name."""
     use = f'<use href="#mark-{method}" class="{method}" x="50%" y="50%"/>'
     return f'<svg class="mark" aria-hidden="true">{use}</svg>'
 
@@ -344,7 +344,7 @@ def _lane_words(found: LabelUnderMethod, row: int) -> str:
 
 
 def _bands(method: str, row: int) -> str:
-    """The standings that are lost, at risk and kept, from left to right."""
+    """Return the ranges of standing that are lost, at risk and kept, from left to right."""
     top = LANE * row
     edges = [0.0, *(place(limit) for limit in THRESHOLDS[method]), 100.0]
     return "".join(
@@ -355,7 +355,7 @@ def _bands(method: str, row: int) -> str:
 
 
 def _lane_mark(found: LabelUnderMethod, row: int) -> str:
-    """The mark at a standing, an arrow if that is beyond the axis, and its interval."""
+    """Return the mark at a standing, its interval, and an arrow if it is beyond the axis."""
     method, standing, y = found.method, found.standing, f"{LANE * (row + 0.5):g}%"
     between = ""
     if found.interval is not None:
@@ -371,7 +371,7 @@ def _lane_mark(found: LabelUnderMethod, row: int) -> str:
 
 
 def _labels_as_csv(view: AuditView) -> str:
-    """The labels, worst first."""
+    """Return the labels as CSV, worst first."""
     numbers = [f"{method}_{what}" for method in COLUMNS for what in ("standing", "of_fair")]
     head = ["label", "rare", "coverage", "fair_share", "holders_time", *numbers, "verdict"]
     rows = [
@@ -394,7 +394,7 @@ def _labels_as_csv(view: AuditView) -> str:
 
 
 def _csv(identity: str, which: str, content: str) -> str:
-    """Numbers to copy, in a collapsed block."""
+    """Return CSV text to copy, in a collapsed block."""
     area = (
         f'<textarea id="{identity}" rows="10" readonly spellcheck="false" '
         f'aria-label="{which} as CSV">{text(content)}</textarea>'
@@ -408,7 +408,7 @@ def _finite(values: Iterable[float]) -> list[float | None]:
     return [float(v) if math.isfinite(v) else None for v in values]
 
 
-# What if: the worst label under other settings.
+# The what-if tables: the worst label under other settings.
 
 
 def _what_if(view: AuditView) -> str:
@@ -432,10 +432,10 @@ def _what_if(view: AuditView) -> str:
 
 
 def _cost_table(view: AuditView) -> str:
-    """What each method asks for."""
+    """Return the table of what each method requires."""
     return table(
         "costs",
-        f"What each method asks for, and what it was worth. {COST_CAPTION}",
+        f"What each method requires, and its merit. {COST_CAPTION}",
         _grid_head(column[0].upper() + column[1:] for column in COST_COLUMNS),
         [
             f'<th scope="row">{text(title(cost.method))}</th>'
@@ -447,10 +447,10 @@ def _cost_table(view: AuditView) -> str:
 
 
 def _slower_table(view: AuditView) -> str:
-    """Methods down, slowness of the holders of rare labels across; empty if no label is rare."""
+    """Return the table of methods by slowness of rare holders; empty if no label is rare."""
     if not view.slower:
         return ""
-    now = f" <small>{'as given' if view.audit.times_known else 'as fast as all'}</small>"
+    now = f" <small>{'as given' if view.audit.times_known else 'as fast as others'}</small>"
     return table(
         "slower-grid",
         "Standing in percent of the worst rare label if the holders of rare labels take this many"
@@ -473,7 +473,7 @@ def _grid_row(name: str, cells: Iterable[WorstLabel | None]) -> str:
 
 
 def _grid_cell(found: WorstLabel | None) -> str:
-    """A standing and its verdict, on two lines."""
+    """Return a cell with a standing and its verdict."""
     if found is None:
         return f"<td>{UNKNOWN}</td>"
     kind = CSS_CLASS[found.verdict] + (" chosen" if found.recommended else "")
@@ -492,20 +492,20 @@ def _grid_as_csv(view: AuditView) -> str:
     return _csv("what-if-csv", "Every setting", csv_text(head, rows))
 
 
-# The clients at both ends.
+# The clients with the most and the least weight.
 
 
 def _clients(view: AuditView) -> str:
     total = counted(len(view.audit.clients), "client")
     words = (
-        f"{total} in all. Weights in percent of the model, beside each client's share of all"
-        " samples. FedBuff weighs clients as FedFa does; to CA2FL all clients weigh the same."
+        f"{total} in total. Weights in percent of the model, next to each client's share of all"
+        " samples. FedBuff weights clients as FedFa does; CA2FL weights all clients equally."
     )
     return section("clients", "Clients", note(words), *_client_tables(view))
 
 
 def _client_tables(view: AuditView) -> Iterator[str]:
-    """The clients with the most and the least weight per sample, or all if there are few."""
+    """Yield tables of the clients with the most and the least weight per sample, or of all."""
     seconds = ["Seconds"] if view.audit.times_known else []
     names = ["Client", *seconds, "Score", "Samples", *map(title, CLIENT_METHODS)]
     kinds = ["corner", *[""] * (len(names) - 1)]
@@ -545,7 +545,7 @@ def _client_rows(view: AuditView, positions: Iterable[int]) -> Iterator[str]:
 
 
 def _method_terms() -> str:
-    """What each method does, for the list of terms."""
+    """Return the descriptions of the methods, for the list of terms."""
     does = {BY_METHOD[method].title: BY_METHOD[method].description for method in COLUMNS}
     return "\n".join(
         f"<dt>{text(name)}</dt><dd>{text(words[0].upper())}{text(words[1:])}.</dd>"

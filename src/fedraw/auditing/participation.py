@@ -1,14 +1,14 @@
-"""Influence under methods that make up for how often clients arrive.
+"""Influence under methods that compensate for how often clients arrive.
 
 Arrivals are memoryless, client i sends the share p_i of them, and a step takes K arrivals. Each
-function gives the influence of one client in each group of `many` clients that arrive alike; it
-sums to one over all clients. All of it is about the long run, when every client has been heard.
+function returns the influence of one client in each group of `many` clients with equal shares; it
+sums to one over all clients. All formulas describe the long run, when every client has arrived.
 
-    debt       replay by participation debt: clients weigh what they should, whoever arrives
-    intervals  FedAU: an update weighs as many steps as lie between two updates of its client
-    corrected  FedStale: the same, and to the extent β every client alike
-    staleness  FedStaleWeight: an update weighs as much as its client's updates are stale
-    recent     ACED: the clients of the last arrivals weigh alike
+    debt       replay by participation debt: clients have their target weights
+    intervals  FedAU: the weight of an update is the number of steps between updates of its client
+    corrected  FedStale: the same, and to the extent β equal weights for all clients
+    staleness  FedStaleWeight: the weight of an update is the mean staleness of its client
+    recent     ACED: equal weights for the clients of the last arrivals
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from fedraw.core.types import Floats, Ints
 
 STEP = 0.6  # in log u; the trapezoid rule's error is then 6e-7
 SMALL, LARGE = 1e-3, 18.0  # u X at both ends: the integrand is flat below, zero above
-# A geometric waiting time is hardly ever longer than so many times its mean.
+# A geometric waiting time is almost never longer than this multiple of its mean.
 LONGEST = 40.0
-# At so many numbers of arrivals the mean number of distinct clients is computed.
+# The number of grid points at which the mean number of distinct clients is computed.
 POINTS = 96
-# A smaller debt is a rounding error of equal shares.
+# A smaller debt is a rounding error.
 NO_DEBT = 1e-9
 
 
 def nodes(least: float, most: float) -> Iterator[tuple[float, float]]:
-    """Nodes u with their widths for 1/X = ∫ e^(−uX) du, if X is from `least` to `most`.
+    """Yield nodes u and their widths for 1/X = ∫ e^(−uX) du, for X from `least` to `most`.
 
-    The first width also stands for all nodes below it, where e^(−uX) is one: their widths are a
+    The first width also covers all nodes below it, where e^(−uX) is one: their widths are a
     geometric series.
     """
     first = SMALL / most
@@ -43,10 +43,10 @@ def nodes(least: float, most: float) -> Iterator[tuple[float, float]]:
 
 
 def debtors(shares: Floats, wanted: Floats, size: int, many: Ints | None = None) -> Ints:
-    """How many clients of each group have a debt that is among the `size` largest.
+    """Return the number of clients of each group whose debt is among the `size` largest.
 
-    `wanted` is what one client of each group should weigh, and its debt is that less its share of
-    the arrivals. Of equal debts the first come first.
+    `wanted` is the target weight of one client of each group, and its debt is that weight minus its
+    share of the arrivals. Ties keep the order of the groups.
 
     >>> debtors(np.array([0.6, 0.2, 0.1, 0.1]), np.array([0.25, 0.25, 0.25, 0.25]), 2)
     array([0, 0, 1, 1])
@@ -61,11 +61,11 @@ def debtors(shares: Floats, wanted: Floats, size: int, many: Ints | None = None)
 
 
 def debt_influence(shares: Floats, many: Ints, wanted: Floats, size: int, mass: float) -> Floats:
-    """The influence under replay by participation debt.
+    """Return the influence under replay by participation debt.
 
-    R are the clients with the K largest debts. They weigh W_r = f_r, together at most `mass`. The
-    m arrivals of a round from other clients share 1 − ρ by x_i = f_i / p_i, and m is binomial. As
-    1/X = ∫ e^(−uX) du, the sum over m has a closed form, with C the clients outside R:
+    R are the clients with the K largest debts. Their weights are W_r = f_r, in total at most
+    `mass`. The m arrivals of a round from other clients share 1 − ρ by x_i = f_i / p_i, and m is
+    binomial. As 1/X = ∫ e^(−uX) du, the sum over m has a closed form, with C the clients outside R:
 
         π_i = (1 − ρ) K p_i x_i ∫ e^(−u x_i) (Σ_R p + Σ_C p_j e^(−u x_j))^(K−1) du
         π_r = W_r (1 − q) + q W_r / ρ        with q = (Σ_R p)^K, the chance of m = 0
@@ -98,12 +98,12 @@ def debt_influence(shares: Floats, many: Ints, wanted: Floats, size: int, mass: 
 
 
 def interval_influence(shares: Floats, many: Ints, size: int, cutoff: int) -> Floats:
-    """The influence under FedAU.
+    """Return the influence under FedAU.
 
-    Client i is in a step with the chance P = 1 − (1 − p_i)^K. An interval between two of its steps
-    is geometric and cut off at C, with the mean (1 − (1 − P)^C) / P, and its update weighs that
-    much. So π_i is proportional to 1 − (1 − p_i)^(K C): clients weigh alike, except those that are
-    in fewer than one in C steps.
+    Client i is in a step with probability P = 1 − (1 − p_i)^K. An interval between two of its steps
+    is geometric and cut off at C. Its mean (1 − (1 − P)^C) / P is the weight of the update. So π_i
+    is proportional to 1 − (1 − p_i)^(K C): all clients have the same weight, except those in fewer
+    than one of C steps.
 
     >>> interval_influence(np.array([0.9, 0.1]), np.ones(2, np.int64), 1, 5).round(3)
     array([0.709, 0.291])
@@ -113,11 +113,11 @@ def interval_influence(shares: Floats, many: Ints, size: int, cutoff: int) -> Fl
 
 
 def corrected_influence(shares: Floats, many: Ints, size: int, cutoff: int, beta: float) -> Floats:
-    """The influence under FedStale with estimated participation.
+    """Return the influence under FedStale with estimated participation.
 
-    A cache of every client gives β/N to each. The rest goes by FedAU's intervals, but a client that
+    The cache gives β/N to each client. FedAU's intervals determine the rest, but a client that
     arrives several times in a step counts each time: K p_i arrivals in a step instead of one with
-    the chance P. So π_i is proportional to β + (1 − β)(K p_i / P)(1 − (1 − p_i)^(K C)).
+    probability P. So π_i is proportional to β + (1 − β)(K p_i / P)(1 − (1 − p_i)^(K C)).
 
     >>> corrected_influence(np.array([0.9, 0.1]), np.ones(2, np.int64), 1, 10**6, 0.5)
     array([0.5, 0.5])
@@ -129,13 +129,13 @@ def corrected_influence(shares: Floats, many: Ints, size: int, cutoff: int, beta
 
 
 def recent_influence(shares: Floats, many: Ints, window: int, needed: int = 1) -> Floats:
-    """The influence if those with `needed` arrivals among the last `window` weigh alike.
+    """Return the influence if clients with `needed` of the last `window` arrivals weigh the same.
 
-    ACED with the age "contact" counts the clients A of the last τ + 1 arrivals, so that a client
-    counts with the chance P_i = 1 − (1 − p_i)^(τ+1). With the age "start" a client counts while the
-    model from which its last update started is at most τ arrivals old, so it needs two arrivals
-    among the last τ + 2. A client in A weighs 1/|A|, and the mean of |A| given that i is in A takes
-    the place of |A|: if i has c arrivals on average then, the others have the remaining n − c.
+    ACED with the age "contact" counts the clients A of the last τ + 1 arrivals, so client i counts
+    with probability P_i = 1 − (1 − p_i)^(τ+1). With the age "start" a client counts while the model
+    from which its last update started is at most τ arrivals old, so it needs two arrivals among the
+    last τ + 2. A client in A has the weight 1/|A|. The mean of |A| given that i is in A replaces
+    |A|: if i then has c arrivals on average, the others have the remaining n − c.
 
     >>> recent_influence(np.array([0.5, 0.25, 0.25]), np.ones(3, np.int64), 1)
     array([0.5 , 0.25, 0.25])
@@ -143,7 +143,7 @@ def recent_influence(shares: Floats, many: Ints, window: int, needed: int = 1) -
     log_absent = _log_absent(shares)
 
     def counts(arrivals: float | Floats) -> Floats:
-        """The chance that each client counts among so many arrivals."""
+        """Return the probability that each client counts, given the number of arrivals."""
         found = -np.expm1(arrivals * log_absent)
         if needed == 2:
             found -= arrivals * shares * np.exp((arrivals - 1) * log_absent)
@@ -152,7 +152,7 @@ def recent_influence(shares: Floats, many: Ints, window: int, needed: int = 1) -
     chance = counts(window)
     rest = 1.0 if needed == 1 else -np.expm1((window - 1) * log_absent)
     own = window * shares * rest / np.maximum(chance, 1e-300)  # the arrivals of a client in A
-    # As many arrivals of everyone as contain the others' remaining ones.
+    # The number of arrivals of all clients that contains the others' remaining ones.
     everyone = np.maximum(window - own, 0.0) / np.exp(log_absent)
     grid = np.append(0.0, np.geomspace(0.1, max(1.0, float(everyone.max())), POINTS))
     sizes = [float((many * counts(arrivals)).sum()) for arrivals in grid]
@@ -164,16 +164,18 @@ def recent_influence(shares: Floats, many: Ints, window: int, needed: int = 1) -
 def staleness_influence(
     shares: Floats, many: Ints, size: int, remembered: int, offset: float = 0.0
 ) -> Floats:
-    """The influence under FedStaleWeight.
+    """Return the influence under FedStaleWeight.
 
-    An update weighs m_i, the mean of its client's last `remembered` stalenesses in versions, over
-    the sum of the step's K weights. With Q = (1 − p)^K and b = (1 − p)(1 − Q)/(K p), staleness has
-    the law P(τ = 0) = 1 − b and P(τ = j) = b (1 − Q) Q^(j−1). So its transform is known,
-    L(s) = E e^(−sτ) = 1 − b + b (1 − Q) e^(−s) / (1 − Q e^(−s)), and as 1/X = ∫ e^(−uX) du
+    The weight of an update is m_i, the mean of its client's last `remembered` staleness values in
+    versions, over the sum of the step's K weights. With Q = (1 − p)^K and
+    b = (1 − p)(1 − Q)/(K p), staleness has the distribution P(τ = 0) = 1 − b and
+    P(τ = j) = b (1 − Q) Q^(j−1), and the Laplace transform
+    L(s) = E e^(−sτ) = 1 − b + b (1 − Q) e^(−s) / (1 − Q e^(−s)). As 1/X = ∫ e^(−uX) du,
 
         π_i = K p_i ∫ E[m_i e^(−u m_i)] φ(u)^(K−1) du,   φ(u) = Σ_j p_j E e^(−u m_j)
 
-    A step in which every m is zero weighs its K updates alike. The slots count as independent.
+    In a step in which every m is zero, the K updates have equal weights. The formula treats slots
+    as independent.
 
     >>> staleness_influence(np.array([0.9, 0.1]), np.ones(2, np.int64), 1, 5).round(3)
     array([0.9, 0.1])
@@ -202,5 +204,5 @@ def staleness_influence(
 
 
 def _log_absent(shares: Floats) -> Floats:
-    """log(1 − p), finite also for a client that sends every update."""
+    """Return log(1 − p), which stays finite for a client that sends every update."""
     return np.asarray(np.log1p(-np.minimum(shares, 1 - 1e-15)), np.float64)

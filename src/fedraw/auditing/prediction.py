@@ -73,8 +73,8 @@ Shares = Mapping[Any, float] | Sequence[float] | Floats
 class Audit:
     """The prediction for a federation. Arrays are in the order of `clients` or `labels`.
 
-    `label_influence` is a multiple of the fair share: at 1 a label weighs in the global model as
-    its samples weigh among all samples. Verdicts follow from `standing` (see `auditing.standing`).
+    `label_influence` is a multiple of the fair share: at 1, a label's weight in the global model is
+    its share of all samples. Verdicts follow from `standing` (see `auditing.standing`).
     """
 
     buffer: int  # K
@@ -97,7 +97,7 @@ class Audit:
     influence: dict[str, Floats]  # by method and client
     label_influence: dict[str, Floats]  # by method and label
     standing: dict[str, Floats]  # by method and label
-    standing_interval: dict[str, StandingInterval] | None  # None if the times are no estimates
+    standing_interval: dict[str, StandingInterval] | None  # None if the times are not estimates
     rare_presence: dict[str, float | None]  # percent; None if no label is rare
     rare_staleness: float | None  # mean number of arrivals between two of a holder of a rare label
     verdicts: dict[str, tuple[Verdict, ...]]  # by method and label
@@ -115,21 +115,21 @@ class Audit:
         return f"<Audit of {many}; {fate}; recommends {self.recommendation.setting}>"
 
     def worst_first(self) -> list[int]:
-        """Positions of the labels by their standing under FedFa, the lowest first."""
+        """Return the positions of the labels by their standing under FedFa, the lowest first."""
         return [int(i) for i in np.argsort(self.standing["fedfa"], kind="stable")]
 
     def in_words(self, label: int) -> str:
-        """The verdicts on the label at a position: 'lost under FedFa; kept by CA2FL, FedRAW'."""
+        """Return the verdicts on a label, such as 'lost under FedFa; kept by CA2FL, FedRAW'."""
         return in_words({method: self.verdicts[method][label] for method in COLUMNS})
 
     def arrivals_until_heard(self, label: int) -> float:
-        """The expected number of arrivals until a label's holders have sent enough for replay."""
+        """Return the expected number of arrivals until replay has enough of a label's updates."""
         return ENOUGH_UPDATES / float(self.holders_share[label])
 
     def endangered(
         self, worst: Verdict = "at risk", methods: Sequence[str] = COLUMNS
     ) -> list[tuple[str, Label]]:
-        """The (method, label) pairs with this verdict or a worse one; "lost" is the worst."""
+        """Return the (method, label) pairs with this verdict or a worse one ("lost" is worst)."""
         verdicts = ("lost",) if worst == "lost" else ("lost", "at risk")
         return [
             (method, label)
@@ -151,14 +151,17 @@ def audit(
 ) -> Audit:
     """Predict from label counts and mean training times alone which labels will be lost.
 
-    counts: a LabelTable, or one histogram per client. seconds: the mean training time of each
-    client; without it all clients are equally fast, and `slower` shows what happens if the holders
-    of rare labels are slower. buffer: the server's buffer size K; by default that of the
-    strategies, or the number of clients if they are fewer. cap: a cap on FedRAW's weights, by
-    water-filling. rare: the rare labels; by default those of low coverage. interval: the ends of a
-    95 % interval of each client's time, if the times are estimates. availability: the share of the
-    time for which each client is online, if it is not in the times already; see
-    `effective_seconds`.
+    Args:
+        counts: A LabelTable, or one histogram per client.
+        seconds: The mean training time of each client. Without it all clients are equally fast, and
+            `slower` shows what happens if the holders of rare labels are slower.
+        buffer: The server's buffer size K; by default that of the strategies, or the number of
+            clients if there are fewer.
+        cap: A cap on FedRAW's weights, by water-filling.
+        rare: The rare labels; by default those of low coverage.
+        interval: The ends of a 95 % interval of each client's time, if the times are estimates.
+        availability: The share of the time for which each client is online, unless the times
+            already include it; see `effective_seconds`.
 
     >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
     >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer=5)
@@ -169,10 +172,11 @@ def audit(
     >>> print(found.recommendation.toml)
     strategy.name = "fedraw"
     strategy.buffer = 10
+
     """
     if not isinstance(counts, LabelTable | Mapping):
         raise BadInput(
-            f"counts = {counts!r:.60} are no label counts; give a dictionary with the counts of "
+            f"counts = {counts!r:.60} are not label counts; give a dictionary with the counts of "
             "each client, such as {'north': {'cat': 3}}, or a LabelTable"
         )
     table = counts if isinstance(counts, LabelTable) else LabelTable.from_counts(counts)
@@ -232,7 +236,7 @@ def audit(
 
 
 def seconds_of(seconds: Seconds | None, clients: Sequence[ClientId]) -> Floats:
-    """Mean seconds in the order of the clients; all equal if nothing is known.
+    """Return mean seconds in the order of the clients; all are equal if nothing is known.
 
     >>> seconds_of({"b": 2, "a": 1}, ["a", "b"])
     array([1., 2.])
@@ -265,13 +269,13 @@ def seconds_of(seconds: Seconds | None, clients: Sequence[ClientId]) -> Floats:
 
 
 def effective_seconds(seconds: Floats, availability: Shares, clients: Sequence[ClientId]) -> Floats:
-    """Mean seconds between two updates of clients that are online for a share of the time.
+    """Return the mean seconds between updates of clients that are online part of the time.
 
-    A client that pauses while it is offline, and goes on when it is back, needs its seconds online.
-    It gets these in seconds / share on average. The share of each client in all arrivals is then
-    exact in the long run. That arrivals have no memory, as presence and influence assume, holds
+    A client that pauses while it is offline and continues when it is back needs its seconds of
+    online time, which take seconds / share on average. The share of each client in all arrivals is
+    then exact in the long run. Presence and influence assume memoryless arrivals. That holds
     approximately if clients go on and off within the time between two of their updates, and fails
-    if they stay away much longer.
+    if they stay offline much longer.
 
     >>> effective_seconds(np.array([1.0, 2.0]), {"a": 1, "b": 0.1}, ["a", "b"])
     array([ 1., 20.])
@@ -288,8 +292,8 @@ def effective_seconds(seconds: Floats, availability: Shares, clients: Sequence[C
     if wrong.any():
         i = int(np.argmax(wrong))
         raise BadInput(
-            f"client {clients[i]!r}: {shares[i]:g} is no share of the time; give a number above 0 "
-            "and at most 1"
+            f"client {clients[i]!r}: {shares[i]:g} is not a share of the time; give a number above "
+            "0 and at most 1"
         )
     return seconds_of(seconds / shares, clients)
 
@@ -331,7 +335,7 @@ def _check_buffer(size: int, table: LabelTable) -> None:
 
 
 def _mean_return(shares: Floats, holding: npt.NDArray[np.bool_]) -> float:
-    """The mean number of arrivals between two of a member of the group: |G| / p_G."""
+    """Return the mean number of arrivals between two of a member of the group: |G| / p_G."""
     return int(holding.sum()) / float(shares[holding].sum())
 
 
@@ -344,7 +348,7 @@ def _clients(
     size: int,
     rules: Mapping[str, Rule],
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, float | None]]:
-    """By method: presence and influence of every client, and presence of rare clients together."""
+    """Return, by method, every client's presence and influence, and the presence of a rare one."""
     shares = arrival_shares(seconds)
     alone = Groups.singly(1 / seconds, scores, samples)
     within: dict[str, Floats] = {}
@@ -359,7 +363,7 @@ def _clients(
             kept = np.flatnonzero(debtors(shares, wanted, size))
         slots = rule.slots(size, shares.size)
         within[method] = presence(shares, slots, rule.buffer, kept=kept)
-        if rule.weighting in PARTICIPATION:  # cheap, so that nothing need be grouped
+        if rule.weighting in PARTICIPATION:  # cheap enough without grouping
             weight[method] = influence(alone, size, rule)
         else:
             of_group = influence(groups, size, rule)
@@ -373,7 +377,7 @@ def _clients(
 
 
 def _labels(labels: LabelWeights, weight: Mapping[str, Floats]) -> dict[str, LabelStandings]:
-    # A client's weight is its share of arrivals with a window and with blocks alike.
+    # With a window and with blocks, a client's weight is its share of arrivals.
     found = {m: labels.of_clients(weight[m]) for m in METHODS if m != "fedbuff"}
     return found | {"fedbuff": found["fedfa"]}
 

@@ -1,16 +1,17 @@
-"""Buffer presence: how often a client, or anyone of a group, is in the buffer.
+"""Buffer presence: the probability that a client, or any client of a group, is in the buffer.
 
 Arrivals are memoryless. For a window of the last K arrivals and for blocks of K arrivals presence
 is elementary. A buffer with one slot per client that evicts by time of first insertion is a FIFO
-cache, and its contents follow the law P(B) ∝ Π_{i ∈ B} o_i over all K-subsets, where o_i = p_i is
-the client's share of arrivals. The same law with other odds gives expectations of functions of the
-buffer (see `influence`).
+cache, and its contents have the distribution P(B) ∝ Π_{i ∈ B} o_i over all K-subsets, where
+o_i = p_i is the client's share of arrivals. The same distribution with other odds gives
+expectations of functions of the buffer (see `influence`).
 
-Odds may be scaled freely. Scaled so that independent coins with these odds show K heads on average,
-they turn the law into that of the coins given K heads: a Poisson-binomial law, whose middle is far
-from any overflow, however unequal the odds.
+Odds may be scaled freely. If they are scaled so that independent coins with these odds show K heads
+on average, the distribution is that of the coins given K heads. The number of heads is
+Poisson-binomial, and K is near its centre, so nothing overflows or underflows, however unequal the
+odds.
 
-`Groups` takes clients together that arrive alike and weigh alike, so that a million are cheap.
+`Groups` merges clients with similar rates and scores, so that a million clients are cheap.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 from fedraw.strategies.replay import Target
 
-# Beyond this many steps the exact law takes seconds, and the mean field errs by less than 1e-5.
+# Beyond this many steps the exact distribution takes seconds, and the mean field's error is < 1e-5.
 EXACT_UP_TO = 3 * 10**8
-# A probability below this changes no digit of any other.
+# A probability below this changes no digit of a sum.
 NEGLIGIBLE = 1e-40
 # Up to this many clients each client is its own group, and nothing is approximated.
 MOST_GROUPS = 4096
 # Bins per axis, of equal logarithmic width and again of equal numbers of clients. The error of
 # binning is of second order.
 BINS = 24
-FEW_BINS = 10  # for what is computed many times
-SLOTS = 50  # this many of the rarest clients stay ungrouped, because replay treats them singly
+FEW_BINS = 10  # for quantities that are computed many times
+SLOTS = 50  # this many of the rarest clients stay ungrouped, because replay treats each separately
 
 
 def arrival_shares(seconds: npt.ArrayLike) -> Floats:
-    """The probability that the next arrival is client i's: its rate 1/s_i over the sum of rates.
+    """Return each client's probability of arriving next: its rate 1/s_i over the sum of rates.
 
     >>> arrival_shares([1.0, 1.0, 2.0])
     array([0.4, 0.4, 0.2])
@@ -57,10 +58,10 @@ def presence(
     many: Ints | None = None,
     kept: Ints | None = None,
 ) -> Floats:
-    """The probability that each client has at least one slot.
+    """Return the probability that each client has at least one slot.
 
-    many: the number of clients with each share (one by default). kept: positions of the clients
-    whose last update always stays, whoever arrives.
+    `many` is the number of clients with each share (one by default). `kept` are the positions of
+    the clients whose last update always stays in the buffer.
 
     >>> presence(np.array([0.5, 0.25, 0.25]), 2, "window")
     array([0.75  , 0.4375, 0.4375])
@@ -86,7 +87,7 @@ def group_presence(
     many: Ints | None = None,
     kept: Ints | None = None,
 ) -> float:
-    """The probability that at least one client of the group has a slot.
+    """Return the probability that at least one client of the group has a slot.
 
     >>> group_presence(np.array([0.5, 0.25, 0.25]), np.array([False, True, True]), 2, "dedup")
     1.0
@@ -113,14 +114,14 @@ def check_fits(size: int, shares: Floats, many: Ints | None = None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Subsets:
-    """The law of a random K-subset; groups of `many` clients share the same odds."""
+    """The distribution of a random K-subset; groups of `many` clients share the same odds."""
 
     presence: Floats  # probability that one given client of each group is in the subset
     log_weight: float  # log of Σ_B Π o_i, the elementary symmetric polynomial e_K(o)
 
 
 def subsets(log_odds: Floats, size: int, many: Ints | None = None) -> Subsets:
-    """The exact law of a random subset of `size` clients.
+    """Return the exact distribution of a random subset of `size` clients.
 
     >>> subsets(np.log([1.0, 1.0, 2.0]), 2).presence.round(12)
     array([0.6, 0.6, 0.8])
@@ -139,7 +140,7 @@ def subsets(log_odds: Floats, size: int, many: Ints | None = None) -> Subsets:
 
 
 def mean_field_presence(log_odds: Floats, size: int, many: Ints | None = None) -> Floats:
-    """Presence with K slots on average instead of exactly: p T / (1 + p T), which sums to K."""
+    """Return presence with K slots on average, not exactly: p T / (1 + p T), which sums to K."""
     clients = log_odds.size if many is None else int(many.sum())
     if size == clients:
         return np.ones(log_odds.size)
@@ -149,7 +150,7 @@ def mean_field_presence(log_odds: Floats, size: int, many: Ints | None = None) -
 def log_chance_of_none(
     log_odds: Floats, group: npt.NDArray[np.bool_], size: int, many: Ints | None = None
 ) -> float:
-    """Log of the probability that no client of the group is in the subset; -inf if impossible."""
+    """Return log P(no client of the group is in the subset); -inf if that is impossible."""
     counts = np.ones(log_odds.size, np.int64) if many is None else many
     if counts[~group].sum() < size:
         return -np.inf
@@ -158,7 +159,7 @@ def log_chance_of_none(
 
 
 def coin_scale(log_odds: Floats, size: int, many: Ints | None = None) -> float:
-    """Log of the factor T with Σ o T / (1 + o T) = K, by Newton steps in a shrinking bracket."""
+    """Solve Σ o T / (1 + o T) = K for log T, by Newton steps in a shrinking bracket."""
     counts = 1.0 if many is None else many
     clients = log_odds.size if many is None else int(many.sum())
     middle = np.log(size / (clients - size))
@@ -181,17 +182,17 @@ def coin_scale(log_odds: Floats, size: int, many: Ints | None = None) -> float:
 
 
 def heads(log_odds: Floats) -> Floats:
-    """The probability of heads from log odds, without overflow at either end."""
+    """Return the probability of heads from log odds, without overflow at either end."""
     small = np.exp(-np.abs(log_odds))
     return np.asarray(np.where(log_odds > 0, 1.0, small) / (1 + small), np.float64)
 
 
 class _Law:
-    """The law of the number of heads, among all coins and among all but one."""
+    """The distribution of the number of heads, among all coins and among all but one."""
 
     def __init__(self, q: Floats, counts: Ints, size: int) -> None:
         self._q, self._size = q, size
-        # At most 2 K coins whose factors cannot be divided out without losing digits.
+        # At most 2 K coins have factors that cannot be divided out without losing digits.
         self._quick = q > 0.5
         slow = ~self._quick
         self._coins = np.repeat(q[self._quick], counts[self._quick])
@@ -203,7 +204,7 @@ class _Law:
             self._before.append(self.total)
 
     def without_one(self) -> Floats:
-        """P(K − 1 heads) if one coin of each group is left out."""
+        """Return P(K − 1 heads) if one coin of each group is left out."""
         out = np.empty(self._q.size)
         out[~self._quick] = self._divided(self._q[~self._quick])
         out[self._quick] = self._left_out()
@@ -217,7 +218,7 @@ class _Law:
         return term
 
     def _left_out(self) -> Floats:
-        """Multiply all factors before and all factors after a coin, without any division."""
+        """Multiply all factors before and after each coin, without any division."""
         after, wanted = np.ones(1), np.empty(self._coins.size)
         for j in range(self._coins.size - 1, -1, -1):
             before = self._before[j]
@@ -228,7 +229,7 @@ class _Law:
 
 
 def poisson_binomial(q: Floats, top: int, many: Ints | None = None) -> Floats:
-    """Probabilities of 0, 1, …, `top` heads if coin j, of bias q[j], is thrown `many[j]` times.
+    """Return P(0), …, P(`top`) heads if coin j, of bias q[j], is thrown `many[j]` times.
 
     The generating polynomials are multiplied pair by pair, all pairs of a level at once, and cut
     off above `top`: O(n · top), and every term is positive, so nothing cancels.
@@ -250,18 +251,18 @@ def poisson_binomial(q: Floats, top: int, many: Ints | None = None) -> Floats:
 
 
 def convolve(a: Floats, b: Floats, top: int) -> Floats:
-    """The law of the sum of two independent counts, cut off above `top`."""
+    """Return the distribution of the sum of two independent counts, cut off above `top`."""
     return np.convolve(a, b)[: top + 1]
 
 
 def binomial_pmfs(q: Floats, top: int, many: Ints | None = None) -> Floats:
-    """The binomial law of each coin thrown `many` times: one column per coin, one row per count."""
+    """Return the binomial distribution of each coin: one column per coin, one row per count."""
     if many is None or many.max(initial=1) == 1:
         return np.vstack([1 - q, q])[: top + 1]
     degree = min(int(many.max()), top)
     leaves = np.empty((degree + 1, q.size))
     with np.errstate(divide="ignore", invalid="ignore"):
-        # (1 − q)^m may be far below the smallest float where the middle of the law is not.
+        # (1 − q)^m may underflow although the probabilities near the mean do not.
         log_odds, term = np.log(q) - np.log1p(-q), many * np.log1p(-q)
         for k in range(degree + 1):
             leaves[k] = np.where(k <= many, np.exp(term), 0.0)
@@ -272,7 +273,7 @@ def binomial_pmfs(q: Floats, top: int, many: Ints | None = None) -> Floats:
 
 
 def _trimmed(level: Floats) -> Floats:
-    """Drop the last rows if they are negligible: a large group is seldom far from its mean."""
+    """Drop the last rows if they are negligible: a large group is rarely far from its mean."""
     rows = np.flatnonzero((level > NEGLIGIBLE).any(axis=1))
     return level[: rows[-1] + 1] if rows.size else level
 
@@ -290,7 +291,7 @@ def _multiply(a: Floats, b: Floats, top: int) -> Floats:
 class Groups:
     """Groups of clients with (nearly) equal mean time and rarity score.
 
-    A group's rate is the mean of its clients' rates and its score the mean of their scores, so
+    A group's rate is the mean of its clients' rates, and its score the mean of their scores, so
     that arrivals and the sum of scores are those of the federation.
     """
 
@@ -299,7 +300,7 @@ class Groups:
     many: Ints
     of_client: Ints  # the group of each client
     rarest: Ints  # groups of the clients far above the median score, one client each, rarest first
-    samples: Floats | None = None  # the mean number of samples of its clients; None: all alike
+    samples: Floats | None = None  # the mean number of samples of its clients; None: all equal
 
     @classmethod
     def of(
@@ -311,10 +312,10 @@ class Groups:
         slots: int = SLOTS,
         samples: npt.NDArray[Any] | None = None,
     ) -> Groups:
-        """Group the clients; clients with and without the flag stay apart.
+        """Group the clients; clients with and without the flag are never in the same group.
 
-        The rarest clients, as many as a buffer has slots, are groups of one. Without samples all
-        clients have as many.
+        The `slots` rarest clients are groups of one. Without `samples`, all clients have the same
+        number.
 
         >>> groups = Groups.of(np.ones(5000), np.ones(5000), np.arange(5000) < 2)
         >>> groups.many
@@ -337,7 +338,7 @@ class Groups:
 
     @classmethod
     def singly(cls, rate: Floats, score: Floats, samples: npt.NDArray[Any] | None = None) -> Groups:
-        """Every client a group of its own."""
+        """Return groups of one client each."""
         sizes = None if samples is None else samples.astype(np.float64)
         alone = np.ones(rate.size, np.int64), np.arange(rate.size)
         return cls(rate, score, *alone, replayed_clients(score), sizes)
@@ -348,12 +349,12 @@ class Groups:
         return np.asarray(self.rate / (self.rate * self.many).sum(), np.float64)
 
     def wanted(self, target: Target) -> Floats:
-        """What one client in each group should weigh under replay by debt."""
+        """Return the target weight of one client in each group under replay by debt."""
         samples = np.ones(self.many.size) if self.samples is None else self.samples
         return wanted_shares(self.score, samples, target, self.many)
 
     def members(self, flag: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """The groups that contain a client with the flag."""
+        """Return a mask of the groups that contain a client with the flag."""
         inside = np.zeros(self.many.size, np.bool_)
         inside[self.of_client[flag]] = True
         return inside
@@ -362,7 +363,7 @@ class Groups:
 def wanted_shares(
     scores: Floats, samples: npt.NDArray[Any], target: Target, many: Ints | None = None
 ) -> Floats:
-    """What one client of each of `many` should weigh; it sums to one over all clients.
+    """Return the target weight of one client in each group; it sums to one over all clients.
 
     >>> wanted_shares(np.array([3.0, 1.0]), np.array([10, 10]), "mix")
     array([0.625, 0.375])
@@ -375,12 +376,12 @@ def wanted_shares(
 
 
 def replayed_clients(scores: Floats, slots: int | None = None) -> Ints:
-    """Positions of the clients whose last update replay keeps, the rarest first."""
+    """Return the positions of the clients whose last update replay keeps, the rarest first."""
     return rarest(scores, slots, REPLAY.threshold)
 
 
 def _bins(values: Floats, bins: int) -> Ints:
-    """Bin by width and by quantile, so that an outlier does not blur the other clients."""
+    """Bin by width and by quantile, so that an outlier does not put all others in one bin."""
     logs = np.log(values)
     if np.ptp(logs) < 1e-9:
         return np.zeros(values.size, np.int64)

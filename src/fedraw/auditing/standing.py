@@ -19,11 +19,11 @@ from fedraw.core.types import Floats, Ints
 
 DENSE_UP_TO = 2 * 10**7  # cells of a matrix of groups and labels
 DRAWS = 60  # of the rates, if the times are estimates
-NORMAL = 1.96  # 95 % of a normal law lie within this many standard deviations
+NORMAL = 1.96  # 95 % of a normal distribution is within this many standard deviations
 
 
 class LabelStandings(NamedTuple):
-    """Influence of each label as a multiple of its fair share, and its standing."""
+    """The influence of each label as a multiple of its fair share, and its standing."""
 
     influence: Floats
     standing: Floats
@@ -53,7 +53,7 @@ class LabelWeights:
             "rarity": arrivals * own,
             "replay": arrivals,  # replayed clients are groups of one
             "debt": _part(wanted_shares(score, table.totals(), DEBT_TARGET), groups.of_client),
-            "intervals": arrivals,  # among so many clients everyone is in few steps
+            "intervals": arrivals,  # with this many clients, each is in few steps
             "corrected": np.ones(rate.size),
             "staleness": np.ones(rate.size),
             "contact": _part(recently, groups.of_client),
@@ -63,13 +63,13 @@ class LabelWeights:
         self._dense: dict[Weighting, tuple[Floats, Floats]] = {}
 
     def of_clients(self, influence: Floats) -> LabelStandings:
-        """Influence and standing of all labels, from the influence of every client."""
+        """Compute influence and standing of all labels from the influence of every client."""
         own = influence[self._row]
         label_weight = np.bincount(self._column, own * self._share, self._labels)
         return self._standings(label_weight, np.bincount(self._column, own, self._labels))
 
     def of_groups(self, influence: Floats, weighting: Weighting) -> LabelStandings:
-        """Influence and standing of all labels, from the influence of one client in each group."""
+        """Compute them from the influence of one client in each group."""
         if self._groups.many.size * self._labels > DENSE_UP_TO:
             return self.of_clients(influence[self._groups.of_client] * self._part[weighting])
         if weighting not in self._dense:
@@ -85,17 +85,17 @@ class LabelWeights:
         return LabelStandings(weight / self._fair, standing(weight, holders, self._scale))
 
     def mean_of_holders(self, values: Floats) -> Floats:
-        """The mean of a client value over the holders of each label."""
+        """Return the mean of a client value over the holders of each label."""
         many = np.bincount(self._column, minlength=self._labels)
         return np.asarray(self.sum_over_holders(values) / many, np.float64)
 
     def sum_over_holders(self, values: Floats) -> Floats:
-        """The sum of a client value over the holders of each label."""
+        """Return the sum of a client value over the holders of each label."""
         sums = np.bincount(self._column, values[self._row], self._labels)
         return np.asarray(sums, np.float64)
 
     def _matrix(self, of_entry: Floats) -> Floats:
-        """A matrix of groups and labels: sums over the clients of a group."""
+        """Sum over the clients of each group; return a matrix of groups and labels."""
         shape = self._groups.many.size, self._labels
         flat = np.bincount(self._cell, of_entry, shape[0] * shape[1])
         return np.asarray(flat.reshape(shape), np.float64)
@@ -106,7 +106,7 @@ class LabelWeights:
 
 
 def _part(values: Floats, group: Ints) -> Floats:
-    """Each value over the mean of its group."""
+    """Divide each value by the mean of its group."""
     mean = np.bincount(group, values) / np.maximum(np.bincount(group), 1)
     return np.asarray(values / mean[group], np.float64)
 
@@ -127,10 +127,10 @@ def standing_intervals(
     seconds: Floats,
     interval: tuple[Floats, Floats] | None,
 ) -> dict[str, StandingInterval] | None:
-    """Draw rates from log-normal laws around the estimates and take percentiles.
+    """Draw rates from log-normal distributions around the estimates and take percentiles.
 
-    interval: the ends of a 95 % interval of each client's time. None: the times are exact, and so
-    is the standing.
+    `interval` has the ends of a 95 % interval of each client's time. Without it the times are
+    exact, and the result is None.
     """
     if interval is None:
         return None
@@ -153,7 +153,7 @@ def standing_intervals(
 
 
 def _log_spread(seconds: Floats, low: Floats, high: Floats) -> Floats:
-    """The standard deviation of log seconds; if the upper end is unknown, from the lower one."""
+    """Return the standard deviation of log seconds; an infinite upper end is not used."""
     below = np.log(seconds / low)
     above = np.log(np.where(np.isfinite(high), high, seconds**2 / low) / seconds)
     return np.asarray((below + above) / (2 * NORMAL), np.float64)

@@ -1,4 +1,4 @@
-"""An audit on the terminal."""
+"""The audit as text and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "g
 
 
 def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
-    """The whole audit, part by part."""
+    """Yield the parts of the audit."""
     yield Text(view.headline, style="bold")
     yield Text(f"{plain_text(view.lead)}\n")
     yield Text(at_a_glance(view))
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
-    yield _titled("Labels, worst first: the standing in percent, which decides", _labels(view))
+    yield _titled("Labels, worst first: standing in percent", _labels(view))
     bounds = "; ".join(verdict_bounds())
     yield Text(
         "Standing combines a label's influence relative to other labels with the weight of the "
@@ -56,14 +56,14 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
         than = "than measured" if view.audit.times_known else "than all other clients"
         name = f"What if holders of rare labels were slower {than}: the worst standing"
         yield _titled(name, _slower(view))
-    yield _titled("What each method asks for, and what it was worth", _costs(view))
+    yield _titled("What each method requires, and its merit", _costs(view))
     advice = view.recommendation
     yield Text(f"\nRecommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
     yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}")
 
 
 def at_a_glance(view: AuditView) -> str:
-    """The federation in a few lines."""
+    """Summarise the federation in a few lines."""
     audit = view.audit
     cap = "" if audit.cap is None else f", cap {audit.cap:g}"
     size = (
@@ -104,7 +104,7 @@ def _labels(view: AuditView) -> Table:
 
 
 def _shown(view: AuditView) -> list[LabelRow]:
-    """The rare labels and the worst of the others, worst first."""
+    """Return the rare labels and the worst of the others, worst first."""
     rare = [row for row in view.worst_first if row.rare][:MOST_LABELS]
     worst = view.worst_first[: MOST_LABELS - len(rare)]
     chosen = {id(row) for row in (*rare, *worst)}
@@ -154,8 +154,8 @@ def _slower(view: AuditView) -> Table:
         present = (f"{column.worst[method].rare_presence:.1f} %" for column in view.slower)
         table.add_row(f"in {title(method)}'s", *present)
     table.caption = (
-        "in: how often a holder of a rare label is in the buffer. Replay weighs a holder the same "
-        "however slow it is, but a slower holder takes longer to send enough updates."
+        "in: how often a holder of a rare label is in the buffer. Replay gives a holder the same "
+        "weight however slow it is, but a slower holder takes longer to send enough updates."
     )
     return table
 

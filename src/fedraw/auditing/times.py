@@ -1,4 +1,4 @@
-"""Read how often each client's updates arrive: from measured times, or from a log of arrivals."""
+"""Reads the clients' mean times: from measured times, or from a log of arrivals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MeanTimes:
     high: Floats
     arrivals: Ints | None  # arrivals or measurements per client; None: one plain value each
     notes: tuple[str, ...]
-    from_arrivals: bool = False  # then they contain the time that clients were offline
+    from_arrivals: bool = False  # whether the times include the time that clients were offline
 
 
 def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
@@ -87,7 +87,7 @@ def read_shares(path: Path, clients: Sequence[str]) -> dict[str, float]:
 
 
 def parse_share(text: str) -> float:
-    """A share of the time.
+    """Parse a share of the time.
 
     >>> parse_share("0.25")
     0.25
@@ -95,7 +95,7 @@ def parse_share(text: str) -> float:
     remedy = "write a number above 0 and at most 1"
     value = parse_number(text.strip(" \t"), f"a share; {remedy}")
     if not 0 < value <= 1:
-        raise UnreadableCell(f"{quoted(text)} is no share of the time; {remedy}")
+        raise UnreadableCell(f"{quoted(text)} is not a share of the time; {remedy}")
     return value
 
 
@@ -112,7 +112,7 @@ class Timestamps:
         self.kind = ""
 
     def parse(self, text: str) -> float:
-        """The seconds of a number or of ISO 8601 with or without a zone."""
+        """Return seconds from a number, or from ISO 8601 with or without a zone."""
         text = text.strip(" \t")
         kind, value = self._kind_and_value(text)
         if self.kind and kind != self.kind:
@@ -136,12 +136,12 @@ class Timestamps:
             raise UnreadableCell(f"{quoted(text)} is not a timestamp; {_REMEDY}") from None
         if moment.tzinfo is not None:
             return "zone", moment.timestamp()
-        # Only differences count, and the computer's own zone must not change them.
+        # Only differences matter, and the local time zone must not change them.
         return "local", moment.replace(tzinfo=UTC).timestamp()
 
 
 def _is_event_log(path: Path) -> bool:
-    """Whether the file is an event log, by its name or its first bytes."""
+    """Return whether the file is an event log, by its name or its first bytes."""
     return path.suffix == ".jsonl" or head(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
 
 
@@ -168,7 +168,7 @@ def _log_rows(path: Path) -> Iterator[Row]:
 
 
 class _Measurements(NamedTuple):
-    """The position of the client and the value, for each row."""
+    """The position of the client and the value of each row."""
 
     row: Ints
     value: Floats
@@ -216,7 +216,7 @@ def _from_values(path: Path, clients: Sequence[str], read: _Measurements) -> Mea
 
 
 def _relative_margin(read: _Measurements, mean: Floats, n: Ints) -> Floats:
-    """Student's margin of the logarithm of the mean, so that no interval reaches below zero."""
+    """Return Student's margin of the log of the mean, which keeps intervals above zero."""
     squares = (read.value - mean[read.row]) ** 2
     free = np.maximum(n - 1, 1)
     variance = np.bincount(read.row, weights=squares, minlength=len(n)) / free
@@ -224,7 +224,7 @@ def _relative_margin(read: _Measurements, mean: Floats, n: Ints) -> Floats:
 
 
 def _from_log(path: Path, clients: Sequence[str], read: _Measurements) -> MeanTimes:
-    """Estimate memoryless arrivals from the first to the last of the log: rate n / window."""
+    """Estimate the rates of memoryless arrivals as n / window, the time span of the log."""
     if len(read.value) < 2:
         raise BadInput(
             f"{path}: a rate needs at least two arrivals, and there is {len(read.value)}; "
@@ -238,7 +238,7 @@ def _from_log(path: Path, clients: Sequence[str], read: _Measurements) -> MeanTi
         )
     if window < SHORTEST_TIME:
         raise BadInput(
-            f"{path}: all {len(read.value)} timestamps lie within {window:g} seconds; log them in "
+            f"{path}: all {len(read.value)} timestamps are within {window:g} seconds; log them in "
             "a larger unit"
         )
     n = np.bincount(read.row, minlength=len(clients))

@@ -1,6 +1,6 @@
 """The view model of an audit: everything that the terminal, the page and the JSON document show.
 
-`terminal` and `page` only lay out what is here, so that they cannot disagree. The JSON document is
+`terminal` and `page` only lay out its contents, so that they cannot disagree. The JSON document is
 the view itself, written out.
 """
 
@@ -42,22 +42,22 @@ from fedraw.auditing.words import (
 from fedraw.core.text import counted
 from fedraw.core.types import ClientId, Floats, Ints, Label
 
-COST_COLUMNS = ("models on the server", "clients send", "by labels", "merit")
+COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
     "merit: the mean recall of rare labels in runs on digits, with each method's default settings. "
-    "Where clients send residuals, each keeps a model of its own."
+    "If clients send residuals, each client stores one model."
 )
 
 
 @dataclass(frozen=True)
 class LabelUnderMethod:
-    """A label's fate under one method."""
+    """A label's standing and verdict under one method."""
 
     method: str
     influence: float  # as a multiple of the fair share
     standing: float
     verdict: Verdict
-    interval: tuple[float, float] | None  # of the standing; None if the times are no estimates
+    interval: tuple[float, float] | None  # of the standing; None if the times are not estimates
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class SlowerColumn:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method asks of the server and of the clients, and what it was worth."""
+    """What a method requires of the server and of the clients, and its measured merit."""
 
     method: str
     models: float | None  # that the server stores
     sends: str  # what clients send
-    labels: bool  # whether the method goes by labels
+    labels: bool  # whether the method uses labels
     merit: float | None  # mean AvgRare where it was measured, in percent
 
 
@@ -175,7 +175,7 @@ class AuditView:
 
     @cached_property
     def costs(self) -> tuple[MethodCost, ...]:
-        """What each method asks for, with this many clients and this buffer."""
+        """What each method requires, with this many clients and this buffer."""
         clients, size = len(self.audit.clients), self.audit.buffer
         return tuple(
             MethodCost(m, own.models(clients, size), own.sends, own.labels, own.merit)
@@ -183,10 +183,10 @@ class AuditView:
         )
 
     def grid(self) -> tuple[list[int], dict[tuple[str, float | None], list[WorstLabel | None]]]:
-        """The what-if grid: buffer sizes across, methods and caps down.
+        """Return the what-if grid: buffer sizes across, methods and caps down.
 
         A cell is None if the cap cannot be met with that buffer. Capped rows follow the uncapped
-        one, and ablations come last. One row stands for all methods of one rule.
+        one, and ablations come last. Methods with the same rule share a row.
         """
         first = {(s.method, s.cap, s.buffer): s for s in self.settings}
         at = {key: s for key, s in first.items() if same_rule(s.method)[0] == s.method}
@@ -205,7 +205,7 @@ class AuditView:
         return sizes, {row: [at.get((*row, size)) for size in sizes] for row in rows}
 
     def client(self, i: int) -> ClientRow:
-        """The client at a position."""
+        """Return the client at a position."""
         audit = self.audit
         samples = int(audit.samples[i])
         return ClientRow(
@@ -220,12 +220,12 @@ class AuditView:
         )
 
     def clients_by(self, method: str, *, per_sample: bool) -> Ints:
-        """Positions of the clients by influence, or by influence over their share of samples."""
+        """Return the clients' positions by influence, or by influence over share of samples."""
         weight = self.relative_influence(method) if per_sample else self.audit.influence[method]
         return np.asarray(np.argsort(-weight, kind="stable"), np.int64)
 
     def relative_influence(self, method: str) -> Floats:
-        """The influence of every client over its share of all samples."""
+        """Return the influence of every client over its share of all samples."""
         samples = self.audit.samples.astype(np.float64)
         return np.asarray(self.audit.influence[method] * (samples.sum() / samples), np.float64)
 
@@ -240,12 +240,12 @@ class AuditView:
         return int(self.audit.holds_rare.sum())
 
     def tally(self, method: str) -> dict[Verdict, int]:
-        """The number of labels with each verdict."""
+        """Return the number of labels with each verdict."""
         return {word: self.audit.verdicts[method].count(word) for word in VERDICTS}
 
     @property
     def headline(self) -> str:
-        """What happens to the labels under FedFa, the method of the smallest change."""
+        """What happens to the labels under FedFa, the baseline."""
         many = self.tally("fedfa")
         lost, risk = many["lost"], many["at risk"]
         first = lost or risk
@@ -263,7 +263,7 @@ class AuditView:
         """Which labels the headline means, and why."""
         size = self.audit.buffer
         last = "only the last update" if size == 1 else f"the last {size:,} updates"
-        setting = f"if the server averages {last}, whoever sent them (FedFa)"
+        setting = f"if the server averages {last}, regardless of sender (FedFa)"
         worst = [row for row in self.worst_first if row.methods["fedfa"].verdict != "kept"]
         if not worst:
             if any(set(self.audit.verdicts[method]) - {"kept"} for method in COLUMNS):
@@ -282,7 +282,7 @@ class AuditView:
 
     @property
     def rare_rule(self) -> str:
-        """Why the rare labels are rare."""
+        """The rule by which the rare labels are rare."""
         if not self.audit.rare_by_coverage:
             return "as given"
         median = f"{float(np.median(self.audit.coverage)):,g}"
@@ -290,7 +290,7 @@ class AuditView:
 
     @property
     def replay(self) -> str:
-        """Which updates replay keeps, and what its verdicts presume."""
+        """Which updates replay keeps, and what its verdicts assume."""
         audit = self.audit
         if not audit.replayed.size:
             return "Replay equals FedBuff here: no client's rarity score is above twice the median."
@@ -301,7 +301,7 @@ class AuditView:
         rarest = max(rare, key=audit.arrivals_until_heard)
         arrivals = counted(rounded(audit.arrivals_until_heard(rarest)), "arrival")
         return (
-            f"{words} Its verdicts presume {ENOUGH_UPDATES} updates from a label's holders; "
+            f"{words} Its verdicts assume {ENOUGH_UPDATES} updates from a label's holders; "
             f"for label {audit.labels[rarest]} this takes {arrivals}."
         )
 
@@ -315,7 +315,7 @@ class AuditView:
 
 
 def verdict_bounds() -> list[str]:
-    """The thresholds in words, with the methods that share them."""
+    """Describe the thresholds, with the methods that share them."""
     families: dict[tuple[float, float], list[str]] = {}
     for method in COLUMNS:
         families.setdefault(THRESHOLDS[method], []).append(BY_METHOD[method].title)
@@ -326,7 +326,7 @@ def verdict_bounds() -> list[str]:
 
 
 def grid_title(method: str, cap: float | None = None) -> str:
-    """The name of a row of the what-if grid: all methods of one rule.
+    """Return the name of a row of the what-if grid: all methods of one rule.
 
     >>> grid_title("fedraw", 0.3)
     'FedRAW, cap 0.3'
@@ -337,7 +337,7 @@ def grid_title(method: str, cap: float | None = None) -> str:
 
 
 def cost_cells(cost: MethodCost) -> tuple[str, ...]:
-    """The cells of a row of the table of costs."""
+    """Return the cells of a row of the table of costs."""
     return (
         UNKNOWN if cost.models is None else f"{cost.models:,.0f}",
         {"delta": "differences", "model": "models", "residual": "residuals"}[cost.sends],
@@ -347,10 +347,10 @@ def cost_cells(cost: MethodCost) -> tuple[str, ...]:
 
 
 def cap_words(cap: float | None) -> str:
-    """What a cap means for a client's weight."""
+    """Describe what a cap means for a client's weight."""
     if cap is None:
-        return "none: under FedRAW a client weighs what its rarity score gives it"
-    return f"{cap:g}: under FedRAW no client weighs more than {100 * cap:g} %"
+        return "none: under FedRAW only the rarity scores determine a client's weight"
+    return f"{cap:g}: under FedRAW no client has more than {100 * cap:g} % weight"
 
 
 def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
@@ -379,7 +379,7 @@ def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
 def _worst_of(
     audit: Audit, setting: ServerSetting, among: Sequence[int], recommended: bool = False
 ) -> WorstLabel:
-    """The label of the lowest standing among those at some positions."""
+    """Return the label with the lowest standing among those at the given positions."""
     worst = among[int(np.argmin(setting.standing[list(among)]))]
     standing = float(setting.standing[worst])
     return WorstLabel(
@@ -396,7 +396,7 @@ def _worst_of(
 
 
 def json_document(view: AuditView) -> Iterator[str]:
-    """The view as JSON, in pieces, because a million clients make a large document.
+    """Yield the view as JSON in pieces, because a million clients make a large document.
 
     `rare_presence` is in percent, and the presence of a client is from 0 to 1.
     """

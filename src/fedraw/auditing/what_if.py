@@ -28,7 +28,7 @@ from fedraw.auditing.words import Name, Words, plain_text, standing_percent
 from fedraw.core.types import Floats, Label
 
 SIZES = (3, 5, 10, 20, 50)
-CAP = 0.3  # the paper's, which no honest client of its federations reaches
+CAP = 0.3  # the paper's cap, which no honest client of its federations reaches
 RATIOS = (1.0, 2.0, 5.0, 10.0, 20.0)
 # Recommend the cap if it lowers the worst standing by at most this share: a cap bounds the weight
 # that a false label report can gain.
@@ -71,7 +71,7 @@ class SlowerHolders:
 
 
 def sizes_for(clients: int, own: int) -> list[int]:
-    """The buffer sizes of the grid; a small federation gets a buffer of two as well."""
+    """Return the buffer sizes of the grid, which includes 2 for a small federation."""
     few = (2,) if clients < 10 else ()
     return sorted({size for size in (*few, *SIZES, own) if size <= clients})
 
@@ -83,7 +83,7 @@ def what_if(
     size: int,
     cap: float | None,
 ) -> tuple[ServerSetting, ...]:
-    """The grid: every method and ablation, several buffer sizes, FedRAW with and without a cap."""
+    """Compute the grid: all methods and ablations, buffer sizes, FedRAW with and without a cap."""
     caps = sorted({CAP, CAP if cap is None else cap})
     rules = [*RULES.items(), *(("fedraw", capped(c)) for c in caps)]
     group = groups.members(rare)
@@ -102,7 +102,7 @@ def if_slower(
     size: int,
     rules: Mapping[str, Rule],
 ) -> tuple[SlowerHolders, ...]:
-    """Every method with the holders of rare labels slower by each of `RATIOS`."""
+    """Compute every method with the holders of rare labels slower by each of `RATIOS`."""
     group = groups.members(rare)
 
     def slower(ratio: float) -> SlowerHolders:
@@ -121,7 +121,7 @@ def _under(
     method: str,
     rule: Rule,
 ) -> ServerSetting:
-    """The labels under a method; `group` are the groups with holders of rare labels."""
+    """Evaluate a method; `group` marks the groups with holders of rare labels."""
     present = None
     if group.any():
         stays = kept(groups, size, rule)
@@ -180,13 +180,13 @@ class Recommendation:
 def recommend(
     labels: Sequence[Label], settings: Sequence[ServerSetting], size: int, cap: float | None
 ) -> Recommendation:
-    """The smallest change from FedFa that keeps every label, or else the most effective setting.
+    """Recommend the smallest change from FedFa that keeps all labels, or else the best setting.
 
     The order is: FedFa as it is; FedRAW with the same buffer (with the given cap, or with the usual
-    one if it costs nothing); FedRAW with larger buffers; then the methods to which clients send
-    differences, those first that store the least: a few models, an update per slot, an update of
-    every client. Methods that store alike are ordered by their measured merit, and one without it
-    is not recommended.
+    one if it costs nothing); FedRAW with larger buffers; then the methods whose clients send
+    differences, starting with those that store the least: a few models, an update per slot, an
+    update of every client. Methods with the same storage are ordered by their measured merit, and
+    a method without a measured merit is not recommended.
     """
     at = {(s.method, s.buffer, s.cap): s for s in settings}
     now = at["fedfa", size, None]
@@ -216,7 +216,7 @@ def recommend(
 def _candidates(
     at: dict[tuple[str, int, float | None], ServerSetting], size: int, cap: float | None
 ) -> list[tuple[ServerSetting, str]]:
-    """The settings to choose from, the smallest change first, with the reason to choose each."""
+    """Return the settings to choose from, the smallest change first, with a reason for each."""
     now, buffered = at["fedfa", size, None], at["fedbuff", size, None]
     found = [(now, "no label is at risk")]
     for k in sorted({s.buffer for s in at.values() if s.buffer >= size}):
@@ -225,7 +225,7 @@ def _candidates(
         found.append((weighted, f"no label is at risk then{larger}"))
     for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_cost):
         setting = at.get((method.name, size, None))
-        # AREA's residuals need clients that never lose what they keep, which no server can know.
+        # AREA's residuals need clients that never lose their state, which no server can verify.
         if method.sends != "delta" or method.merit is None or setting is None:
             continue
         # If no client is rare enough for replay, it is the same as FedBuff.
@@ -237,14 +237,14 @@ def _candidates(
 
 
 def _cost(method: AuditedMethod) -> tuple[int, float]:
-    """What the server stores (a few models, one per slot, one per client), then the merit."""
+    """Return a sort key: what the server stores (few models, per slot, per client), then merit."""
     _, per_slot, per_client = method.memory or (0, 0, 1)
     stores = 2 if per_client else 1 if per_slot else 0
     return stores, -(method.merit or 0.0)
 
 
 def _why(method: AuditedMethod) -> str:
-    """The reason to choose a method that keeps every label, with what it costs."""
+    """Return the reason to choose a method that keeps every label, and its cost."""
     if method.name == "fedbuff":
         return "adding updates forgets less, so no label is at risk then"
     stores, _ = _cost(method)

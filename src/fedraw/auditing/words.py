@@ -1,4 +1,4 @@
-"""Numbers and sentences of an audit as text, rounded alike in the terminal and on the page."""
+"""Numbers and sentences of an audit as text, rounded the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Words = tuple[str, ...]
 
 
 def plain_text(words: Words) -> str:
-    """The sentence without markup.
+    """Return the sentence without markup.
 
     >>> plain_text(("label ", Name("cat"), " is rare"))
     'label cat is rare'
@@ -32,7 +32,7 @@ def plain_text(words: Words) -> str:
 
 
 def enumeration(names: Sequence[object], most: int = 5) -> Words:
-    """Names in a sentence; beyond `most`, their number.
+    """List names in a sentence; of the names beyond `most`, give only the number.
 
     >>> plain_text(enumeration(["a", "b", "c"], most=2)), plain_text(enumeration(["a", "b"]))
     ('a, b and 1 more', 'a and b')
@@ -47,7 +47,7 @@ def enumeration(names: Sequence[object], most: int = 5) -> Words:
 
 
 def percent(value: float | None) -> str:
-    """A percentage that is not rounded to 0 or 100 unless it is.
+    """Format a percentage, rounding to 0 or 100 only if it is exactly that.
 
     >>> [percent(v).replace(TIED, " ") for v in (62.44, 0.25, 99.97, 1e-9, None)]
     ['62.4 %', '0.25 %', '>99.9 %', '<0.01 %', '–']
@@ -62,7 +62,7 @@ def percent(value: float | None) -> str:
 
 
 def standing_text(standing: float, method: str) -> str:
-    """A standing in percent, with enough digits not to contradict its verdict.
+    """Format a standing in percent, with enough digits not to contradict its verdict.
 
     >>> [standing_text(s, "fedfa") for s in (0.0342, 0.09996, 0.1, 0.00012)]
     ['3.4', '9.996', '10.0', '0.012']
@@ -87,13 +87,13 @@ def standing_text(standing: float, method: str) -> str:
 
 
 def standing_percent(standing: float, method: str) -> str:
-    """A standing as `standing_text` writes it, with its unit."""
+    """Format a standing like `standing_text`, with its unit."""
     words = standing_text(standing, method)
     return words if words == UNKNOWN else f"{words}{TIED}%"
 
 
 def limit(standing: float) -> str:
-    """A threshold of standing in percent.
+    """Format a threshold of standing in percent.
 
     >>> [limit(end).replace(TIED, " ") for end in (0.3, 0.13, 0.015)]
     ['30 %', '13 %', '1.5 %']
@@ -102,7 +102,7 @@ def limit(standing: float) -> str:
 
 
 def plain_number(value: float) -> str:
-    """A time or a score with three significant digits and without powers of ten.
+    """Format a time or a score with three significant digits and no exponent.
 
     >>> plain_number(0.12345), plain_number(45.678), plain_number(123456.7), plain_number(1e-7)
     ('0.123', '45.7', '123,457', '<0.001')
@@ -115,7 +115,7 @@ def plain_number(value: float) -> str:
 
 
 def rounded(value: float) -> int:
-    """A whole number with three significant digits.
+    """Round to a whole number with three significant digits.
 
     >>> rounded(73.8), rounded(3_440_683.2)
     (74, 3440000)

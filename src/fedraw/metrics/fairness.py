@@ -15,7 +15,7 @@ def client_accuracies(
 ) -> list[float | None]:
     """Return each client's accuracy in percent; None for a client without test samples.
 
-    `correct` and `owner` have one entry for each local test sample of any client: whether the
+    `correct` and `owner` have one entry per local test sample: whether the
     prediction was right, and the position of the client that holds the sample.
 
     >>> client_accuracies(np.array([True, False, True]), np.array([0, 0, 2]), clients=3)

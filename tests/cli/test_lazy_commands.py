@@ -134,12 +134,12 @@ def test_every_command_can_be_loaded() -> None:
     import typer
 
     from fedraw.cli.app import app
-    from fedraw.cli.commands import OWN
+    from fedraw.cli.commands import BUILT_IN
 
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     context = click.Context(group)
-    for name in OWN:
+    for name in BUILT_IN:
         command = group.get_command(context, name)
         assert command is not None
         with pytest.raises(click.exceptions.Exit):

@@ -27,4 +27,4 @@ def test_tune_writes_the_choice_and_one_document(tmp_path: Path) -> None:
     assert tuned.to_dict() == Spec.from_file(spec, {"training.lr": 0.2}).to_dict()
     taken = fedraw("tune", "my.toml", *OVER, "--seeds", 3, "-o", "my.toml", cwd=tmp_path)
     assert taken.returncode == 2
-    assert "no tuning wrote it" in taken.stderr
+    assert "was not written by a tuning" in taken.stderr

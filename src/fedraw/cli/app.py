@@ -44,7 +44,7 @@ _WRONG_PATH = {
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit, if that is wanted."""
+    """Print the version and exit, if `--version` is given."""
     if wanted:
         print(fedraw.__version__)
         raise typer.Exit
@@ -99,7 +99,7 @@ def _file_name(failure: OSError) -> str:
     """Return the file that an error is about.
 
     Closing a file that could not be written fails again, without a file name, and hides the first
-    error. So the errors that came before are searched too.
+    error, so earlier errors are searched too.
     """
     cause: BaseException | None = failure
     while cause is not None:
@@ -115,7 +115,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End the process, without an error about output that nobody reads any more."""
+    """End the process; a closed standard output causes no further error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         sys.stdout.flush()

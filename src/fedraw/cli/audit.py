@@ -30,7 +30,7 @@ class FailOn(StrEnum):
     at_risk = "at-risk"
 
 
-# The best verdict that each choice rejects.
+# The best verdict that each choice of --fail-on rejects.
 REJECTED: dict[FailOn, Verdict] = {FailOn.lost: "lost", FailOn.at_risk: "at risk"}
 
 
@@ -93,8 +93,8 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     if availability is not None:
         if known is not None and known.from_arrivals:
             raise BadInput(
-                f"--availability: {times} has arrivals, which show the time offline already; leave "
-                "the option out"
+                f"--availability: {times} has arrivals, which already include the time offline; "
+                "leave the option out"
             )
         online = read_shares(availability, list(map(str, table.clients)))
         notes.append(
@@ -152,7 +152,7 @@ def _methods(method: str | None, fail_on: FailOn | None) -> Sequence[str]:
 
 
 def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:
-    """--rare A,B or --rare A --rare B; a label with a comma in its name is given on its own."""
+    """Parse `--rare A,B` or `--rare A --rare B`; a label with a comma needs its own --rare."""
     known = {str(label) for label in labels}
     parts = [[word] if word in known else word.split(",") for word in given]
     names = [name.strip() for part in parts for name in part if name.strip()]
@@ -164,7 +164,7 @@ def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:
 def _source(path: Path | None, known: MeanTimes | None, availability: Path | None) -> str:
     if path is None or known is None:
         if availability is not None:
-            return "no times given, so clients differ only in how much they are online"
+            return "no times given, so clients differ only in how long they are online"
         return "no times given, so all clients count as equally fast"
     if known.arrivals is None:
         return f"times from {path.name}"
@@ -172,7 +172,7 @@ def _source(path: Path | None, known: MeanTimes | None, availability: Path | Non
 
 
 def _judge(found: Audit, fail_on: FailOn, methods: Sequence[str]) -> None:
-    """Exit with code 1 if the table has such a verdict."""
+    """Exit with code 1 if a label has a rejected verdict."""
     endangered = found.endangered(REJECTED[fail_on], methods)
     if not endangered:
         return

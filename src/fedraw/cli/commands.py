@@ -14,7 +14,7 @@ import click
 import typer
 import typer.core
 
-from fedraw.cli.main import dying_on_ctrl_c
+from fedraw.cli.main import exit_on_ctrl_c
 from fedraw.errors import BadInput
 
 GROUP = "fedraw.commands"
@@ -22,8 +22,8 @@ GROUP = "fedraw.commands"
 # Help is plain text. With rich installed, typer would print "\\[required]" in it.
 typer.core.HAS_RICH = False
 
-# Our own commands, each defined in the module fedraw.cli.<name>, with their lines in the help.
-OWN = {
+# The built-in commands, each defined in the module fedraw.cli.<name>, with their help lines.
+BUILT_IN = {
     "demo": "Show silent rarity failure and its cure on embedded data.",
     "run": "Run an experiment: one folder per seed, then one table.",
     "new": "Write a commented spec to start from.",
@@ -33,8 +33,8 @@ OWN = {
     "dashboard": "Follow runs and servers in a browser, with metrics and alerts.",
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",
     "export": "Export runs to CSV, Parquet, TensorBoard, MLflow or Weights & Biases.",
-    "model": "Get the model out of a run or a server, which may be running.",
-    "server": "Look after the folder of a server: verify, back up, roll back, revoke a site.",
+    "model": "Export the model of a run or a server, even while it is running.",
+    "server": "Maintain the folder of a server: verify, back up, roll back, revoke a site.",
     "audit": "Predict from label counts and speeds which labels a federation will lose.",
     "data": "List, fetch and check the public datasets.",
 }
@@ -51,14 +51,14 @@ class CommandGroup(typer.core.TyperGroup):
     """The commands of fedraw, followed by those that other packages contribute."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands; a contributed one cannot replace ours."""
+        """Return the names of all commands; a contributed one cannot replace a built-in one."""
         contributed = sorted(entry_points(group=GROUP).names)
-        return list(dict.fromkeys([*OWN, *OPTIONAL, *contributed]))
+        return list(dict.fromkeys([*BUILT_IN, *OPTIONAL, *contributed]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return our own command of this name, or else a contributed or an optional one."""
-        if cmd_name in OWN:
-            return _LazyCommand(cmd_name, OWN[cmd_name])
+        """Return the built-in command of this name, or else a contributed or an optional one."""
+        if cmd_name in BUILT_IN:
+            return _LazyCommand(cmd_name, BUILT_IN[cmd_name])
         entry = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
         if cmd_name in OPTIONAL:
             absent = " Not installed." if entry is None else ""
@@ -69,7 +69,7 @@ class CommandGroup(typer.core.TyperGroup):
 
 
 class _LazyCommand(click.Command):
-    """Stands for a command until it is called."""
+    """A placeholder for a command, which imports it when it is called."""
 
     def __init__(self, name: str, short_help: str, entry: EntryPoint | None = None) -> None:
         super().__init__(name, short_help=short_help)
@@ -84,17 +84,17 @@ class _LazyCommand(click.Command):
     ) -> click.Context:
         """Import the real command and let it parse its arguments."""
         try:
-            with dying_on_ctrl_c():
+            with exit_on_ctrl_c():
                 defined = self._load(self.name or "")
         except BadInput:
-            if extra.get("resilient_parsing"):  # a shell asks for completions, not for messages
+            if extra.get("resilient_parsing"):  # the shell needs completions, not messages
                 return super().make_context(info_name, args, parent, **extra)
             raise
         command = _as_command(self.name or "", defined)
         return command.make_context(info_name, args, parent, **extra)
 
     def _load(self, name: str) -> Any:
-        if name in OWN:
+        if name in BUILT_IN:
             return getattr(import_module(f"fedraw.cli.{name}"), name)
         if self._entry is None:
             raise BadInput(f"'{name}' is not installed; {OPTIONAL[name][1]}")

@@ -1,4 +1,4 @@
-"""`fedraw compare`: one table from many runs."""
+"""`fedraw compare`: compare many runs in one table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="GOAL",
-            help="Also show what was paid until a goal such as AvgRare>=50 was reached.",
+            help="Also show the cost of reaching a goal such as AvgRare>=50.",
         ),
     ] = None,
     sort: Annotated[

@@ -1,6 +1,6 @@
 """Output of the command: results to standard output, everything else to standard error.
 
-All text is made safe for a terminal here, because names and paths come from files that others
+This module makes all text safe for a terminal, because names and paths come from files that others
 wrote.
 """
 
@@ -19,7 +19,7 @@ from rich.segment import Segment
 from fedraw.core.text import printable
 from fedraw.experiment.progress import RemainingTime
 
-# What only a progress bar needs is imported with the first one, so `fedraw --help` stays quick.
+# Modules for progress bars are imported with the first bar, so that `fedraw --help` stays fast.
 if TYPE_CHECKING:
     from fedraw.data.releases import Progress as DataProgress
     from fedraw.experiment.cells import Cell, CellProgress
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def naming(stream: str) -> Iterator[None]:
-    """Add the stream's name to an error of writing, such as a full disk or a closed pipe."""
+    """Add the stream's name to a write error, such as a full disk or a closed pipe."""
     try:
         yield
     except OSError as problem:
@@ -36,7 +36,7 @@ def naming(stream: str) -> Iterator[None]:
 
 
 class SafeConsole(Console):
-    """A console that prints no control characters but its own."""
+    """A console that escapes all control characters except its own."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print objects as Rich does; an error names the stream."""
@@ -143,7 +143,7 @@ def _bars() -> Iterator[Callable[[str, float, float, str, str], None]]:
 def _amount(done: int, total: int) -> str:
     from fedraw.data.releases import size_text
 
-    # A dataset has less than a million images, and most downloads have more than a million bytes.
+    # A dataset has fewer than a million images, and most downloads have more than a million bytes.
     if max(done, total) >= 1_000_000:
         return f"{size_text(done)} of {size_text(total)}" if total else size_text(done)
     return f"{done:,}/{total:,}" if total else f"{done:,}"

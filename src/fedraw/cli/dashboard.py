@@ -25,7 +25,7 @@ def dashboard(
     ],
     port: Annotated[int, typer.Option(help="The port; 0 takes any free one.", max=65535)] = PORT,
     host: Annotated[
-        str, typer.Option(help="The address to listen at; others than this machine's need a token.")
+        str, typer.Option(help="The address to listen on; others than localhost need a token.")
     ] = "127.0.0.1",
     token_file: Annotated[
         Path | None,
@@ -35,10 +35,10 @@ def dashboard(
         Path | None, typer.Option(metavar="FILE", help="A TOML file with rules for alerts.")
     ] = None,
     json_log: Annotated[
-        bool, typer.Option("--json-log", help="Log one JSON object a line to standard error.")
+        bool, typer.Option("--json-log", help="Log one JSON object per line to standard error.")
     ] = False,
 ) -> None:
-    """Follow runs and servers in a browser, until Ctrl-C is pressed; nothing is changed."""
+    """Follow runs and servers in a browser until Ctrl-C is pressed; this changes nothing."""
     address = Address(host, port)
     token = read_token(address, token_file)
     settings = None if alerts is None else AlertSettings.from_file(alerts)
@@ -50,7 +50,8 @@ def dashboard(
         delivery = Delivery(settings)
         rules = Alerts(settings.rules, delivery)
         watcher.on_look(lambda: rules.evaluate(watcher.views(sites=True)))
-    console.say(f"dashboard at {address.url(listener.getsockname()[1], token)} (Ctrl-C ends it)")
+    url = address.url(listener.getsockname()[1], token)
+    console.say(f"dashboard at {url} (press Ctrl-C to stop)")
     watcher.start()
     try:
         serve(watcher, listener, token, until=lambda: False)

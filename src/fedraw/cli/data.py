@@ -67,9 +67,9 @@ def convert_trace_(
     out: Annotated[Path, typer.Option("-o", "--out", help="The CSV file to write.")],
     clients: Annotated[
         int | None,
-        typer.Option(help="How many clients to draw from the file; by default all.", min=1),
+        typer.Option(help="Number of clients to draw from the file; by default all.", min=1),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the clients.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the clients.", min=0)] = 0,
 ) -> None:
     """Convert a public trace of devices or of their availability.
 
@@ -169,7 +169,7 @@ def check(
 
 
 def _named(release: Release, progress: Progress) -> Progress:
-    """Name the dataset in each line of progress; a file may be called gzip.zip."""
+    """Add the dataset's name to each line of progress; a file may be called just gzip.zip."""
     return lambda what, done, total: progress(f"{release.name}: {what}", done, total)
 
 
@@ -194,7 +194,7 @@ def _check_if_there(release: Release, root: Path, progress: Progress) -> CheckRe
     except MissingExtra:
         raise
     except BadInput:
-        # Readers know more layouts than the one that fetch creates, so they are tried first.
+        # Readers accept more layouts than the one that fetch creates, so they are tried first.
         if local_copy(release, root) == LocalCopy.absent:
             return None
         raise

@@ -1,4 +1,4 @@
-"""`fedraw demo`: ten methods on embedded data."""
+"""`fedraw demo`: run ten methods on embedded data."""
 
 from __future__ import annotations
 

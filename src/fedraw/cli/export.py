@@ -1,4 +1,4 @@
-"""`fedraw export`: the series of runs for other tools."""
+"""`fedraw export`: export the series of runs to other tools."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def export(
     ],
     to: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")],
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="DIR", help="The folder for what is written.")
+        Path, typer.Option("-o", "--out", metavar="DIR", help="The folder to write to.")
     ] = Path("exported"),
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until the runs are finished, or Ctrl-C.")
+        bool, typer.Option("--follow", help="Continue until the runs are finished, or Ctrl-C.")
     ] = False,
 ) -> None:
     """Export evaluations, recall per label and arrivals to files or to an experiment tracker."""

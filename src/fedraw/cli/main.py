@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def dying_on_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, while there is nothing to save or clean up.
+def exit_on_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process immediately, while there is nothing to save or clean up.
 
     Loading modules takes a second or two, and an exception in the middle of an import would end in
     a traceback.
@@ -30,7 +30,7 @@ def dying_on_ctrl_c() -> Iterator[None]:
 
 def main() -> None:
     """Run the command; a user's mistake leads to a message, never to a traceback."""
-    with dying_on_ctrl_c():
+    with exit_on_ctrl_c():
         from fedraw.cli.app import run_command
 
     run_command()

@@ -1,4 +1,4 @@
-"""`fedraw model`: get the model out of a run or a server."""
+"""`fedraw model`: export the model of a run or a server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ model = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Get the model out of a run or a server, which may be running.",
+    help="Export the model of a run or a server, even while it is running.",
 )
 
 
 @model.callback()
 def _model() -> None:
-    """Get the model out of a run or a server, which may be running."""
+    """Export the model of a run or a server, even while it is running."""
 
 
 @model.command("export")
@@ -33,7 +33,7 @@ def export(
         "model.safetensors"
     ),
     which: Annotated[str, typer.Option(help=f"One of {', '.join(CHOICES)}.")] = "current",
-    card: Annotated[bool, typer.Option(help="Also write a model card beside it.")] = True,
+    card: Annotated[bool, typer.Option(help="Also write a model card next to it.")] = True,
 ) -> None:
     """Write a model as safetensors, with its metrics, settings and labels in the header."""
     one_of("--which", which, CHOICES)

@@ -1,4 +1,4 @@
-"""`fedraw new`: a commented spec to start from."""
+"""`fedraw new`: write a commented spec to start from."""
 
 from __future__ import annotations
 

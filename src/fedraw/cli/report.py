@@ -1,4 +1,4 @@
-"""`fedraw report`: one page from many runs, and its figures for papers."""
+"""`fedraw report`: show many runs on one page, and write its figures for papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedraw run`: an experiment from a file."""
+"""`fedraw run`: run an experiment from a spec file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedraw.report.tables import text_table
 
 
 class ExecutorName(StrEnum):
-    """How clients are trained; results do not depend on it."""
+    """The executors that train clients; results do not depend on the choice."""
 
     inline = "inline"
     batched = "batched"
@@ -48,7 +48,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Take the times of all trainings, and who joins and leaves, from the event log of "
+            help="Take all training times, joins and leaves from the event log of "
             "a server or of a run.",
         ),
     ] = None,
@@ -177,8 +177,9 @@ def _with_seeds(spec: Spec, text: str) -> Spec:
     try:
         return replace(spec, run=replace(spec.run, seeds=parse_seeds(text)))
     except BadInput as problem:
-        told = str(problem)
-        raise BadInput(told if told.startswith("--seeds") else f"--seeds {text}: {told}") from None
+        message = str(problem)
+        prefix = "" if message.startswith("--seeds") else f"--seeds {text}: "
+        raise BadInput(prefix + message) from None
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -192,7 +193,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
-    """Do everything that a run does before its first event, without writing; describe one seed."""
+    """Do everything that a run does before its first event except writing; describe one seed."""
     if options.address is not None:
         with options.connected():  # to a running cluster; a dry run starts none
             pass
@@ -200,7 +201,7 @@ def _check(cells: Sequence[Cell], options: Options) -> dict[str, Any]:
         options = replace(options, data_progress=progress)
         first, *others = cells
         scenario = check_seed(*first[:3], options)
-        for cell in others:  # one after the other, because each has its own copy of the data
+        for cell in others:  # one at a time, because each has its own copy of the data
             check_seed(*cell[:3], options)
     return {
         "clients": len(scenario.clients.table),

@@ -1,4 +1,4 @@
-"""`fedraw tune`: the best point of a small grid, found on tuning seeds, as a new spec."""
+"""`fedraw tune`: find the best point of a small grid on tuning seeds; write it as a new spec."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def tune(  # noqa: PLR0913, PLR0917 - one for each option
         str | None,
         typer.Option(
             metavar="NAME,…",
-            help="Metrics whose mean decides; by default GlobalAcc,AvgRare, or GlobalAcc if no "
-            "label is rare.",
+            help="Metrics whose mean is maximised; by default GlobalAcc,AvgRare, or GlobalAcc if "
+            "no label is rare.",
         ),
     ] = None,
     last: Annotated[
         bool,
         typer.Option(
-            "--last", help="Judge the last model alone, not the mean of the last five evaluations."
+            "--last", help="Use the last model alone, not the mean of the last five evaluations."
         ),
     ] = False,
     runs: Annotated[
@@ -74,11 +74,11 @@ def tune(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
     ] = None,
     executor: Annotated[
-        ExecutorName, typer.Option(help="Who trains the clients, as in 'fedraw run'.")
+        ExecutorName, typer.Option(help="The executor that trains clients, as in 'fedraw run'.")
     ] = ExecutorName.inline,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue, keep finished runs, and run points that are new."),
+        typer.Option("--resume", help="Continue, keep finished runs, and run new points."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

@@ -16,7 +16,7 @@ from fedraw.cli.console import SafeConsole, print_json
 from fedraw.eventlog.follow import RunsFollower
 from fedraw.report.watch import Frame
 
-# Logs are read for at most so long before the screen is drawn again.
+# Maximum time to read logs before the screen is redrawn.
 READ_SECONDS = 0.3
 
 

@@ -26,7 +26,7 @@ SECRET = {"mechanism": "secure-sum"}
         ),
         ({"strategy": {"labels": "inferred"}, "summaries": SECRET}, "protect"),
         ({**AGAIN, "summaries": SECRET}, "drift.declared = 'again' reports"),
-        ({**AGAIN, "misreport": LIE}, "also those of the attackers"),
+        ({**AGAIN, "misreport": LIE}, "including those of the attackers"),
         (
             {"drift": {"kind": "new", "label": 9, "at": 0.9999}, "run": {"events": 300}},
             "drift.at = 0.9999 is at the end of run.events = 300",

@@ -70,7 +70,7 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
         np.ones((40, 2), np.float32), np.arange(40.0), groups=np.arange(40) % 2,
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    with pytest.raises(BadInput, match="goes by labels"):
+    with pytest.raises(BadInput, match="needs labels"):
         fedraw.simulate(
             data=regression, model="linear", train=lambda model, data, context: None,
             metrics={"MAE": lambda outputs, targets: 0.0}, partition=fedraw.IID(clients=4),

@@ -154,7 +154,9 @@ def test_without_costs_a_goal_is_paid_in_seconds(tmp_path: Path) -> None:
     result = fedraw.simulate(Spec.from_dict(tables), progress=False)
     (row,) = compare([result], until=["GlobalAcc>=0"])
     assert row.metrics["seconds to GlobalAcc>=0"].mean == result.curves["time"][0]
-    with pytest.raises(BadInput, match="over = 'hours' is no axis of this run; known: event, time"):
+    with pytest.raises(
+        BadInput, match="over = 'hours' is not an axis of this run; known: event, time"
+    ):
         result.plot("GlobalAcc", over="hours")
 
 
@@ -188,7 +190,7 @@ def test_wrong_costs_are_refused(costs: Any, message: str) -> None:
     ("table", "message"),
     [
         ("client,upload_mbit\n0,-4\n", r"column 'upload_mbit': '-4' is not from 1e-12"),
-        ("client,upload_mbit\nx,4\n", r"line 2: 'x' is no client"),
+        ("client,upload_mbit\nx,4\n", r"line 2: 'x' is not a client"),
         ("client,upload_mbit\n0,4\n", r"has no row of client 1; add it"),
         ("client,speed\n0,4\n", r"needs a column seconds_per_sample, upload_mbit or download_mbit"),
     ],

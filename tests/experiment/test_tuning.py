@@ -164,7 +164,7 @@ def test_the_written_spec_holds_the_choice_and_its_table(tmp_path: Path) -> None
     assert all(len(line) <= 100 for line in comment)
     tuning.write(file)  # an earlier choice may be replaced
     file.write_text(file.read_text().removeprefix("#"))
-    with pytest.raises(BadInput, match="no tuning wrote it"):
+    with pytest.raises(BadInput, match="was not written by a tuning"):
         tuning.write(file)
     assert tomllib.loads(tuning.to_text())["strategy"]["server_lr"] == 3
 

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def refuse_uncalibrated(trainer: Trainer, dataset: Dataset) -> None:
-    """Refuse a model without a linear output layer, and data whose targets are no labels."""
+    """Refuse a model without a linear output layer, and data whose targets are not labels."""
     from fedraw.learning.calibration import Head
 
     if dataset.targets is not None:
         raise BadInput(
-            f"[calibration] goes by labels, and dataset {dataset.name!r} has other targets; leave "
+            f"[calibration] needs labels, and dataset {dataset.name!r} has other targets; leave "
             "[calibration] out"
         )
     Head(trainer, dataset.classes)
 
 
 def labels_left_out(clients: Clients) -> tuple[str, ...]:
-    """What a calibrated run has to say about labels that have too few samples."""
+    """Return the note of a calibrated run about labels with too few samples, if there are any."""
     from fedraw.learning.calibration import LEAST
 
     totals: Counter[str | int] = Counter()
@@ -45,9 +45,9 @@ def labels_left_out(clients: Clients) -> tuple[str, ...]:
 
 
 def calibrated(scenario: Scenario, model: Vector) -> Vector | None:
-    """The model with a calibrated output layer; None if the run asks for none.
+    """Return the model with a calibrated output layer; None if the spec has no [calibration].
 
-    It is the model itself if it has values that are not finite, or if every label has too few
+    This is a copy of the model if it has values that are not finite, or if every label has too few
     samples.
     """
     wanted, trainer = scenario.spec.calibration, scenario.trainer

@@ -1,4 +1,4 @@
-"""Run many cells at once. A cell is one spec with one seed, and runs in a process of its own."""
+"""Runs many cells at once. A cell is one spec with one seed, and runs in its own process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     spec: Spec
     seed: int
     folder: Path | None = None  # None: nothing is written
-    executor: ExecutorKind | None = None  # if not that of the options
+    executor: ExecutorKind | None = None  # None: that of the options
 
 
 # Called with a cell's number and the number of its events that are done.
@@ -46,11 +46,11 @@ CellProgress = Callable[[int, int], None]
 CellDone = Callable[[int, SeedResult | FedrawError | OSError], None]
 # Called with a cell's number and a record of its log.
 CellObserver = Callable[[int, Record], None]
-TELL_EVERY_SECONDS = 0.1
+REPORT_EVERY_SECONDS = 0.1
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -68,13 +68,13 @@ def run_cells(
     """Run all cells and return their results in the cells' order.
 
     Args:
-        cells: What to run.
-        options: How to run; a cell may have an executor of its own.
-        jobs: How many cells run at a time; by default one per core.
+        cells: The cells to run.
+        options: How to run them; a cell may have its own executor.
+        jobs: The number of cells that run at a time; by default one per core.
         progress: Called with a cell's number and the number of its events that are done.
         done: Called with a cell's number and its result or error. With it, a cell that fails does
             not end the others, and no results are returned.
-        parts: What the user brings in Python instead of naming it in the specs.
+        parts: The user's own Python objects, in place of names in the specs.
         observe: Called in this process with a cell's number and each record of its log.
 
     """
@@ -90,23 +90,23 @@ def run_cells(
         kept[number] = result
 
     jobs = min(jobs or cores(), len(cells))
-    # Runs that have workers of their own follow one another.
+    # Runs that have their own workers follow one another.
     if jobs <= 1 or options.has_workers:
-        _one_by_one(cells, options, _Listeners(progress, observe, done or keep), parts)
+        _run_sequentially(cells, options, _Listeners(progress, observe, done or keep), parts)
     else:
-        _side_by_side(cells, options, jobs, _Listeners(progress, observe, done or keep), parts)
+        _run_in_parallel(cells, options, jobs, _Listeners(progress, observe, done or keep), parts)
     return [kept[number] for number in sorted(kept)]
 
 
 class _Listeners(NamedTuple):
-    """Who is told how the cells go."""
+    """The callbacks that receive the progress, the records and the results of the cells."""
 
     progress: CellProgress | None
     observe: CellObserver | None
     done: CellDone
 
 
-def _one_by_one(
+def _run_sequentially(
     cells: Sequence[Cell], options: Options, listeners: _Listeners, parts: Parts | None
 ) -> None:
     def bound(call: Callable[[int, Any], None] | None, number: int) -> Callable[[Any], None] | None:
@@ -126,20 +126,23 @@ def _one_by_one(
         raise Interrupted("interrupted between two runs") from None
 
 
-def _side_by_side(
+def _run_in_parallel(
     cells: Sequence[Cell],
     options: Options,
     jobs: int,
     listeners: _Listeners,
     parts: Parts | None,
 ) -> None:
-    # A bare byte, because workers read it on every event, and an Event would take a lock each time.
-    told, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
+    # A plain byte, because workers read it on every event, and an Event would take a lock each
+    # time.
+    queue, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
     failures: list[Exception] = []
-    listener = threading.Thread(target=_listen, args=(told, stop, listeners, failures), daemon=True)
+    listener = threading.Thread(
+        target=_listen, args=(queue, stop, listeners, failures), daemon=True
+    )
     listener.start()
-    sent = _Sent(told, stop, _packed(parts), listeners.observe is not None)
-    pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (sent,))
+    setup = _WorkerSetup(queue, stop, _packed(parts), listeners.observe is not None)
+    pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (setup,))
     try:
         with terminate_as_ctrl_c():
             with starting_workers():  # submitting starts the processes
@@ -157,7 +160,7 @@ def _side_by_side(
         raise Interrupted("interrupted; each run stopped where it was") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        told.put(None)
+        queue.put(None)
         listener.join()
     if failures:
         raise failures[0]
@@ -166,7 +169,7 @@ def _side_by_side(
 def _packed(parts: Parts | None) -> bytes | None:
     if parts is None or not parts.names:
         return None
-    _ = parts.sources  # a worker may not have the source
+    _ = parts.sources  # computed here, because a worker may not have the source
     try:
         return pack(parts, "what was given in Python")
     except BadInput:
@@ -176,7 +179,7 @@ def _packed(parts: Parts | None) -> bytes | None:
 
 
 def _outcome(result: Callable[[], SeedResult]) -> SeedResult | FedrawError | OSError:
-    """The result of a cell, or its error; errors that concern all cells are raised."""
+    """Return the result of a cell or its error; raise errors that concern all cells."""
     try:
         return result()
     except BrokenProcessPool:
@@ -189,9 +192,9 @@ def _outcome(result: Callable[[], SeedResult]) -> SeedResult | FedrawError | OSE
         return failure
 
 
-def _listen(told: Any, stop: Any, listeners: _Listeners, failures: list[Exception]) -> None:
-    """Pass on what the workers tell; an error of a listener stops all cells."""
-    while (message := told.get()) is not None:
+def _listen(queue: Any, stop: Any, listeners: _Listeners, failures: list[Exception]) -> None:
+    """Pass the workers' messages to the listeners; an error of a listener stops all cells."""
+    while (message := queue.get()) is not None:
         number, content = message
         call: Any = listeners.progress if isinstance(content, int) else listeners.observe
         try:
@@ -202,40 +205,40 @@ def _listen(told: Any, stop: Any, listeners: _Listeners, failures: list[Exceptio
             stop.value = 1
 
 
-class _Sent(NamedTuple):
-    """What a worker process gets from its parent."""
+class _WorkerSetup(NamedTuple):
+    """What a worker process receives from its parent."""
 
-    told: Any  # a queue for progress and records
-    stop: Any  # a byte that says stop
+    queue: Any  # for progress and records
+    stop: Any  # a byte that is 1 when the worker must stop
     parts: bytes | None
     observed: bool  # whether the parent wants the records
 
 
-_sent = _Sent(None, None, None, False)
+_setup = _WorkerSetup(None, None, None, False)
 
 
-def _become_worker(sent: _Sent) -> None:
-    global _sent  # noqa: PLW0603 - a process pool has no other place for it
+def _become_worker(setup: _WorkerSetup) -> None:
+    global _setup  # noqa: PLW0603 - a process pool has no other place for it
     end_with_parent()
-    _sent = sent
+    _setup = setup
 
 
 def _run_cell(number: int, cell: Cell, options: Options) -> SeedResult:
-    told, stop, packed, observed = _sent
+    queue, stop, packed, observed = _setup
     wanted, last = cell.spec.run.events, 0.0
 
-    def tell(events: int) -> None:
+    def report(events: int) -> None:
         nonlocal last
-        if events >= wanted or time.monotonic() > last + TELL_EVERY_SECONDS:
+        if events >= wanted or time.monotonic() > last + REPORT_EVERY_SECONDS:
             last = time.monotonic()
-            told.put((number, events))
+            queue.put((number, events))
 
     options = replace(
         options,
         executor=cell.executor or options.executor,
-        progress=tell,
+        progress=report,
         stop=lambda: bool(stop.value),
-        observe=(lambda record: told.put((number, record))) if observed else None,
+        observe=(lambda record: queue.put((number, record))) if observed else None,
     )
     parts = None if packed is None else _unpacked(packed)
     return run_seed(cell.spec, cell.seed, cell.folder, parts, options)
@@ -244,6 +247,6 @@ def _run_cell(number: int, cell: Cell, options: Options) -> SeedResult:
 def _unpacked(content: bytes) -> Parts:
     try:
         parts: Parts = pickle.loads(content)
-    except Exception as problem:  # an import runs code that may fail in any way
+    except Exception as problem:  # an import may run code that fails in any way
         raise cannot_load("the parts that were given in Python", problem) from None
     return parts

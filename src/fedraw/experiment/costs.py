@@ -1,4 +1,4 @@
-"""The section [costs]: what computing and sending take, in seconds, bytes and energy."""
+"""The section [costs]: seconds, bytes and energy of computing and sending."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from fedraw.experiment.clients import Clients
     from fedraw.experiment.spec import Spec
 
-# The columns of a table of devices, of which it needs one at least.
+# The columns of a table of devices, which needs at least one of them.
 DEVICE_COLUMNS = ("seconds_per_sample", "upload_mbit", "download_mbit")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What training and sending cost; see docs/how-to/availability.md.
+    """The costs of training and sending; see docs/how-to/availability.md.
 
     Args:
         seconds_per_sample: The time of one sample in one epoch on a device of speed 1. A training
-            then takes this, times samples, times epochs, times what [speeds] draws for the client.
-            By default it takes what [speeds] draws.
-        upload_mbit: Megabits that a client sends in a second; by default sending takes no time.
-        download_mbit: Megabits that a client receives in a second.
+            then takes this time, times samples, times epochs, times the client's duration from
+            [speeds]. By default it takes the duration from [speeds].
+        upload_mbit: Megabits per second that a client sends; by default sending takes no time.
+        download_mbit: Megabits per second that a client receives.
         bandwidth_spread: The spread of the clients' bandwidths: the standard deviation of their
             logarithms.
         model_bytes: The size of the model; by default that of the model that is trained.
         watts: The power of a client that trains; by default no energy is counted.
         joules_per_mb: The energy of sending or receiving a megabyte.
         trace: A table of devices: the columns client and one or more of seconds_per_sample,
-            upload_mbit and download_mbit, which take the place of the keys of these names.
+            upload_mbit and download_mbit, which replace the keys of these names.
 
     """
 
@@ -72,7 +72,7 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class ClientCosts:
-    """What each client needs: mean seconds of a training, and seconds to receive and to send."""
+    """Mean seconds of each client's training, and seconds to receive and to send a model."""
 
     seconds: Floats
     download: Floats
@@ -80,12 +80,12 @@ class ClientCosts:
     model_bytes: int
 
     def transfer(self, client: int) -> float:
-        """Seconds to receive and to send the model, by the client's position."""
+        """Return the seconds that the client at a position needs to receive and send the model."""
         return self.download.item(client) + self.upload.item(client)
 
 
 def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Streams) -> ClientCosts:
-    """Draw or read what each client needs."""
+    """Draw or read the costs of each client."""
     costs = spec.costs
     assert costs is not None
     devices: Mapping[str, Floats] = {}
@@ -99,7 +99,7 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
             )
     size = costs.model_bytes or model_bytes
     rng = streams.generator("bandwidth")
-    # Both directions of a client are fast or slow together.
+    # A client's upload and download are fast or slow together.
     spread = np.exp(costs.bandwidth_spread * rng.standard_normal(len(names)))
 
     def seconds_to_send(key: str) -> Floats:
@@ -134,7 +134,7 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
 
 
 def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
-    """Each column of a table of devices, in the order of the clients."""
+    """Return each column of a table of devices, in the order of the clients."""
     position = {str(client): i for i, client in enumerate(clients)}
     with _naming("costs.trace"):
         table = open_table(path)
@@ -147,8 +147,8 @@ def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
         for place, (client, *numbers) in table.parsed(parsers):
             if client not in position:
                 raise BadInput(
-                    f"{table.at(place)}: {client!r} is no client of this federation (its clients: "
-                    f"{several(map(str, clients))}); leave the row out"
+                    f"{table.at(place)}: {client!r} is not a client of this federation (its "
+                    f"clients: {several(map(str, clients))}); leave the row out"
                 )
             for name, number in zip(found, numbers, strict=True):
                 values[name][position[client]] = number
@@ -176,11 +176,11 @@ def _positive(text: str) -> float:
 
 
 class CostMeter:
-    """Adds up what the trainings of a run cost, from the records of its log.
+    """Adds up the costs of a run's trainings, from the records of its log.
 
     A training counts when it ends: one download, one upload for each time that its update was sent,
-    and the power of the client for the seconds that it computed. Trainings that are under way at
-    the end, or when their client leaves, are not counted.
+    and the power of the client for the seconds that it computed. Trainings in progress at the end,
+    or when their client leaves, are not counted.
     """
 
     def __init__(self, settings: Costs, costs: ClientCosts, clients: Sequence[ClientId]) -> None:
@@ -191,7 +191,7 @@ class CostMeter:
         self._computed = 0.0  # seconds
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Add the next record of the log."""
         if not isinstance(record, ArrivalRecord | RejectedRecord | LostRecord):
             return
         size = self._costs.model_bytes
@@ -205,7 +205,7 @@ class CostMeter:
         self._computed += max(0.0, record.time - record.start_time - record.paused - busy)
 
     def totals(self, time: float) -> dict[str, float]:
-        """The costs so far, at this virtual time."""
+        """Return the costs so far, at this virtual time."""
         found = {"hours": time / 3600, "bytes": float(self._bytes)}
         watts, sending = self._settings.watts, self._settings.joules_per_mb
         if watts is not None or sending:
@@ -214,5 +214,5 @@ class CostMeter:
 
 
 def with_costs(clients: Clients, costs: ClientCosts) -> Clients:
-    """The clients with the mean training times that follow from their costs."""
+    """Return the clients with the mean training times that follow from their costs."""
     return replace(clients, seconds=costs.seconds)

@@ -1,4 +1,4 @@
-"""Evaluate the global model on the global test set and on each client's own test samples."""
+"""Evaluates the global model on the global test set and on each client's own test samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = Mapping[str, float | None]
 
 
 class ModelScores(NamedTuple):
-    """What one model can do; `predicted` is None if the model predicts something else."""
+    """The scores of one model; `predicted` is None if the model does not predict labels."""
 
     metrics: Values
     recall: Values
@@ -62,9 +62,9 @@ class Evaluator:
         final: bool = False,
         calibrated: Vector | None = None,
     ) -> EvaluationRecord:
-        """Evaluate the current model; with `final`, count the confusions of labels too.
+        """Evaluate the current model; with `final`, also compute the confusion matrix.
 
-        The average that is served and the calibrated model are evaluated as well, if there are any.
+        The serving average and the calibrated model are evaluated as well, if there are any.
         """
         state, scorer, data = simulation.state, simulation.scorer, self._dataset
         scores = self._scores(state.model)
@@ -89,7 +89,7 @@ class Evaluator:
         )
 
     def measure(self, model: Vector) -> dict[str, Values]:
-        """The metrics, the recalls and the user's own metrics of any model of the run."""
+        """Return the metrics, the recalls and the user's own metrics of any model of the run."""
         scores = self._scores(model)
         values = {"metrics": scores.metrics, "recall": scores.recall, "own": scores.own}
         return {key: value for key, value in values.items() if value is not None}
@@ -105,14 +105,14 @@ class Evaluator:
         if self._is_rare.any():
             of_rare = (outputs[self._is_rare], truth[self._is_rare])
             rare = own_metrics(self._own, *of_rare, strict=False)
-        if targets is not None:  # the model predicts something else than labels
+        if targets is not None:  # the model does not predict labels
             undefined = (dict.fromkeys(QUALITY), dict.fromkeys(data.label_names))
             return ModelScores(*undefined, None, own, rare)
         predicted = outputs.argmax(1)
         return ModelScores(*self._label_scores(model, predicted), predicted, own, rare)
 
     def _label_scores(self, model: Vector, predicted: Ints) -> tuple[Values, Values]:
-        """The metrics of predicted labels, and the recall of each label."""
+        """Return the metrics of predicted labels, and the recall of each label."""
         data = self._dataset
         local = self._trainer.predict(model, self._local_images)
         accuracies = client_accuracies(local == self._local_labels, self._owner, self._clients)
@@ -132,9 +132,9 @@ def own_metrics(
     *,
     strict: bool = True,
 ) -> dict[str, float | None]:
-    """The value of each of the user's metric functions; None for a value that is not finite.
+    """Return the value of each of the user's metrics; None for a value that is not finite.
 
-    Unless `strict`, the value is None where a function fails: some metrics are undefined on a part
+    Unless `strict`, the value is None if a function fails: some metrics are undefined on a part
     of the test set.
 
     >>> error = {"MAE": lambda outputs, targets: abs(outputs - targets).mean()}

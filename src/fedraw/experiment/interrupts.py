@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM between two arrivals, never in the middle of one."""
+"""Handles Ctrl-C and SIGTERM between two arrivals, never in the middle of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def terminate_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt in the main thread; elsewhere, change nothing."""
+    """Let SIGTERM raise KeyboardInterrupt in the main thread; do nothing in other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,7 +30,7 @@ def terminate_as_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether the user asked to stop; a second Ctrl-C stops at once.
+    """Yield a function that returns whether to stop; a second Ctrl-C stops immediately.
 
     Signals reach the main thread only; in another thread the function always returns false.
     """

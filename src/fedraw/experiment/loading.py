@@ -1,4 +1,4 @@
-"""Load what a spec names: the data set, as images or as features, and the files of weights."""
+"""Loads the data set of a spec, as images or as features, and finds the files of weights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedraw.data.dataset import Dataset, Inputs, limit_per_label
 from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiment.sections import CAME_LATER, IMAGENET, DataSpec, Features
+from fedraw.experiment.sections import IMAGENET, OMITTED_AT_DEFAULT, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
     from fedraw.learning.features import Features as FeatureArray
     from fedraw.learning.features import PooledLayers
 
-# The published ImageNet weights, where `fedraw data fetch resnet18` puts them.
+# The published ImageNet weights, as `fedraw data fetch resnet18` stores them.
 _PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
-# Raised when the features change, so that cached ones are computed again.
+# Increased when the computation of features changes, so that cached features are recomputed.
 _FEATURES_VERSION = 1
 
 # A user's own data, in any form that `fedraw.data.own_data` lists.
@@ -47,7 +47,7 @@ def load_dataset(
 
     Args:
         spec: Names the data set.
-        streams: Where a random holdout or a reduction is drawn from.
+        streams: The random streams, from which a holdout or a subset is drawn.
         data: The user's own data, or the name of a data set, in place of the spec's.
         root: The data root; by default that of the environment variable FEDRAW_DATA.
         progress: Called while images are decoded and features are computed.
@@ -91,20 +91,20 @@ def load_dataset(
 
 
 def _named(name: str, wanted: DataSpec) -> DataSpec:
-    """The settings of the data set of this name, or of an .npz file of this path."""
+    """Return the settings of the data set of this name, or of the .npz file of this path."""
     if name == wanted.name:
         return wanted
     return DataSpec("npz", path=name) if name.endswith(".npz") else DataSpec(name)
 
 
 def prepare(spec: Spec, root: Path | None = None, progress: Progress | None = None) -> None:
-    """Decode images and compute features once, before several processes would do it."""
+    """Decode images and compute features once, before several processes need them."""
     if spec.data.name in catalog.PUBLIC:
         load_dataset(spec, Streams(0), None, root, progress)
 
 
 def weights_file(wanted: str, root: Path | None) -> Path:
-    """The path of a file of weights; `imagenet` names the published file in the data root."""
+    """Return the path of a weights file; `imagenet` is the published file in the data root."""
     if wanted != IMAGENET:
         return Path(wanted)
     published = data_root(root) / _PUBLISHED
@@ -151,9 +151,9 @@ def with_features(
 def standardised(dataset: Dataset, rows: Ints) -> Dataset:
     """Shift and scale each feature to mean 0 and deviation 1 over these training samples.
 
-    The rows are the clients' training samples, so neither the global nor a local test set has a
-    part in the statistics. A federation can compute the same ones from two sums of each client.
-    A feature that does not vary is only shifted.
+    The rows are the clients' training samples, so the statistics use neither the global nor a local
+    test set. A federation can compute the same statistics from two sums of each client. A feature
+    that does not vary is only shifted.
 
     >>> inputs = Inputs(np.array([[1, 5], [3, 5], [9, 6]], np.float32))
     >>> labels = np.array([0, 1, 0])
@@ -178,11 +178,12 @@ def standardised(dataset: Dataset, rows: Ints) -> Dataset:
 
 
 def _cached_settings(wanted: Features) -> dict[str, Any]:
-    """The settings that cached features depend on; a later one only if it is not the default.
+    """Return the settings that cached features depend on.
 
-    Otherwise features that were computed before the setting existed would be computed again.
+    Settings of later versions are left out at their defaults, so that features cached before the
+    setting existed stay valid.
     """
-    later = [key for section, key in CAME_LATER if section == "features"]
+    later = [key for section, key in OMITTED_AT_DEFAULT if section == "features"]
     settings = asdict(replace(wanted, standardise=False))  # done after the cache
     return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
 
@@ -192,8 +193,8 @@ class _Backbone:
     """A frozen network that computes features."""
 
     module: PooledLayers
-    loaded: str  # what was read from the file of weights
-    facts: dict[str, Any]  # everything but the images that the features depend on
+    loaded: str  # describes what was loaded from the weights file
+    facts: dict[str, Any]  # everything that the features depend on, except the images
     normalise: str
     device: str
     statistics: str

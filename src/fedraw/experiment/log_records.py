@@ -33,7 +33,7 @@ from fedraw.strategies.protocol import Joined, Left, Strategy
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
-    """What tables call the strategy that a spec names, or the strategy that is given instead.
+    """Return the name in tables of a spec's strategy, or of the strategy given instead.
 
     >>> row_name(StrategySpec("fedraw", {"weighting": "uniform"}))
     'fedraw-dedup-only'
@@ -42,7 +42,7 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
 
 
 def opening_records(scenario: Scenario) -> Iterator[Record]:
-    """What comes before the first arrival: the start, the first clients, and false claims."""
+    """Yield the records before the first arrival: the start, the first clients, false claims."""
     yield _start_record(scenario)
     table = founders(scenario.clients.table, scenario.changes)
     names = [table.labels[column] for column in table.column.tolist()]
@@ -81,7 +81,7 @@ def _start_record(scenario: Scenario) -> StartRecord:
 
 
 def _traces(spec: Spec) -> dict[str, str] | None:
-    """The fingerprints of the traces that the spec names; None without any."""
+    """Return the fingerprints of the traces that the spec names; None without any."""
     sections = (
         ("availability", spec.availability),
         ("membership", spec.membership),
@@ -107,7 +107,7 @@ def _sha256(path: str | None, key: str) -> str | None:
 
 
 def _claim_records(scenario: Scenario) -> Iterator[Record]:
-    """What misreporting clients claim; nothing in an honest federation."""
+    """Yield the claims of misreporting clients; none in an honest federation."""
     claim = scenario.spec.misreport
     if claim is None:
         return
@@ -119,7 +119,7 @@ def _claim_records(scenario: Scenario) -> Iterator[Record]:
 
 
 def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Record]:
-    """What changes in the clients' data at an event; nothing at most events."""
+    """Yield the changes of the clients' data at an event; none at most events."""
     drift, wanted = scenario.drift, scenario.spec.drift
     if drift is None or wanted is None or event != drift.after:
         return
@@ -132,7 +132,7 @@ def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Recor
 
 
 def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
-    """What one arrival did, or why its update was refused."""
+    """Return the record of an arrival, or of the refusal of its update."""
     if step.refused is not None:
         return RejectedRecord(
             event=step.event,
@@ -162,7 +162,7 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
 
 
 def happening_records(happened: Iterable[Happening], event: int) -> Iterator[Record]:
-    """What happened between two arrivals; `event` is the number of the first of them."""
+    """Yield the records between two arrivals; `event` is the number of the first arrival."""
     for time, what in happened:
         match what:
             case Joined(client, counts):

@@ -1,4 +1,4 @@
-"""How a run is carried out: who trains, where the data lie, and what happens to earlier runs."""
+"""Options of a run: its executor, the data root, and what happens to earlier runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedraw.simulation.executors.ray_cluster import cluster
 
 ExecutorKind = Literal["inline", "batched", "processes", "ray"]
 
-# Called now and then with the number of events that are done.
+# Called regularly with the number of events that are done.
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is carried out. No option changes the results.
+    """How a run is executed. No option changes the results.
 
     Args:
-        executor: `inline` trains in this process, one client after the other; `batched` trains many
+        executor: `inline` trains in this process, one client at a time; `batched` trains many
             clients of a small model at once; `processes` uses worker processes of this machine;
             `ray` uses workers of a Ray cluster.
         workers: Number of workers for `processes` and `ray`; with `ray`, 0 means all CPUs.
@@ -32,7 +32,7 @@ class Options:
         data_root: Folder of the public data sets; by default that of FEDRAW_DATA.
         data_progress: Called while data are decoded.
         resume: Continue an unfinished run from its checkpoint, and keep a finished one.
-        force: Replace runs that are in the folder.
+        force: Replace existing runs in the folder.
         progress: Called every few events with the number of events that are done.
         stop: Called after every event; the run stops with a checkpoint when it returns true. Ctrl-C
             does the same.

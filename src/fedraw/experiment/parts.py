@@ -1,4 +1,4 @@
-"""What a user brings in Python instead of naming it in a spec, and how a run records it."""
+"""The user's own Python objects that replace names in a spec, and how a run records them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from fedraw.learning.models import ModelFactory
 
 
-# What a digest takes by its value.
+# The types that a digest includes by value.
 _VALUES = (str, bytes, int, float, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a user brings in Python instead of naming it in the spec."""
+    """The user's own Python objects that replace names in a spec."""
 
     data: Any = None
     partition: Partition | None = None
@@ -46,7 +46,7 @@ class Parts:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The parts that were brought, by the names of their functions and classes."""
+        """The names of the given parts: those of their functions and classes."""
         given = ("partition", "speeds")  # unless they are functions
         return {
             key: "given" if key in given and not callable(value) else _name(value)
@@ -57,13 +57,13 @@ class Parts:
     def sources(self) -> dict[str, str]:
         """The SHA-256 of the source of each part that is code.
 
-        Data, the test set included, have a fingerprint of their own in the log. The digests are
-        computed once, where the parts were made: a worker process may not have their source.
+        Data, including the test set, have their own fingerprint in the log. The digests are
+        computed once, in the process that created the parts: a worker may not have their source.
         """
         return {key: digest(value) for key, value in self.brought() if key not in ("data", "test")}
 
     def brought(self) -> list[tuple[str, Any]]:
-        """The parts that are there, by the names of their fields."""
+        """Return the given parts and the names of their fields."""
         values = [(own.name, getattr(self, own.name)) for own in fields(self)]
         empty = [key for key, value in values if isinstance(value, Mapping) and not value]
         return [(key, value) for key, value in values if value is not None and key not in empty]
@@ -73,7 +73,7 @@ NO_PARTS = Parts()
 
 
 def with_plugins(spec: Spec, parts: Parts) -> Parts:
-    """The parts together with those that the spec names in its plugins."""
+    """Return the parts together with those that the spec names in its plugins."""
     named: dict[str, Any] = {}
     for part, (key, name) in spec.plugin_parts.items():
         if getattr(parts, part) is None:
@@ -103,7 +103,7 @@ def _callable(found: Any, key: str, name: str) -> Any:
 
 
 def model_factory(model: Any) -> ModelFactory:
-    """A function of input shape and classes that makes the model that a user gave.
+    """Turn the user's model into a function of the input shape and the number of classes.
 
     Args:
         model: A torch module, whose weights every seed starts from; a function or class without
@@ -114,7 +114,7 @@ def model_factory(model: Any) -> ModelFactory:
         return _ModelOf(model)
     if not callable(model):
         raise BadInput(
-            f"model = {shown(model)} is no model; give the name of one, a torch module, or a "
+            f"model = {shown(model)} is not a model; give the name of one, a torch module, or a "
             "function that returns one"
         )
     required = _required_arguments(model)
@@ -144,12 +144,12 @@ class _ModelOf:
 
 
 def _is_module(thing: Any) -> bool:
-    """Whether this is a torch module; torch itself is not needed to tell."""
+    """Return whether this is a torch module, without importing torch."""
     return hasattr(thing, "named_parameters") and not isinstance(thing, type)
 
 
 def _required_arguments(function: Callable[..., Any]) -> int:
-    """How many arguments a call has to give; a function of any number takes two."""
+    """Return the number of required arguments; it is two for a function of any number."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -161,7 +161,7 @@ def _required_arguments(function: Callable[..., Any]) -> int:
 
 
 def _name(thing: Any) -> str:
-    """What tables call a part: the name of a function or class, in lower case."""
+    """Return the name of a part in tables: that of its function or class, in lower case."""
     if isinstance(thing, Mapping):
         return ", ".join(map(str, thing))
     if isinstance(thing, functools.partial):
@@ -170,10 +170,10 @@ def _name(thing: Any) -> str:
 
 
 def digest(thing: Any) -> str:
-    """The SHA-256 of the source of a part.
+    """Return the SHA-256 of the source of a part.
 
-    The source of a function or class is its own text, without that of what it calls. Of a torch
-    module the weights count too. Of numbers and texts the values count.
+    The source of a function or class is its own text, without the functions that it calls. The
+    digest of a torch module includes its weights. Numbers and strings are included by value.
     """
     content = hashlib.sha256()
     _add(content, thing)
@@ -215,23 +215,23 @@ def _add_code(content: Any, thing: Any) -> None:
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """The variables of an enclosing function that a function uses."""
+    """Return the variables of enclosing functions that a function uses."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = dict(zip(names, getattr(function, "__closure__", None) or (), strict=False))
-    # A variable that has no value yet makes an empty cell, whose content cannot be read.
+    # A variable without a value has an empty cell, whose content cannot be read.
     return {name: getattr(cell, "cell_contents", None) for name, cell in cells.items()}
 
 
 def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables whose values say by themselves what they are."""
+    """Return the variables that a digest includes by value."""
     return {k: v for k, v in sorted(variables.items()) if isinstance(v, _VALUES)}
 
 
 def _source(thing: Any) -> str:
-    """The text of a function or class; where there is none, what it was compiled to."""
+    """Return the source text of a function or class; without one, its compiled code."""
     try:
         return textwrap.dedent(inspect.getsource(thing))
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # the file may be no Python
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # the file may not be Python
         if isinstance(thing, type):
             own = sorted(vars(thing).items())
             return repr([(name, _source(v)) for name, v in own if inspect.isroutine(v)])

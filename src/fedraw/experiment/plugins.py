@@ -1,7 +1,7 @@
-"""Plugins: modules of the user's that a spec lists, and the parts in them that it names.
+"""Plugins: the user's own modules that a spec lists, and the parts in them that it names.
 
-A spec imports the modules in its `plugins` list and no others. They are found beside the SPEC.toml
-or on Python's path. "my_module:net" is then the name of `net` in `my_module`.
+A spec imports the modules in its `plugins` list and no others. They are next to the SPEC.toml
+or on Python's path. "my_module:net" then names `net` in `my_module`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Plugins(NamedTuple):
-    """The modules that a spec may use, and the folder in which they are looked for first."""
+    """The modules that a spec may use, and the folder that is searched for them first."""
 
     modules: Sequence[str] = ()
     folder: str | None = None
 
     def find(self, name: str, key: str) -> Any:
-        """The part of this name, "module:attribute"; `key` is what messages call the setting."""
+        """Return the part named "module:attribute"; messages call the setting `key`."""
         module, _, attribute = name.partition(":")
         if module not in self.modules:
             listed = ", ".join(f'"{known}"' for known in (*self.modules, module))
@@ -50,7 +50,7 @@ NO_PLUGINS = Plugins()
 
 
 def import_plugin(name: str, folder: str | None = None) -> ModuleType:
-    """Import one module; it may import others that lie beside it."""
+    """Import one module, which may import others from its folder."""
     if not _MODULE.fullmatch(name):
         raise BadInput(f'plugins has {name!r}; give the names of modules, such as "my_module"')
     beside = _beside(name, folder)
@@ -64,7 +64,7 @@ def import_plugin(name: str, folder: str | None = None) -> ModuleType:
             place = f"in {folder} or " if folder else ""
             raise BadInput(
                 f"plugins: there is no module {name!r} {place}on Python's path; put {name}.py "
-                "beside the SPEC.toml, or install it"
+                "next to the SPEC.toml, or install it"
             ) from None
         raise _failed(name, problem) from problem
     except Exception as problem:  # a module may fail in any way
@@ -75,12 +75,12 @@ def import_plugin(name: str, folder: str | None = None) -> ModuleType:
 
 
 def holds_plugin(folder: Path, modules: Sequence[str]) -> bool:
-    """Whether one of the modules lies in the folder."""
+    """Return whether one of the modules is in the folder."""
     return any(_beside(name, str(folder)) is not None for name in modules)
 
 
 def _beside(name: str, folder: str | None) -> str | None:
-    """The file of a module, or of its topmost package, in the folder; None if it is not there."""
+    """Return the file of a module, or of its top-level package, in the folder, or None."""
     if folder is None:
         return None
     importlib.invalidate_caches()
@@ -101,7 +101,7 @@ def _refuse_other(name: str, beside: str) -> None:
 
 @contextmanager
 def _first_on_path(folder: str | None) -> Iterator[None]:
-    """Look for modules in the folder first, as Python does for the folder of a script."""
+    """Search the folder for modules first, as Python does for the folder of a script."""
     if folder is None:
         yield
         return
@@ -113,7 +113,7 @@ def _first_on_path(folder: str | None) -> Iterator[None]:
 
 
 def _send_by_value(module: ModuleType) -> None:
-    """Let worker processes get the module's functions by value, as they cannot import it."""
+    """Send the module's functions to worker processes by value, as these cannot import it."""
     with suppress(ModuleNotFoundError):
         import cloudpickle
 

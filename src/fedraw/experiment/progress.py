@@ -1,4 +1,4 @@
-"""The progress of runs: how long they still take, and a line that shows it."""
+"""The progress of runs: an estimate of the remaining time, and a progress line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedraw.core.text import duration
 
 
 class RemainingTime:
-    """Estimates how long pieces of work still take that some processes do one after another.
+    """Estimates the remaining time of tasks that `jobs` processes work off.
 
-    The pace is measured from the first report of each piece on, so neither the start of a process
-    nor work that was done earlier distorts it. There is no estimate until enough was measured.
+    The pace is measured from the first report of each task on, so neither the start of a process
+    nor earlier work distorts it. There is no estimate until enough has been measured.
 
     >>> seconds = iter([0, 0, 50, 50])
     >>> three_runs = RemainingTime([100, 100, 100], jobs=2, clock=lambda: next(seconds))
@@ -24,7 +24,7 @@ class RemainingTime:
     150.0
     """
 
-    # An estimate needs this share of the work and these seconds measured, or else many seconds.
+    # An estimate needs this share of the work and LEAST_SECONDS, or else MANY_SECONDS.
     LEAST_SHARE, LEAST_SECONDS, MANY_SECONDS = 0.02, 3.0, 30.0
 
     def __init__(
@@ -36,28 +36,30 @@ class RemainingTime:
         self._amounts = amounts
         self._jobs = max(jobs, 1)
         self._clock = clock
-        self._first: dict[int, tuple[float, float]] = {}  # when a piece first reported, and what
+        self._first: dict[
+            int, tuple[float, float]
+        ] = {}  # time and amount of each task's first report
         self._last: dict[int, tuple[float, float]] = {}
 
     @property
     def done(self) -> float:
-        """How much of all pieces is done."""
+        """The amount of work that is done."""
         return sum(amount for _, amount in self._last.values())
 
     def report(self, number: int, amount: float) -> None:
-        """Note how much of a piece is done."""
+        """Record how much of a task is done."""
         self._last[number] = (self._clock(), amount)
         self._first.setdefault(number, self._last[number])
 
     def seconds(self) -> float | None:
-        """Return the seconds until all pieces are done, or None if it is too early to tell."""
+        """Return the seconds until all tasks are done, or None if it is too early to estimate."""
         pairs = [(self._first[number], last) for number, last in self._last.items()]
         spent = sum(last[0] - first[0] for first, last in pairs)
         measured = sum(last[1] - first[1] for first, last in pairs)
         little = measured < self.LEAST_SHARE * sum(self._amounts)
         if not measured or spent < (self.MANY_SECONDS if little else self.LEAST_SECONDS):
             return None
-        ends = [0.0] * self._jobs  # when each process has done its share, in units of work
+        ends = [0.0] * self._jobs  # when each process finishes, in units of work
         running = sorted(self._last, key=self._left)
         for number in [*running, *(n for n in range(len(self._amounts)) if n not in self._last)]:
             ends[ends.index(min(ends))] += self._left(number)
@@ -71,24 +73,24 @@ class RemainingTime:
         return max(0.0, self._amounts[number] - self._last.get(number, (0.0, 0.0))[1])
 
 
-# The line is written at most this often, in seconds.
+# Minimum seconds between two updates of the line.
 _EVERY = 0.2
 _WIDTH = 30
 
 
 class ProgressLine:
-    """One line on standard error that is rewritten while runs go on; silent in a file or a pipe."""
+    """A line on standard error that is rewritten during runs; silent if it is a file or a pipe."""
 
     def __init__(self, events: Sequence[int], jobs: int = 1, stream: IO[str] | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._shown = is_watched(self._stream)
+        self._shown = is_interactive(self._stream)
         self._remaining = RemainingTime(events, jobs)
         self._total = sum(events)
         self._next = 0.0
         self._longest = 0
 
     def __call__(self, number: int, events: int) -> None:
-        """Note that a run has done so many of its events."""
+        """Record the number of events that a run has done, and update the line."""
         self._remaining.report(number, events)
         done, now = self._remaining.done, time.monotonic()
         if self._shown and (now >= self._next or done >= self._total):
@@ -96,7 +98,7 @@ class ProgressLine:
             self._write(self._text(done))
 
     def close(self) -> None:
-        """Leave the line, if there is one."""
+        """End the line, if there is one."""
         if self._longest:
             self._stream.write("\n")
             self._stream.flush()
@@ -113,6 +115,6 @@ class ProgressLine:
         self._stream.flush()
 
 
-def is_watched(stream: IO[str]) -> bool:
-    """Whether somebody sees the stream while it is written: it is a terminal or a notebook's."""
+def is_interactive(stream: IO[str]) -> bool:
+    """Return whether the stream is a terminal or a notebook's output."""
     return stream.isatty() or type(stream).__module__.startswith("ipykernel")

@@ -38,12 +38,12 @@ class SeedResult:
     """The result of one seed.
 
     Attributes:
-        name: What tables call the method.
+        name: The name of the method in tables.
         seed: The seed; None for a real federation, where nothing is drawn.
         summary: The content of summary.json.
-        model: The last model as one vector. It is empty if the run trained nothing, and if the
+        model: The last model as one vector. It is empty if the run trained no model or if the
             result was read from a folder; `state_dict` has the tensors.
-        folder: Where the run was written, if it was.
+        folder: The folder of the run, if it has one.
 
     """
 
@@ -62,11 +62,11 @@ class SeedResult:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return bool(self.summary["finished"])
 
     def records(self) -> Iterator[Record]:
-        """The records of the event log, from the folder or from memory."""
+        """Yield the records of the event log, from the folder or from memory."""
         if self.folder is not None:
             log = self.folder / LOG
             yield from read_log(log, until=end_of_log(log), allow_cut_off=True)
@@ -79,11 +79,11 @@ class SeedResult:
 
     @cached_property
     def evaluations(self) -> list[EvaluationRecord]:
-        """What the models of the run could do, in the order of the events."""
+        """The evaluations of the run, in the order of the events."""
         return [record for record in self.records() if isinstance(record, EvaluationRecord)]
 
     def state_dict(self) -> dict[str, Any]:
-        """The last model by the names of its tensors: torch tensors, or arrays without torch."""
+        """Return the last model by tensor name: torch tensors, or arrays without torch."""
         try:
             from fedraw.learning.vectors import tensors
         except ModuleNotFoundError:
@@ -118,7 +118,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """What tables call the method."""
+        """The name of the method in tables."""
         return self.runs[0].name
 
     @property
@@ -133,7 +133,7 @@ class Result:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The settings as in a SPEC.toml, with all seeds; of a server, its settings."""
+        """The settings as in a SPEC.toml, with all seeds; for a server, its settings."""
         spec = json.loads(json.dumps(self.runs[0].summary["spec"]))
         if "run" in spec:
             spec["run"]["seeds"] = list(self.seeds)
@@ -141,7 +141,7 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether all seeds have come to their end."""
+        """Whether all seeds are finished."""
         return all(run.finished for run in self.runs)
 
     def __iter__(self) -> Iterator[SeedResult]:
@@ -156,24 +156,24 @@ class Result:
 
     @cached_property
     def summary(self) -> Table:
-        """One row for each seed: the metrics of the last model, and how many events there were."""
+        """One row per seed: the metrics of the last model, and the number of events."""
         rows = [
             {"seed": run.seed, **_measured(run.summary), "events": run.summary["events"]}
             | cost_columns(run.summary.get("costs"))
             for run in self.runs
         ]
-        # A metric that no run can have, such as that of a missing test set, is left out.
+        # A metric that is undefined in all runs, such as that of a missing test set, is left out.
         undefined = {key for key in rows[0] if all(row.get(key) is None for row in rows)} - {"seed"}
         return Table.of_rows([{k: v for k, v in row.items() if k not in undefined} for row in rows])
 
     @cached_property
     def curves(self) -> Table:
-        """One row for each evaluation of each seed: the event, the virtual time, the metrics.
+        """One row per evaluation of each seed: the event, the virtual time, the metrics.
 
-        Metrics of the user's own have their names, and "rare " before them on test samples of rare
-        labels. The metrics of an average that is served have "serving " before them, those of a
-        calibrated model "calibrated ". With costs, there are columns for the virtual hours, the
-        megabytes and the kilojoules so far.
+        The user's own metrics have their own names, with the prefix "rare " for test samples of
+        rare labels. The metrics of a serving average have the prefix "serving ", those of a
+        calibrated model "calibrated ". With costs, there are columns for the virtual hours,
+        megabytes and kilojoules so far.
         """
         return Table.of_rows(
             [
@@ -188,9 +188,9 @@ class Result:
 
     @cached_property
     def recalls(self) -> Table:
-        """One row for each evaluation of each seed, one column for each label: recall in percent.
+        """One row per evaluation of each seed, one column per label: recall in percent.
 
-        A label that is called like one of the first columns has "label " before its name.
+        A label with the name of one of the first columns has the prefix "label ".
         """
         first = ("seed", "event", "time")
         return Table.of_rows(
@@ -204,9 +204,10 @@ class Result:
         )
 
     def arrivals(self) -> Table:
-        """One row for each update that reached the server, the refused ones included.
+        """Return one row per update that reached the server, including refused ones.
 
-        What a training function of the user's returned has columns of its own, after "train ".
+        The metrics that the user's training function returned have columns with the prefix "train
+        ".
         """
         columns = (
             "seed", "event", "time", "client", "start_time", "start_version", "version",
@@ -223,15 +224,15 @@ class Result:
         return Table.of_rows(rows, columns)
 
     def state_dict(self, seed: int | None = None) -> dict[str, Any]:
-        """The last model of a seed, by default of the first, by the names of its tensors.
+        """Return the last model of a seed, by default of the first, by tensor name.
 
-        The values are torch tensors, or NumPy arrays where torch is not installed.
+        The values are torch tensors, or NumPy arrays if torch is not installed.
         `net.load_state_dict(result.state_dict())` loads them into a module of the same kind.
         """
         return self._run(seed).state_dict()
 
     def until(self, goal: str) -> Table:
-        """What each seed paid until a goal such as "AvgRare>=50" was reached.
+        """Return the cost of each seed until it reached a goal such as "AvgRare>=50".
 
         There are columns for the events, the virtual seconds and, in a run with costs, the hours,
         megabytes and kilojoules; all are None for a seed that never reached the goal.
@@ -246,11 +247,11 @@ class Result:
         return Table.of_rows(rows, ("seed", "event", "time"))
 
     def plot(self, metric: str = "AvgRare", ax: Any = None, over: str = "event") -> Any:
-        """Draw a metric over the events, a line for each seed, and return matplotlib's axes.
+        """Plot a metric over the events, one line per seed, and return the matplotlib axes.
 
         Args:
-            metric: A column of `curves`, or a label: then the line is the label's recall.
-            ax: The axes to draw into; by default new ones.
+            metric: A column of `curves`, or a label, to plot the label's recall.
+            ax: The axes to plot into; by default new ones.
             over: Another column for the horizontal axis: "time", or with costs "hours", "MB" or
                 "kJ".
 
@@ -265,7 +266,7 @@ class Result:
             raise BadInput(f"there is no metric {metric!r} to plot; {nearest(metric, known)}")
         across = [name for name in ("event", "time", *COSTS) if name in self.curves]
         if over not in across:
-            raise BadInput(f"over = {over!r} is no axis of this run; {nearest(over, across)}")
+            raise BadInput(f"over = {over!r} is not an axis of this run; {nearest(over, across)}")
         ax = pyplot.subplots()[1] if ax is None else ax
         rows = list(zip(self.curves[over], table.rows(), strict=True))
         for run in self.runs:
@@ -283,7 +284,7 @@ class Result:
         return f"{self._title()}\n{self._short()!r}"
 
     def _repr_html_(self) -> str:
-        """The result as a notebook shows it."""
+        """Return the result as HTML, for notebooks."""
         return f"<p>{html.escape(self._title())}</p>{self._short()._repr_html_()}"
 
     def _title(self) -> str:
@@ -297,7 +298,7 @@ class Result:
         return f"{self.name}: {runs} of {events:,} events{state}{where}"
 
     def _short(self) -> Table:
-        """The metrics that a reader looks at first, those that the run has."""
+        """Return the most important metrics that the run has."""
         columns = [key for key in ("seed", *METRICS) if key in self.summary]
         own = self.runs[0].summary.get("own", {})
         shown = [*columns[:6], *(key for key in own if key in self.summary)][:9]
@@ -314,7 +315,7 @@ class Result:
 
 
 def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """All metrics of an evaluation or of a summary, by the names of their columns."""
+    """Return all metrics of an evaluation or of a summary, by column name."""
     rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
     others = {
         f"{model} {key}": value
@@ -333,7 +334,7 @@ def load(folder: str | Path) -> Result:
 
     Args:
         folder: The folder of a run with the folders of its seeds, the folder of one seed, or that
-            of a server. The run may still be going on: the result then has what its log has so far.
+            of a server. If the run is still going on, the result has what its log has so far.
 
     """
     runs: dict[str, list[SeedResult]] = {}
@@ -359,7 +360,7 @@ def _read(log: Path) -> SeedResult:
 
 
 def problems_of(runs: Sequence[SeedResult]) -> list[str]:
-    """What a user should know about the runs: refused updates, and models that never changed."""
+    """Return the problems of the runs: refused updates, and models that never changed."""
     found = []
     for run in runs:
         summary = run.summary
@@ -384,12 +385,12 @@ def problems_of(runs: Sequence[SeedResult]) -> list[str]:
 
 
 def first_refusal(runs: Sequence[SeedResult]) -> str:
-    """The reason of the first refused update."""
+    """Return the reason of the first refused update."""
     refused = (r for run in runs for r in run.records() if isinstance(r, RejectedRecord))
     return next(refused).reason
 
 
 def accepted_nothing(run: SeedResult) -> bool:
-    """Whether every update of a run was refused."""
+    """Return whether every update of a run was refused."""
     refused = sum(run.summary["rejected"].values())
     return bool(refused == run.summary["events"] > 0)

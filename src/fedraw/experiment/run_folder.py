@@ -2,13 +2,13 @@
 
 spec.toml          the experiment, written before anything else
 events.jsonl       the log
-timing.json        when, on which machine and how fast it was run
+timing.json        the date, the machine and the speed of the run
 model.safetensors  the last model
 serving.safetensors  the average of the models, if run.serve = "ema"
 calibrated.safetensors  the last model with a calibrated output layer, with [calibration]
 summary.json       written last, with checksums of the log, the model, the spec and itself
 checkpoint/        until the run is finished
-lock               held by the process that is running it
+lock               held by the process that executes the run
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def _can_continue(self) -> bool:
-        """Whether a resumed run uses what is there, rather than starting from the beginning."""
+        """Whether a resumed run uses the existing files instead of starting from the beginning."""
         return self.is_finished or self._checkpoint.exists()
 
     def refuse_existing(self) -> None:
@@ -84,7 +84,7 @@ class RunFolder:
                 return
             raise BadInput(
                 f"cannot resume {self.path}: {self._spec.name} cannot be read ({problem}); restore "
-                "it, or use --force to start anew"
+                "it, or use --force to start again"
             ) from None
         if not tables.get("parts"):
             with _naming(self.path):
@@ -97,11 +97,11 @@ class RunFolder:
             key = changed[0]
             raise BadInput(
                 f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
-                f"{now.get(key)!r}; use the same spec, another --out, or --force to start anew"
+                f"{now.get(key)!r}; use the same spec, another --out, or --force to start again"
             )
 
     def _spec_in_log(self) -> dict[str, Any] | None:
-        """The settings with which the log starts; None if there is no such log."""
+        """Return the settings at the start of the log; None if there is no readable log."""
         try:
             start = next(read_log(self.log), None)
         except BadInput:
@@ -111,8 +111,8 @@ class RunFolder:
     def refuse_other_inputs(self, opening: Iterable[Record]) -> None:
         """Refuse to resume a run whose input files have changed.
 
-        `opening` is what a new run would write first: the fingerprints of all inputs, and the
-        clients.
+        `opening` are the records that a new run would write first: the fingerprints of all inputs,
+        and the clients.
         """
         for known, record in zip(read_log(self.log), opening, strict=False):
             before, now = to_fields(known), json.loads(json.dumps(to_fields(record)))
@@ -121,12 +121,12 @@ class RunFolder:
             if changed is not None:
                 raise BadInput(
                     f"cannot resume {self.path}: {_input(changed, now)} changed since it was "
-                    "begun; restore what it was, or use --force to start anew"
+                    "begun; restore it, or use --force to start again"
                 )
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Lock the folder against other processes, before anything in it is changed."""
+        """Lock the folder against other processes before anything in it is changed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             held = FolderLock(self.path, "wait for it, or choose another --out")
@@ -141,9 +141,9 @@ class RunFolder:
 
     @contextmanager
     def new_log(self, tables: dict[str, Any]) -> Iterator[LogWriter]:
-        """Start a new log, in a folder that is locked and has no checkpoint.
+        """Start a new log in a folder that is locked and has no checkpoint.
 
-        Whenever the process ends, the run in the folder is finished, or can be resumed.
+        Whenever the process ends, the run in the folder is finished or can be resumed.
         """
         for stale in (SUMMARY, MODEL, SERVING, CALIBRATED, "timing.json"):
             (self.path / stale).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ class RunFolder:
 
     @contextmanager
     def cut_log(self, position: Position, tables: dict[str, Any]) -> Iterator[LogWriter]:
-        """Continue the log at a verified position; what came after it is simulated again."""
+        """Continue the log at a verified position; later events are simulated again."""
         atomic_write(self._spec, to_toml(tables).encode())  # it may differ in a comment
         with self.log.open("ab") as file:
             file.truncate(position.length)
@@ -169,7 +169,7 @@ class RunFolder:
         log: Position,
         others: Mapping[str, Vector | None] = MappingProxyType({}),
     ) -> None:
-        """Write all results to the disk; `log` is where the log ends.
+        """Write all results to the disk; `log` is the position at the end of the log.
 
         `others` are models besides the last one, by the names of their files.
         """
@@ -233,7 +233,7 @@ def _damaged(path: Path, why: str) -> BadInput:
 
 
 def _input(key: str, record: dict[str, Any]) -> str:
-    """The name of the input that a part of the opening records comes from."""
+    """Return the name of the input that a field of the opening records comes from."""
     if record["kind"] != "start":
         return f"the data of client {record.get('client')!r}"
     spec = record["spec"]

@@ -1,4 +1,4 @@
-"""Run the seeds of a spec, each into its own folder, and resume runs that were stopped."""
+"""Runs the seeds of a spec, each into its own folder, and resumes runs that were stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def run_seed(
             return finished
     started = time.perf_counter()
     with executor_of(scenario, options) as executor:
-        simulation = scenario.simulation(executor)  # refuses the impossible before files are made
+        simulation = scenario.simulation(
+            executor
+        )  # refuses impossible settings before writing files
         with _recording(folder, scenario, simulation, options) as recorder:
             summary = _simulate(scenario, simulation, recorder, options).as_dict()
             model = simulation.state.model
@@ -101,7 +103,7 @@ def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> 
 
 
 def _finished(run_folder: RunFolder, scenario: Scenario) -> SeedResult | None:
-    """The result of a run that is finished already, verified; None if it is not."""
+    """Return the verified result of a run that is already finished, otherwise None."""
     run_folder.refuse_other_spec(scenario.tables())
     if not run_folder.is_finished:
         return None
@@ -113,7 +115,7 @@ def _finished(run_folder: RunFolder, scenario: Scenario) -> SeedResult | None:
 
 @dataclass
 class Recorder:
-    """Takes the records of a run: adds them to the summary, and writes them to the log."""
+    """Adds the records of a run to its summary and writes them to its log."""
 
     summary: RunSummary
     log: LogWriter | None = None
@@ -147,7 +149,7 @@ class Recorder:
             self.note(record)
 
     def checkpoint(self, simulation: Simulation) -> None:
-        """Write a checkpoint, if the run has a folder and its state can be written."""
+        """Write a checkpoint if the run has a folder and its state can be written."""
         if self.log is not None and self.checkpoints is not None:
             self.checkpoints.write(simulation, self.log.to_disk(), self.serving)
 
@@ -193,7 +195,7 @@ def _recording(
 
 
 def _refuse_other_process(run_folder: RunFolder, scenario: Scenario, options: Options) -> None:
-    """Refuse what another process wrote between the first look at the folder and its lock."""
+    """Refuse a run that another process wrote after the first check and before the lock."""
     if options.resume:
         run_folder.refuse_other_spec(scenario.tables())
         if run_folder.is_finished:
@@ -207,7 +209,7 @@ def _refuse_other_process(run_folder: RunFolder, scenario: Scenario, options: Op
 def _usable(
     checkpoints: Checkpoints, scenario: Scenario, simulation: Simulation
 ) -> Checkpoints | None:
-    """The checkpoints, or None with a warning if the state of a user's strategy cannot be saved."""
+    """Return the checkpoints, or warn and return None if the strategy's state cannot be saved."""
     own = scenario.parts.strategy
     if own is None or can_be_saved(simulation.state):
         return checkpoints
@@ -224,7 +226,7 @@ def _simulate(
 ) -> RunSummary:
     evaluate = None if scenario.trainer is None else Evaluator(scenario)
     wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
-    # A round that is under way at the last event is finished, unless a client in it keeps failing.
+    # A round in progress at the last event is finished, unless one of its clients keeps failing.
     limit = wanted + len(scenario.clients.table)
     event, ended = simulation.timeline.event, None
     with deferred_interrupts() as asked_to_stop:
@@ -247,7 +249,7 @@ def _simulate(
             if evaluate is not None and event % every == 0 and event < wanted:
                 recorder.note(evaluate(simulation, recorder.serving))
             if event % PROGRESS_EVERY == 0:
-                _tell(event, recorder, options.progress)
+                _report_progress(event, recorder, options.progress)
             if asked_to_stop() or (options.stop is not None and options.stop()):
                 recorder.checkpoint(simulation)
                 raise Interrupted(f"interrupted at event {event} of {wanted}")
@@ -257,11 +259,11 @@ def _simulate(
         recorder.calibrated = calibrated(scenario, simulation.state.model)
         recorder.note(evaluate(simulation, recorder.serving, True, recorder.calibrated))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now, reason=ended))
-    _tell(wanted, recorder, options.progress)
+    _report_progress(wanted, recorder, options.progress)
     return recorder.summary
 
 
-def _tell(event: int, recorder: Recorder, progress: Progress | None) -> None:
+def _report_progress(event: int, recorder: Recorder, progress: Progress | None) -> None:
     if recorder.log is not None:
         recorder.log.flush()
     if progress is not None:

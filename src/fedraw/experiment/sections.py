@@ -1,8 +1,8 @@
 """The sections of a spec, each a frozen dataclass that refuses impossible settings.
 
 In a SPEC.toml, [partition] and [speeds] have a `kind` and the keys of that kind. In Python, every
-kind has a class of its own: `Coverage`, `Dirichlet`, `IID`, and `Correlated`, `Uniform`, `Equal`,
-`Ratio`. `to_dict` gives the section of a SPEC.toml, so both ways lead to the same run.
+kind has its own class: `Coverage`, `Dirichlet`, `IID`, and `Correlated`, `Uniform`, `Equal`,
+`Ratio`, `Stragglers`. `to_dict` returns the section of a SPEC.toml, so both ways give the same run.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fedraw.simulation.perturbations.attacks import Form
 from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, find_method
 from fedraw.strategies.protocol import Strategy
 
-# Weights by this name are the published ones in the data root; others are files.
+# The name of the published weights in the data root; any other name is a file.
 IMAGENET = "imagenet"
 
 # Durations are drawn from (1 ± this) times a client's mean.
 DEFAULT_JITTER = 0.2
 
-# More clients than any data set has samples for, and few enough to be partitioned quickly.
+# More clients than any data set has samples for, and few enough to partition quickly.
 MOST_CLIENTS = 10_000_000
 
-# More events than any experiment simulates; a log of them has some 300 GB.
+# More events than any experiment simulates; their log would have about 300 GB.
 MOST_EVENTS = 1_000_000_000
 
-# Settings that came later, as section and key. They are written only where they differ from their
-# default: specs and logs of older runs do not have them, and can still be resumed and compared.
-CAME_LATER = (
+# Settings (section and key) that were added later. They are written only if they differ from their
+# default, so that runs whose specs and logs do not have them can still be resumed and compared.
+OMITTED_AT_DEFAULT = (
     ("training", "nesterov"),
     ("training", "schedule"),
     ("training", "lr_decay"),
@@ -64,7 +64,7 @@ def goes_with(key: str, value: object, selector: str, chosen: str, needed: str) 
 
 
 def is_plugin(name: object) -> bool:
-    """Whether a name stands for something in a plugin, such as "my_module:net"."""
+    """Return whether a name refers to a plugin, such as "my_module:net"."""
     return isinstance(name, str) and ":" in name
 
 
@@ -77,18 +77,18 @@ def known_kind(key: str, value: str, known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which data set is used, and how much of it."""
+    """The data set, and how much of it is used."""
 
     name: str = "digits"
     path: str | None = None
-    size: int | None = None  # pixels a side
-    per_label: int | None = None  # the most training images of each label
+    size: int | None = None  # pixels per side
+    per_label: int | None = None  # maximum number of training images per label
     test_per_label: int | None = None
     holdout: Literal["random", "grouped"] | None = None  # for data without a published test set
     normalise: Literal["none", "imagenet"] = "none"
 
     def __post_init__(self) -> None:
-        # Defaults are written out, so that every result says how its test set was made.
+        # Defaults are stored, so that every result says how its test set was made.
         for key, default in (("size", DEFAULT_SIZE), ("holdout", DEFAULT_HOLDOUT)):
             if self.name in LESIONS and getattr(self, key) is None:
                 object.__setattr__(self, key, default)
@@ -143,7 +143,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class SpeedsSpec:
-    """The section [speeds]: how fast clients are, and by which law updates arrive."""
+    """The section [speeds]: how fast clients are, and how the times of updates are drawn."""
 
     # "auto": "correlated" if some label is rare, else "uniform".
     kind: Literal["auto", "equal", "uniform", "correlated", "ratio", "stragglers"] = "auto"
@@ -185,7 +185,7 @@ class _Kind:
         read_settings(self.spec, self.to_dict(), self.section)  # refuses impossible settings
 
     def to_dict(self) -> dict[str, Any]:
-        """The section of a SPEC.toml; keys without a value are left out."""
+        """Return the section of a SPEC.toml; keys without a value are left out."""
         own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
         return {"kind": self.kind, **{key: v for key, v in own.items() if v is not None}}
 
@@ -221,7 +221,7 @@ class Dirichlet(_Kind):
     """A partition in which the shares of each label are drawn from a Dirichlet distribution.
 
     Args:
-        alpha: The concentration; the smaller, the more a label gathers on few clients.
+        alpha: The concentration; the smaller it is, the fewer clients hold most of a label.
         clients: The number of clients.
         local_test: The share of each client's samples that is its local test set.
 
@@ -257,7 +257,7 @@ Arrivals = Literal["poisson", "fixed", "jitter"]
 
 @dataclass(frozen=True)
 class _Speeds(_Kind):
-    """What all kinds of speeds have in common."""
+    """The settings that all kinds of speeds have."""
 
     section, spec = "speeds", SpeedsSpec
 
@@ -272,8 +272,8 @@ class Correlated(_Speeds):
     Their mean durations are drawn from 1.5 to 3 seconds, those of other clients from 0.5 to 1.5.
 
     Args:
-        arrivals: The law of durations: "poisson" draws them from exponential distributions,
-            "fixed" takes each client's mean, "jitter" draws them near the mean.
+        arrivals: The distribution of durations: "poisson" draws them from exponential
+            distributions, "fixed" takes each client's mean, "jitter" draws them near the mean.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
 
     """
@@ -325,10 +325,10 @@ class Ratio(_Speeds):
 
 @dataclass(frozen=True)
 class Stragglers(_Speeds):
-    """Some clients, drawn at random whatever their labels, are slower than the others.
+    """Some clients, drawn at random regardless of their labels, are slower than the others.
 
     Args:
-        stragglers: How many clients are slow.
+        stragglers: The number of slow clients.
         ratio: The factor of their mean durations, which are drawn from 0.5 to 1.5 seconds.
         arrivals: The law of durations, as in `Correlated`.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
@@ -342,7 +342,7 @@ class Stragglers(_Speeds):
 
 
 def plain(value: Any) -> Any:
-    """A value as a spec holds it: NumPy's numbers and arrays become Python's."""
+    """Convert a value for a spec: NumPy numbers and arrays become Python numbers and lists."""
     if isinstance(value, tuple | list | range):
         return [plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
@@ -374,7 +374,7 @@ class StrategySpec:
         return cls(method.base.name, method.with_preset(checked))
 
     def make(self, plugins: Plugins = NO_PLUGINS) -> Strategy[Any]:
-        """The strategy with these settings."""
+        """Create the strategy with these settings."""
         if not is_plugin(self.name):
             return CATALOG[self.name].make(self.settings)
         factory = plugins.find(self.name, "strategy.name")
@@ -387,11 +387,11 @@ class StrategySpec:
 
 
 def refuse_non_strategy(thing: object, key: str) -> None:
-    """Refuse what lacks a member of the protocol of strategies."""
+    """Refuse an object that lacks a member of the `Strategy` protocol."""
     missing = [name for name in ("needs", "start", "step") if not hasattr(thing, name)]
     if missing:
         raise BadInput(
-            f"{key} is no strategy: it has no {' and no '.join(missing)}; see fedraw.Strategy"
+            f"{key} is not a strategy: it has no {' and no '.join(missing)}; see fedraw.Strategy"
         )
 
 
@@ -400,7 +400,7 @@ class Misreport:
     """An attack: clients that report false label counts."""
 
     label: int | str
-    client: int | str = "fastest"  # of those without rare labels, or a client's number
+    client: int | str = "fastest"  # the fastest clients without rare labels, or a client's number
     share: float = 0.9
     form: Form = "paper"
     liars: int = 1  # the number of attackers, the fastest ones
@@ -442,7 +442,7 @@ class Summaries:
             raise BadInput(f"[summaries]: {problem}") from None
 
     def privacy(self) -> Privacy:
-        """The settings as fedraw.privacy takes them."""
+        """Return the settings as a `Privacy` of fedraw.privacy."""
         return Privacy(self.mechanism, self.epsilon, self.unit, self.score_epsilon)
 
 
@@ -507,7 +507,7 @@ class TrainingSpec:
             )
 
     def sgd(self) -> SGD:
-        """The settings of local training; BadInput names the key that is wrong."""
+        """Return the settings of local training; an error names the wrong key."""
         try:
             return SGD(**{f.name: getattr(self, f.name) for f in fields(SGD)})
         except BadInput as problem:
@@ -516,13 +516,13 @@ class TrainingSpec:
 
 @dataclass(frozen=True)
 class Calibration:
-    """After training, the output layer is trained on virtual features of all clients (CCVR).
+    """Training of the output layer on virtual features of all clients, after the run (CCVR).
 
     Args:
         kind: The method; see fedraw.learning.calibration.
-        samples: The number of virtual features of each label.
-        epochs: The passes over them.
-        batch: The virtual features in a mini-batch.
+        samples: The number of virtual features per label.
+        epochs: The number of passes over them.
+        batch: The number of virtual features in a mini-batch.
         lr: The learning rate.
 
     """
@@ -539,7 +539,7 @@ class Calibration:
         self.sgd()
 
     def sgd(self) -> SGD:
-        """The settings of the training of the output layer."""
+        """Return the settings of the training of the output layer."""
         try:
             return SGD(self.epochs, self.batch, self.lr)
         except BadInput as problem:
@@ -555,13 +555,13 @@ class MetricsSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """How long a run is, with which seeds, and who trains at once."""
+    """The length of a run, its seeds, and how many clients train at a time."""
 
     events: int = 3000
     seeds: tuple[int, ...] = (42, 123, 456)
     evaluate_every: int = 150
     concurrency: int | None = None  # default: all clients
-    # With fewer, who is handed the model next: any idle client, or rare clients first.
+    # With fewer, which idle client gets the model next: any, or rare clients first.
     receivers: Literal["uniform", "rare-first"] = "uniform"
     # ema: an exponential average of the model over arrivals is evaluated and written as well.
     serve: Literal["last", "ema"] = "last"

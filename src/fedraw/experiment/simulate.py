@@ -52,7 +52,7 @@ from fedraw.learning.sgd import SGD
 from fedraw.strategies.catalog import CATALOG, method_of
 from fedraw.strategies.protocol import Strategy
 
-# Called in this process with each record of the log of a seed.
+# Called in this process with each record of the log and its seed.
 Callback = Callable[[Record, int], object]
 
 _PARTITIONS = (Coverage, Dirichlet, IID)
@@ -105,15 +105,15 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
 ) -> Result:
     """Simulate a federation and return the result of all seeds.
 
-    Args that are left out have the values of `spec`, or else the defaults of `Spec()`. A SPEC.toml
-    and keyword arguments of the same content give the same event log, byte for byte.
+    Arguments that are left out have the values of `spec`, or else the defaults of `Spec()`. A
+    SPEC.toml and keyword arguments of the same content give the same event log, byte for byte.
 
     Args:
-        spec: Where settings come from that are not given here, for example
+        spec: The settings that are not given as arguments, for example
             `fedraw.Spec.from_file("my.toml")`.
         strategy: The name of a method, a strategy such as `fedraw.FedRAW(buffer=10)`, or your own.
-        data: The name of a data set; `fedraw.DataSpec(...)` to take a part of it; or your own data:
-            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set for each
+        data: The name of a data set; `fedraw.DataSpec(...)` to use a part of it; or your own data:
+            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set per
             client.
         partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)` or `fedraw.IID(...)`; a function
             of the labels, the number of classes and a generator that returns the samples of each
@@ -122,49 +122,51 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
             the seconds of each client; or the path of a trace of recorded durations.
         arrivals: With the seconds of each client: "poisson" (default) draws durations with this
             mean, "fixed" takes exactly these, "jitter" draws from 0.8 to 1.2 times these.
-        local_test: The share of each client's samples that are set aside for its local test,
+        local_test: The share of each client's samples that is reserved for its local test,
             0.2 by default; with 0, clients train on all of them.
         model: The name of a model, a torch module, a function without arguments that returns one,
             or a function of the input shape and the number of classes. All seeds start from the
             weights of a module; a function draws new weights for each seed.
-        train: `fedraw.SGD(...)`; a function of your own; or "none" to simulate arrivals and buffers
+        train: `fedraw.SGD(...)`; your own function; or "none" to simulate arrivals and buffers
             without a model.
-        batch: The size of the mini-batches that a training function of your own gets.
+        batch: The size of the mini-batches that your own training function gets.
         weights: The file of the initial weights, or "imagenet".
         test: Your own test data, in the form of `data`.
         rare_labels: The labels that the metrics call rare; by default those of the partition.
         metrics: Your own metric functions by name, for every evaluation.
         evaluate_every: The number of events between two evaluations.
-        events: How many updates reach the server.
-        concurrency: How many clients train at the same time; by default all.
-        receivers: Who trains next below full concurrency: any client, or rare ones first.
+        events: The number of updates that reach the server.
+        concurrency: The number of clients that train at the same time; by default all.
+        receivers: Which client trains next below full concurrency: any, or rare clients first.
         serve: "ema" also evaluates and writes an exponential average of the model over arrivals.
-        ema_decay: The factor by which a model loses its weight in the average with each arrival.
+        ema_decay: The factor by which a model's weight in the average shrinks with each arrival.
         availability: When clients are online; by default always.
-        losses: Updates are lost, or arrive twice.
-        membership: Clients join and leave during the run.
-        costs: What computing and sending cost, in seconds, bytes and energy.
+        losses: Probabilities that updates are lost or arrive twice.
+        membership: Clients that join and leave during the run.
+        costs: The costs of computing and sending, in seconds, bytes and energy.
         features: Train on the features of a frozen network instead of pixels.
-        drift: A label moves to other clients, or appears, during the run.
-        label_noise: Training labels are wrong.
-        misreport: Clients report false label counts.
-        summaries: Clients report their labels privately.
-        calibration: After training, the output layer is trained on virtual features, and the
+        drift: A label that moves to other clients, or appears, during the run.
+        label_noise: Wrong training labels.
+        misreport: Clients that report false label counts.
+        summaries: Private reports of label counts.
+        calibration: Training of the output layer on virtual features after the run; the
             resulting model is evaluated and written as well.
-        seeds: One seed, or several; each is a run of its own.
+        seeds: One seed, or several; each is a separate run.
         device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
-        jobs: How many processes run seeds side by side; with the executors "processes" and "ray",
-            how many workers train the clients of one seed.
-        executor: Who trains the clients: "inline", "batched", "processes" or "ray". The result does
+        jobs: The number of processes that run seeds in parallel; with the executors "processes" and
+        "ray",
+            the number of workers that train the clients of one seed.
+        executor: What trains the clients: "inline", "batched", "processes" or "ray". The result
+        does
             not depend on it.
         address: The address of a Ray cluster; by default one is started.
         data_root: The folder of the public data sets; by default that of FEDRAW_DATA.
         out: The folder for the runs, with a folder `seed-N` for each seed. Without it, nothing is
             written, and the log is kept in memory.
         resume: Continue the unfinished runs in `out` and keep the finished ones. The settings and
-            your own parts have to be the same.
+            your own objects must be the same.
         force: Replace the runs in `out`.
-        progress: Show a line with the progress if standard error is a terminal or a notebook.
+        progress: Show a progress line if standard error is a terminal or a notebook.
         callbacks: Functions that are called in this process with each record of the log and its
             seed. An error in one of them stops the run.
 
@@ -291,7 +293,7 @@ _RUN = (
 
 
 def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
-    """The spec with the settings that keyword arguments of `simulate` change, and the user's parts.
+    """Return the spec with the changes by keyword arguments of `simulate`, and the user's parts.
 
     An argument that is absent or None keeps the setting of the spec.
     """
@@ -315,17 +317,17 @@ class _Chosen:
     def __init__(self, spec: Spec | None) -> None:
         if spec is not None and not isinstance(spec, Spec):
             hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
-            raise BadInput(f"simulate({shown(spec)}): write {hint}; all else goes by keyword")
+            raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
         self._spec = Spec() if spec is None else spec
         self._tables: dict[str, Any] = self._spec.to_dict()
         self._parts: dict[str, Any] = {}
 
     def spec(self) -> Spec:
-        """The spec of everything that can be named."""
+        """Return the spec of everything that a spec can hold."""
         return Spec.from_dict(self._tables)
 
     def parts(self) -> Parts:
-        """Everything else."""
+        """Return everything else."""
         return Parts(**self._parts)
 
     def strategy(self, wanted: Any) -> None:
@@ -417,7 +419,7 @@ class _Chosen:
             self._parts["speeds"] = wanted
         else:
             raise BadInput(
-                f"speeds = {shown(wanted)} are no speeds; give fedraw.Correlated(), "
+                f"speeds = {shown(wanted)} are not speeds; give fedraw.Correlated(), "
                 "fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), the seconds of each client, "
                 "or the path of a trace"
             )
@@ -447,7 +449,7 @@ class _Chosen:
             self._parts["train"] = wanted
         elif wanted is not None:
             raise BadInput(
-                f"train = {shown(wanted)} cannot train; give fedraw.SGD(...), a function "
+                f"train = {shown(wanted)} is not a way to train; give fedraw.SGD(...), a function "
                 'train(model, data, context), or "none"'
             )
         if batch is not None:
@@ -469,7 +471,7 @@ class _Chosen:
         taken = [name for name in wanted if name in BUILT_IN]
         if taken:
             raise BadInput(
-                f"metrics has {taken[0]!r}, which is the name of a metric of fedraw; choose another"
+                f"metrics has {taken[0]!r}, which is the name of a built-in metric; choose another"
             )
         for name, function in wanted.items():
             _refuse_signature(f"metrics[{name!r}]", function, "outputs", "targets")
@@ -519,7 +521,7 @@ def _refuse_signature(name: str, function: Any, *arguments: str) -> None:
     except TypeError as problem:
         raise BadInput(
             f"{name}: {getattr(function, '__name__', function)}{signature} is called with "
-            f"({', '.join(arguments)}), and cannot be ({problem})"
+            f"({', '.join(arguments)}), which does not fit ({problem})"
         ) from None
 
 

@@ -18,8 +18,8 @@ from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
 from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
-    CAME_LATER,
     IMAGENET,
+    OMITTED_AT_DEFAULT,
     Calibration,
     DataSpec,
     Drift,
@@ -77,8 +77,8 @@ class Spec:
     calibration: Calibration | None = None
     metrics: MetricsSpec = field(default_factory=MetricsSpec)
     run: RunSpec = field(default_factory=RunSpec)
-    plugins: tuple[str, ...] = ()  # modules of the user's that the sections may name
-    plugin_folder: str | None = None  # where they are looked for first
+    plugins: tuple[str, ...] = ()  # the user's own modules, which the sections may name
+    plugin_folder: str | None = None  # the folder that is searched for them first
 
     def __post_init__(self) -> None:
         for key, value in self._paths():
@@ -94,7 +94,7 @@ class Spec:
         if version != VERSION:
             raise BadInput(
                 f"version = {shown(version)}: this fedraw reads version {VERSION}; "
-                f"write 'fedraw new' to see its form"
+                f"run 'fedraw new' to see its form"
             )
         refuse_parts(tables.pop("parts", {}))
         modules = _plugins(tables)
@@ -140,7 +140,7 @@ class Spec:
             return cls.from_dict(tables)._with_paths_from(path.parent.absolute())
 
     def with_changes(self, changes: Mapping[str, Any]) -> Spec:
-        """The spec with other values of some keys, as `fedraw run --set` changes them.
+        """Return the spec with some keys changed, as by `fedraw run --set`.
 
         >>> Spec().with_changes({"strategy.buffer": 5}).make_strategy().buffer
         5
@@ -150,7 +150,7 @@ class Spec:
         return Spec.from_dict(tables)
 
     def replaying(self, folder: Path) -> Spec:
-        """The same experiment with the speeds, joins and leaves of a federation's event log.
+        """Return the same experiment with the speeds, joins and leaves of an event log.
 
         Args:
             folder: The folder of a server or of a run, with its `events.jsonl`.
@@ -172,12 +172,12 @@ class Spec:
         )
 
     def make_strategy(self) -> Strategy[Any]:
-        """The strategy that the spec names, with its settings."""
+        """Create the strategy that the spec names, with its settings."""
         return self.strategy.make(self.plugin_modules)
 
     @property
     def plugin_parts(self) -> dict[str, tuple[str, str]]:
-        """The parts besides the strategy that plugins hold: the key and the name of each."""
+        """The parts from plugins other than the strategy: the key and the name of each."""
         settings = {
             "data": ("data.name", self.data.name),
             "partition": ("partition.kind", self.partition.kind),
@@ -188,17 +188,17 @@ class Spec:
 
     @property
     def plugin_modules(self) -> Plugins:
-        """The modules in which the spec's own parts are."""
+        """The modules that hold the spec's plugins."""
         return Plugins(self.plugins, self.plugin_folder)
 
     def to_dict(self) -> dict[str, Any]:
-        """The nested tables that `from_dict` reads: with every default, and without None.
+        """Return the nested tables that `from_dict` reads: with every default, and without None.
 
-        A setting that came later is left out at its default too.
+        The settings in `OMITTED_AT_DEFAULT` are left out at their defaults.
         """
         raw = asdict(self)
         plugins, folder = list(raw.pop("plugins")), raw.pop("plugin_folder")
-        for section, key in CAME_LATER:
+        for section, key in OMITTED_AT_DEFAULT:
             table = raw[section]
             if table and table[key] == getattr(type(getattr(self, section)), key):
                 del table[key]
@@ -222,7 +222,7 @@ class Spec:
         }
 
     def _with_paths_from(self, folder: Path) -> Spec:
-        """Paths in a file are relative to that file."""
+        """Make the paths absolute; in a file they are relative to the file's folder."""
         changed = {}
         for key, value in self._paths():
             section, name = key.split(".")
@@ -230,7 +230,7 @@ class Spec:
         return replace(self, **changed)
 
     def _paths(self) -> Iterator[tuple[str, str]]:
-        """The keys that hold the path of a file, with their values."""
+        """Yield the keys that hold the path of a file, with their values."""
         for key in _PATHS:
             section, name = key.split(".")
             value = getattr(getattr(self, section), name, None)
@@ -243,15 +243,15 @@ def naming(path: Path) -> Iterator[None]:
     """Prefix every error about a spec with the path of its file."""
     try:
         yield
-    except MissingExtra:  # the installation's fault, not the spec's
+    except MissingExtra:  # the problem is the installation, not the spec
         raise
     except BadInput as problem:
-        told = str(problem)
-        raise BadInput(told if told.startswith(str(path)) else f"{path}: {told}") from None
+        prefix = "" if str(problem).startswith(str(path)) else f"{path}: "
+        raise BadInput(f"{prefix}{problem}") from None
 
 
 def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
-    """The settings of a strategy that a spec can hold; a user's own may have other fields."""
+    """Return the settings that a spec can hold; a user's own strategy may have other fields."""
     return {
         name: value
         for name, value in settings_of(strategy).items()
@@ -260,7 +260,7 @@ def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
 
 
 def parse_change(text: str) -> tuple[str, Any]:
-    """Parse a command-line `section.key=value`; the value is TOML, or else text.
+    """Parse `section.key=value` from the command line; the value is TOML, otherwise text.
 
     >>> parse_change("strategy.buffer=5"), parse_change("strategy.name=fedfa")
     (('strategy.buffer', 5), ('strategy.name', 'fedfa'))
@@ -272,12 +272,12 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is of the form section.key."""
+    """Return whether text has the form section.key."""
     return re.fullmatch(r"[a-z_]+\.[a-z_]+", text) is not None
 
 
 def parse_value(text: str) -> Any:
-    """Parse a value of the command line: TOML, or else text.
+    """Parse a value from the command line: TOML, otherwise text.
 
     >>> parse_value("0.5"), parse_value("true"), parse_value("none")
     (0.5, True, 'none')
@@ -328,7 +328,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
         section, name = key.split(".")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
-            raise BadInput(f"--set {key}: [{section}] is no table in this file")
+            raise BadInput(f"--set {key}: [{section}] is not a table in this file")
         is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
 
@@ -341,7 +341,7 @@ def _forget_other_model(tables: dict[str, Any], new: object) -> None:
 
 
 def _refuse_unwritable(key: str, value: str) -> None:
-    """Refuse a path that no file system or no spec.toml can hold."""
+    """Refuse a path that a file system or a spec.toml cannot hold."""
     if "\0" in value:
         raise BadInput(f"{key} = {shown(value)} has a NUL character, which no path can have")
     try:
@@ -358,13 +358,13 @@ def _is_path(value: object) -> TypeGuard[str]:
 
 
 def _sections() -> dict[str, Any]:
-    """The dataclass of each section, without the None of optional ones."""
+    """Return the dataclass of each section, without the None of optional sections."""
     hints = {k: hint for k, hint in type_hints(Spec).items() if not k.startswith("plugin")}
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
 
 
 def _plugins(tables: dict[str, Any]) -> Plugins:
-    """Take the plugins out of the tables of a spec, and import them."""
+    """Remove the plugins from the tables of a spec, and import them."""
     modules, folder = tables.pop("plugins", []), tables.pop("plugin_folder", None)
     if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
         raise BadInput(
@@ -378,7 +378,7 @@ def _plugins(tables: dict[str, Any]) -> Plugins:
 
 
 def _find_plugins(tables: dict[str, Any], place: Path) -> None:
-    """Note the folder of plugins that lie beside the spec, or in the folder that it names."""
+    """Set the folder of plugins that are next to the spec, or in the folder that it names."""
     modules, folder = tables.get("plugins", []), tables.get("plugin_folder", "")
     if not isinstance(modules, list) or not isinstance(folder, str):
         return  # `_plugins` refuses them
@@ -388,7 +388,7 @@ def _find_plugins(tables: dict[str, Any], place: Path) -> None:
 
 
 def refuse_parts(names: object) -> None:
-    """Refuse a spec whose run had parts that were given in Python: no file can name them."""
+    """Refuse a spec of a run with parts that were given in Python: no file can name them."""
     if not names:
         return
     parts = names.items() if isinstance(names, Mapping) else [("parts", names)]
@@ -401,7 +401,7 @@ def refuse_parts(names: object) -> None:
 
 
 def _refuse_contradictions(spec: Spec) -> None:
-    """Refuse settings that would be ignored, or would mean something else than they say."""
+    """Refuse settings that would be ignored or that contradict each other."""
     labels = spec.strategy.settings.get("labels", "declared")
     _refuse_summaries(spec, labels)
     _refuse_drift(spec)
@@ -416,18 +416,18 @@ def _refuse_summaries(spec: Spec, labels: str) -> None:
         return
     if labels == "checked":
         raise BadInput(
-            "strategy.labels = 'checked' holds claims against updates, and with [summaries] "
+            "strategy.labels = 'checked' compares claims with updates, and with [summaries] "
             "the server sees no claims; use 'declared' or 'inferred'"
         )
     if labels == "inferred":
         raise BadInput(
-            "strategy.labels = 'inferred' asks no client for labels, so [summaries] has nothing to "
-            "protect; leave one of them out"
+            "strategy.labels = 'inferred' needs no reports of labels, so [summaries] has nothing "
+            "to protect; leave one of them out"
         )
     if spec.drift is not None and spec.drift.declared == "again":
         raise BadInput(
-            "drift.declared = 'again' reports counts openly, and [summaries] is there to prevent "
-            "that; use 'once'"
+            "drift.declared = 'again' reports counts openly, which [summaries] is meant to "
+            "prevent; use 'once'"
         )
 
 
@@ -439,7 +439,7 @@ def _refuse_drift(spec: Spec) -> None:
         raise BadInput(f"drift.at = {drift.at} is at the end of run.events = {events}; give less")
     if drift.declared == "again" and spec.misreport is not None:
         raise BadInput(
-            "drift.declared = 'again' reports true counts, also those of the attackers of "
+            "drift.declared = 'again' reports true counts, including those of the attackers of "
             "[misreport]; use 'once', or leave one of them out"
         )
 
@@ -471,7 +471,7 @@ def _refuse_receivers(spec: Spec, labels: str) -> None:
         )
     if labels == "inferred":
         raise BadInput(
-            "run.receivers = 'rare-first' goes by the labels that clients report, and with "
+            "run.receivers = 'rare-first' uses the labels that clients report, and with "
             "strategy.labels = 'inferred' they report none; use 'declared' or 'checked'"
         )
 
@@ -487,4 +487,4 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
     if spec.calibration is not None:
         raise BadInput(f"[calibration] trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:
-        raise BadInput(f"[label_noise] mixes up what a model is trained with, {remedy}")
+        raise BadInput(f"[label_noise] changes the labels that a model is trained with, {remedy}")

@@ -1,7 +1,7 @@
-"""`fedraw.tune`: try a small grid of settings on tuning seeds, and choose the best point.
+"""`fedraw.tune`: tries a small grid of settings on tuning seeds, and chooses the best point.
 
-The seeds of the spec are the test seeds. They take no part in the choice, so a result on them is
-not better than it should be because somebody has looked at it before.
+The seeds of the spec are the test seeds. They are not used for the choice, so results on them are
+not biased by it.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from fedraw.experiment.simulate import choose, simulate
 from fedraw.experiment.spec import Spec, is_key, parse_value, refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 
-# By what a point is chosen, unless the user says otherwise: half for all labels together, half for
-# the rare ones. AvgRare alone would choose a model that answers nothing but rare labels.
+# The default score is the mean of these: half for all labels together, half for the rare ones.
+# AvgRare alone would choose a model that predicts nothing but rare labels.
 DEFAULT_METRICS = ("GlobalAcc", "AvgRare")
-# The first words of a spec that `fedraw tune` wrote; such a file may be replaced by the next one.
+# The first words of a spec that `fedraw tune` wrote; the next tuning may replace such a file.
 HEADER = "Tuned by 'fedraw tune'"
-# Columns of the comment, without "# ".
+# The width of the comment, without "# ".
 COMMENT_WIDTH = 98
-# The sections whose keys can be tuned: the others describe the problem, not its solution.
+# The sections whose keys can be tuned: the others describe the problem, not the method.
 SECTIONS = ("strategy", "training")
-# What `tune` decides itself, among the arguments of `simulate`.
+# The arguments of `simulate` that `tune` sets itself.
 _NOT_SETTINGS = ("spec", "seeds", "jobs", "executor", "address", "data_root", "out", "resume",
                  "force", "progress", "callbacks")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The points of a grid, the tuning seeds, and the rule of the choice.
+    """The points of a grid, the tuning seeds, and the selection rule.
 
     Args:
         spec: The experiment whose settings are tuned; its seeds are the test seeds.
@@ -60,7 +60,7 @@ class Grid:
         seeds: The tuning seeds.
         by: The metrics whose mean is the score of a point; a minus before a name means that
             less is better. None: `DEFAULT_METRICS`, or GlobalAcc if no label is rare.
-        last: Judge the last model alone, instead of the mean of the last five evaluations.
+        last: Score the last model alone, instead of the mean of the last five evaluations.
         events: The length of a tuning run; None: that of the spec.
         own_metrics: The names of the user's own metrics.
 
@@ -95,7 +95,7 @@ class Grid:
         if test:
             raise BadInput(
                 f"seeds: {several(map(str, test))} {'are' if len(test) > 1 else 'is'} in run.seeds "
-                "of the spec too, the seeds of the test; tune on other seeds"
+                "of the spec too, which are the test seeds; tune on other seeds"
             )
         known = {*QUALITY, *self.own_metrics}
         for metric in self.by or ():
@@ -112,14 +112,14 @@ class Grid:
         ]
 
     def specs(self) -> list[Spec]:
-        """The spec of each point, with the tuning seeds."""
+        """Return the spec of each point, with the tuning seeds."""
         run: dict[str, Any] = {"run.seeds": list(self.seeds)}
         if self.events is not None:
             run["run.events"] = self.events
         return [self.spec.with_changes({**run, **point}) for point in self.points]
 
     def cells(self, folder: Path | None = None) -> list[Cell]:
-        """All runs: every tuning seed of every point, a folder for each point."""
+        """Return all runs: every tuning seed of every point, with one folder per point."""
         pairs = zip(self.points, self.specs(), strict=True)
         return [
             Cell(spec, seed, None if folder is None else folder / _name(point) / f"seed-{seed}")
@@ -128,7 +128,7 @@ class Grid:
         ]
 
     def __str__(self) -> str:
-        """The size of the grid, as a message tells it."""
+        """Return the size of the grid, for messages."""
         points, seeds = len(self.points), len(self.seeds)
         events = self.specs()[0].run.events
         return (
@@ -139,14 +139,14 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class TuningPoint:
-    """One point of a grid and how well it did.
+    """One point of a grid and its metrics.
 
     Attributes:
         settings: The value of each tuned key.
-        metrics: The metrics by which points are chosen, over the tuning seeds.
+        metrics: The metrics of the selection rule, over the tuning seeds.
         score: The mean of these metrics, over the tuning seeds.
-        collapsed: How many seeds ended with a model no better than chance, or without one.
-        refused: How many updates were refused, in all seeds.
+        collapsed: The number of seeds that ended with a model no better than chance, or without
+        one. refused: The number of refused updates, over all seeds.
 
     """
 
@@ -157,7 +157,7 @@ class TuningPoint:
     refused: int = 0
 
     def measured(self) -> list[tuple[str, Stat]]:
-        """The metrics and the score; a single metric is the score itself."""
+        """Return the metrics and the score; a single metric is the score itself."""
         alone = [m for m in self.metrics if len(self.metrics) == 1 and not m.startswith("-")]
         return [*self.metrics.items(), *([] if alone else [("score", self.score)])]
 
@@ -178,7 +178,7 @@ class Tuning:
 
     @property
     def best(self) -> TuningPoint | None:
-        """The eligible point with the highest score, the first of equal ones; None without one."""
+        """The eligible point with the highest score, the first of equals; None without one."""
         eligible = [point for point in self.points if point.is_eligible]
         return max(eligible, key=lambda point: point.score.mean or 0.0, default=None)
 
@@ -194,7 +194,7 @@ class Tuning:
 
     @property
     def rule(self) -> str:
-        """The rule of the choice in words."""
+        """The selection rule in words."""
         names = " and ".join(self.by)
         score = f"mean of {names}" if len(self.by) > 1 else names
         models = "last model" if self.grid.last else f"mean of the last {TAIL} evaluations"
@@ -202,7 +202,7 @@ class Tuning:
 
     @property
     def table(self) -> Table:
-        """One row for each point: its settings, metrics, score, and whether it was chosen."""
+        """One row per point: its settings, metrics, score, and whether it was chosen."""
         rows = []
         for point in self.points:
             row: dict[str, Any] = dict(point.settings)
@@ -213,7 +213,7 @@ class Tuning:
         return Table.of_rows(rows)
 
     def table_text(self) -> str:
-        """The table for people: mean ± sd over the tuning seeds, and a star at the chosen point."""
+        """Format the table: mean ± sd over the tuning seeds, and a star at the chosen point."""
         refused = any(point.refused for point in self.points)
         rows = [
             {_short(key): str(value) for key, value in point.settings.items()}
@@ -227,7 +227,7 @@ class Tuning:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What speaks against the choice: a value at the edge of the grid, collapsed points."""
+        """Warnings about the choice: a value at the edge of the grid, collapsed points."""
         found = list(self._edges())
         collapsed = sum(point.collapsed > 0 for point in self.points)
         if collapsed:
@@ -238,7 +238,7 @@ class Tuning:
         return tuple(found)
 
     def as_json(self) -> dict[str, Any]:
-        """The document that `fedraw tune --json` prints."""
+        """Return the document that `fedraw tune --json` prints."""
         best = self.best
         return {
             "chosen": None if best is None else dict(best.settings),
@@ -260,13 +260,13 @@ class Tuning:
         }
 
     def to_text(self) -> str:
-        """The chosen spec as a SPEC.toml, after a comment with the table that led to it."""
+        """Return the chosen spec as a SPEC.toml, after a comment with the table."""
         refuse_parts(self.parts.names)
         chosen = ", ".join(f"{key} = {value}" for key, value in self.settings.items())
         over = "; ".join(f"{k} = {', '.join(map(str, v))}" for k, v in self.grid.over.items())
         paragraphs = [
             f"{HEADER} over {over}, on seeds {', '.join(map(str, self.grid.seeds))} ({self.grid}). "
-            "The seeds of this spec took no part in it.",
+            "The seeds of this spec were not used.",
             f"Chosen: {chosen}, the {self.rule}.",
             *(f"Note: {note}." for note in self.notes),
         ]
@@ -279,7 +279,7 @@ class Tuning:
         """Write the chosen spec, with the table as a comment.
 
         Args:
-            path: The file. One that an earlier tuning wrote is replaced, any other is not.
+            path: The file. Only a file that an earlier tuning wrote is replaced.
             replace: Replace any file.
 
         """
@@ -296,7 +296,7 @@ class Tuning:
         return "\n".join([f"tuned: {chosen} ({self.grid})", self.table_text(), *self.notes])
 
     def _repr_html_(self) -> str:
-        """The table as a notebook shows it."""
+        """Return the table as HTML, for notebooks."""
         return self.table._repr_html_()
 
     def _chosen(self) -> TuningPoint:
@@ -309,7 +309,7 @@ class Tuning:
         return best
 
     def _edges(self) -> Iterator[str]:
-        """Say which chosen values are at the edge of the grid, where a better one may lie beyond.
+        """Yield a warning for each chosen value at the edge of the grid: a better one may exist.
 
         A value at the limit of what is possible, such as a momentum of 0, has nothing beyond it.
         """
@@ -325,8 +325,8 @@ class Tuning:
             ):
                 if own == end and _goes_on(self.grid.spec, best, key, outward):
                     yield (
-                        f"{key} = {own} is the {word} value of the grid, so a better one may lie "
-                        f"beyond it; add for example {_next(end, inner):.3g}"
+                        f"{key} = {own} is the {word} value of the grid, so there may be a better "
+                        f"one beyond it; add for example {_next(end, inner):.3g}"
                     )
 
 
@@ -353,26 +353,26 @@ def tune(  # noqa: PLR0913 - one for each thing that a user may choose
     is never chosen.
 
     Args:
-        spec: The experiment, such as `fedraw.Spec.from_file("my.toml")`. Its seeds are those of the
-            test; tuning seeds that are among them are refused.
+        spec: The experiment, such as `fedraw.Spec.from_file("my.toml")`. Its seeds are the
+            test seeds; tuning seeds among them are refused.
         over: The values of each key, such as {"strategy.server_lr": [0.5, 1, 2]}. Several keys make
             a grid. Keys are those of [strategy] and [training].
         seeds: The tuning seeds.
-        by: The metrics whose mean decides, such as "MacroF1" or ["GlobalAcc", "MacroF1"]; a
+        by: The metrics whose mean is maximised, such as "MacroF1" or ["GlobalAcc", "MacroF1"]; a
             minus before a name means that less is better. By default GlobalAcc and AvgRare, or
             GlobalAcc alone if no label is rare.
-        last: Whether the last model decides alone, instead of the mean of the last five
-            evaluations, which swings less.
+        last: Whether the score is that of the last model, instead of the mean of the last five
+            evaluations, which varies less.
         events: The length of the tuning runs; by default that of the spec.
-        jobs: How many runs go side by side; with the executors "processes" and "ray", how many
+        jobs: The number of runs in parallel; with the executors "processes" and "ray", how many
             workers train the clients of one run.
-        executor: Who trains the clients, as in `simulate`.
+        executor: What trains the clients, as in `simulate`.
         data_root: The folder of the public data sets.
         out: The folder for the tuning runs. Without it, nothing is written.
-        resume: Continue the unfinished runs in `out`, keep the finished ones, and run points that
-            are new in the grid.
+        resume: Continue the unfinished runs in `out`, keep the finished ones, and run
+            new points.
         force: Replace the runs in `out`.
-        progress: Show a line with the progress.
+        progress: Show a progress line.
         settings: Any other argument of `simulate`: strategy, data, partition, model, train, …
 
     >>> tuning = tune(
@@ -380,8 +380,8 @@ def tune(  # noqa: PLR0913 - one for each thing that a user may choose
     >>> tuning.settings, tuning.spec.run.seeds
     ({'strategy.server_lr': 1}, (42, 123, 456))
     >>> tuning.notes[0]
-    'strategy.server_lr = 1 is the highest value of the grid, so a better one may lie beyond it; \
-add for example 100'
+    'strategy.server_lr = 1 is the highest value of the grid, so there may be a better one \
+beyond it; add for example 100'
 
     """
     known = set(inspect.signature(simulate).parameters) - set(_NOT_SETTINGS)
@@ -391,7 +391,7 @@ add for example 100'
     own, parts = choose(spec, **settings)
     if parts.strategy is not None and any(key.startswith("strategy.") for key in over):
         raise BadInput(
-            "strategy is an object of your own, so the spec has no [strategy] keys to tune; name "
+            "strategy is your own object, so the spec has no [strategy] keys to tune; name "
             "its class through the plugins of a spec, or tune other keys"
         )
     names = (by,) if isinstance(by, str) else tuple(by or ())
@@ -428,14 +428,16 @@ def run_grid(
     progress: CellProgress | None = None,
     parts: Parts = NO_PARTS,
 ) -> Tuning:
-    """Run the cells of a grid and judge its points."""
+    """Run the cells of a grid and score its points."""
     results: dict[int, SeedResult] = {}
     failures: list[TrainingFailed] = []
 
     def keep(number: int, result: SeedResult | FedrawError | OSError) -> None:
         if isinstance(result, SeedResult):
             results[number] = result
-        elif isinstance(result, TrainingFailed):  # a rate that is too high may end a training
+        elif isinstance(
+            result, TrainingFailed
+        ):  # a learning rate that is too high may fail a training
             failures.append(result)
         else:
             raise result
@@ -465,7 +467,7 @@ def run_grid(
 
 
 def parse_over(text: str) -> tuple[str, list[Any]]:
-    """Parse a command-line `section.key=value,value,…`.
+    """Parse `section.key=value,value,…` from the command line.
 
     >>> parse_over("strategy.server_lr=0.5,1"), parse_over("strategy.staleness=none,polynomial")
     (('strategy.server_lr', [0.5, 1]), ('strategy.staleness', ['none', 'polynomial']))
@@ -477,14 +479,14 @@ def parse_over(text: str) -> tuple[str, list[Any]]:
 
 
 def refuse_other_file(path: Path) -> None:
-    """Refuse to replace a file that no tuning wrote."""
+    """Refuse to replace a file that was not written by a tuning."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             start = file.readline()
     except FileNotFoundError:
         return
     if not start.startswith(f"# {HEADER}"):
-        raise BadInput(f"{path} exists, and no tuning wrote it; choose another file")
+        raise BadInput(f"{path} exists and was not written by a tuning; choose another file")
 
 
 def _refuse_key(key: str, values: Sequence[Any]) -> None:
@@ -493,12 +495,12 @@ def _refuse_key(key: str, values: Sequence[Any]) -> None:
         raise BadInput(f"{key!r} is not of the form section.key, such as strategy.server_lr")
     if key == "strategy.name":
         raise BadInput(
-            "strategy.name is no setting of a method; tune each method on its own, and then "
+            "strategy.name is not a setting of a method; tune each method separately, and then "
             "compare them on the test seeds"
         )
     if section not in SECTIONS:
         raise BadInput(
-            f"{key} describes the problem and not a method, so points with different values are "
+            f"{key} describes the problem, not a method, so points with different values are "
             f"not comparable; tune keys of {' and '.join(f'[{name}]' for name in SECTIONS)}"
         )
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -542,7 +544,7 @@ def _value(run: SeedResult | None, metric: str, last: bool) -> float | None:
 
 
 def _default_metrics(runs: Sequence[SeedResult]) -> tuple[str, ...]:
-    """Leave out what no run has: without rare labels there is no AvgRare."""
+    """Return the default metrics that some run has: without rare labels there is no AvgRare."""
     return (
         tuple(
             metric
@@ -554,7 +556,7 @@ def _default_metrics(runs: Sequence[SeedResult]) -> tuple[str, ...]:
 
 
 def _name(point: Mapping[str, Any]) -> str:
-    """The name of a point's folder.
+    """Return the name of a point's folder.
 
     >>> _name({"strategy.server_lr": 0.5, "training.lr": 0.1})
     'server_lr=0.5,training.lr=0.1'
@@ -565,7 +567,7 @@ def _name(point: Mapping[str, Any]) -> str:
 
 
 def _short(key: str) -> str:
-    """The name of a key in tables: without its section if that is [strategy]."""
+    """Return the name of a key in tables, without the section [strategy]."""
     return key.removeprefix("strategy.")
 
 
@@ -574,7 +576,7 @@ def _is_number(value: object) -> bool:
 
 
 def _goes_on(spec: Spec, point: TuningPoint, key: str, outward: float) -> bool:
-    """Whether the key may have a value beyond that of the point: the next number, or whole one."""
+    """Return whether the key may have a value beyond the point's: the next float or integer."""
     value = point.settings[key]
     for beyond in (math.nextafter(value, outward), value + math.copysign(1, outward)):
         with suppress(BadInput):

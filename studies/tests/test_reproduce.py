@@ -205,7 +205,7 @@ def test_asked_to_stop_it_says_how_far_it_came(
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
     assert "of 3 runs are finished" in errors
-    assert "the same command goes on from here" in errors
+    assert "run the same command to continue" in errors
     assert "Traceback" not in errors
     done = fedraw("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

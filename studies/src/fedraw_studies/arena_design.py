@@ -1,4 +1,4 @@
-"""The arena as data: which methods, settings, data sets, seeds and rates there are.
+"""The arena as data: its methods, settings, data sets, seeds and rates.
 
 `arena/arena.toml` is the design and `arena/rates.toml` has the rates that the tuning chose. Each
 data set has three artefacts: its tuning, the comparison, and the comparison with a remedy against
@@ -27,7 +27,7 @@ from fedraw_studies.artefacts import (
 
 
 def artefact_names(dataset: str) -> tuple[str, str, str]:
-    """Name the artefacts of a data set: its tuning, the comparison, the same with the remedy.
+    """Return the names of a data set's artefacts: tuning, comparison, comparison with remedy.
 
     >>> artefact_names("digits")
     ('arena-digits-tuning', 'arena-digits', 'arena-digits-remedy')
@@ -37,11 +37,11 @@ def artefact_names(dataset: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class ArenaMethod:
-    """A method, and the setting that is tuned."""
+    """A method, and its tuned setting."""
 
     name: str
     strategy: Mapping[str, Any]
-    tuned: str | None = None  # None: it has no rate
+    tuned: str | None = None  # None: the method has no rate
     values: tuple[float, ...] = ()  # the grid of that setting
     cost: tuple[float, ...] = ()  # models at 30 and at 1,000 clients, copies per arrival
     short: bool = False  # on the short list
@@ -54,7 +54,7 @@ class ArenaMethod:
 
 
 class ArenaSetting(NamedTuple):
-    """Who holds which labels, and how fast clients are."""
+    """A setting: which clients hold which labels, and how fast clients are."""
 
     name: str
     text: str
@@ -63,7 +63,7 @@ class ArenaSetting(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """What counts for the rare labels; without rare labels, the worst label."""
+        """The metric of the rare labels; without rare labels, that of the worst label."""
         return "TailAvgRare" if self.rare == "usual" else "TailWorseRare"
 
 
@@ -98,13 +98,13 @@ class Arena:
         return next(own for own in self.settings if own.name == name)
 
     def setting_of(self, dataset: str) -> Setting:
-        """Return how a data set is reduced: as at this scale, or at one that the design names."""
+        """Return how a data set is reduced: by this scale, or by one that the design names."""
         other = self.table["datasets"][dataset].get("scale") if self.scale.name == "cpu" else None
         scale = self.scale if other is None else Scale.named(other)
         return scale.settings[dataset]
 
     def untuned(self, dataset: str) -> list[str]:
-        """Name the methods whose rate on a data set is not chosen yet."""
+        """Return the names of the methods whose rate on a data set is not yet chosen."""
         known = self.rates.get(dataset, {})
         return [own.name for own in self.methods if own.tuned and own.name not in known]
 
@@ -142,7 +142,7 @@ class Arena:
         return seeds[:1] if self.scale.seeds is not None else seeds
 
     def spec(self, row: ArenaRow) -> Spec:
-        """Return the experiment of a row; a rate that is not chosen yet has its default."""
+        """Return the experiment of a row; a rate that is not yet chosen has its default."""
         method, strategy = row.method, dict(row.method.strategy)
         rate = self.rates.get(row.dataset, {}).get(method.name)
         if method.tuned is not None and rate is not None:
@@ -231,7 +231,7 @@ def arena_artefact(name: str, scale: Scale) -> Artefact:
 
 
 def tuning_label(method: ArenaMethod, value: float) -> str:
-    """Name the row of one value in the tuning.
+    """Return the label of the row of one value in the tuning.
 
     >>> tuning_label(ArenaMethod("CA2FL", {}, "server_lr"), 0.5)
     'CA2FL, server_lr = 0.5'

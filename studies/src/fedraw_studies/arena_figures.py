@@ -1,4 +1,4 @@
-"""The figures of the arena: what methods give up for rare labels, what they cost, how they rank."""
+"""The figures of the arena: rare labels against all labels, costs, and ranks of the methods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS, OTHERS = "#d55e00", COLOURS[3]
-_NEAR = 4.0  # points; names of methods that are nearer to each other stand side by side
+_NEAR = 4.0  # points; names of methods that are nearer to each other are stacked
 
 
 class Spot(NamedTuple):
-    """A method as a point of a plot; on both axes more is better, unless `x` is a cost."""
+    """A method as a point of a plot; higher is better on both axes, unless `x` is a cost."""
 
     name: str
     x: float
@@ -28,7 +28,7 @@ class Spot(NamedTuple):
 
 
 def arena_drawings(own: ArenaResults) -> dict[str, Drawing]:
-    """Return the figures of a data set; those without data are left out."""
+    """Return the figures of a data set, without figures that have no data."""
     found = {}
     by_setting = {name: spots for name, spots in _accuracies(own) if spots}
     if by_setting:
@@ -83,7 +83,7 @@ def _accuracies(own: ArenaResults) -> Iterator[tuple[str, list[Spot]]]:
 
 
 def _costs(own: ArenaResults) -> list[Spot]:
-    """The mean over the settings with rare labels, of methods that have them all."""
+    """Return the mean over the settings with rare labels, for methods with runs in all of them."""
     settings = [setting.name for setting in own.arena.settings if setting.rare == "usual"]
     spots = []
     for method in own.methods:

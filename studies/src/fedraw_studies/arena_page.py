@@ -1,4 +1,4 @@
-"""The page of the arena: one HTML file with tables to sort and filter, and figures."""
+"""The page of the arena: one HTML file with sortable, filterable tables and figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HEAD = ("method", "setting", "rate", "rare", "GlobalAcc", "models", "N = 1,000",
 
 
 def arena_page(arena: Arena, results: Sequence[ArenaResults]) -> str:
-    """Return the page of everything that is begun."""
+    """Return the page with all data sets that have finished runs."""
     parts: dict[str, str] = {}
     for own in (own for own in results if own.runs()[0]):
         parts |= {f"{own.title}: {name}": part for name, part in _dataset(own)}
@@ -66,7 +66,7 @@ def _dataset(own: ArenaResults) -> Iterator[tuple[str, str]]:
     )
     try:
         drawings = {name: _figure(own) for name, own in arena_drawings(own).items()}
-    except MissingExtra:  # the tables say the same
+    except MissingExtra:  # the tables have the same information
         drawings = {}
     if drawings:
         plots = [
@@ -83,7 +83,7 @@ def _dataset(own: ArenaResults) -> Iterator[tuple[str, str]]:
 
 
 def _filters(identity: str, own: ArenaResults) -> str:
-    """Return the choice of settings and methods, which a script turns on."""
+    """Return the filters of settings and methods, which a script enables."""
     settings = [setting.name for setting in own.arena.settings]
     remedied = [f"{name}, {own.arena.remedy}" for name in own.arena.table["remedy"]["settings"]]
     chosen = [name for name in remedied if any(own.remedied) and name.split(",")[0] in settings]

@@ -53,12 +53,12 @@ def write_arena(outcomes: Sequence[Outcome], scale: Scale, out: Path) -> tuple[s
 
 
 def is_of_arena(outcome: Outcome) -> bool:
-    """Whether an outcome belongs to the arena, whose documents are its own."""
+    """Return whether an outcome belongs to the arena, which has its own documents."""
     return outcome.name.startswith("arena-")
 
 
 def arena_markdown(arena: Arena, results: Sequence[ArenaResults]) -> str:
-    """Write everything that is begun as one Markdown document."""
+    """Write all data sets with finished runs as one Markdown document."""
     settings = [f"- **{own.name}**: {own.text}." for own in arena.settings]
     parts = [
         f"# {arena.table['title']}\n",
@@ -101,7 +101,7 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
 
 
 def results_table(own: ArenaResults, *, remedied: bool = False) -> str:
-    """Write one row for each method: its rate, its cost, and its scores in every setting."""
+    """Write one row per method: its rate, its cost, and its scores in every setting."""
     scores = own.remedied if remedied else own.scores
     settings = list(dict.fromkeys(score.row.setting.name for score in scores))
     begun = {score.row.method.name for score in scores if score.done}
@@ -161,7 +161,7 @@ def tuning_table(own: ArenaResults) -> str:
 
 
 def rate_text(own: ArenaResults, method: ArenaMethod) -> str:
-    """Return the rate of a method as tables show it."""
+    """Format the rate of a method for tables."""
     if method.tuned is None:
         return "no rate"
     rate, name = own.rate(method), "" if method.tuned == "server_lr" else f"{method.tuned} "
@@ -169,7 +169,7 @@ def rate_text(own: ArenaResults, method: ArenaMethod) -> str:
 
 
 def cost_texts(method: ArenaMethod) -> list[str]:
-    """Return the cost of a method as tables show it."""
+    """Format the cost of a method for tables."""
     if not method.cost:
         return [NOTHING] * 3
     few, many, copies = method.cost
@@ -177,7 +177,7 @@ def cost_texts(method: ArenaMethod) -> list[str]:
 
 
 def score_text(score: Score) -> str:
-    """Return a score as tables show it."""
+    """Format a score for tables."""
     if not score.done:
         return NOTHING
     text = f"{_stat(score.rare)} ({score.accuracy.mean or 0.0:.1f})"
@@ -186,7 +186,7 @@ def score_text(score: Score) -> str:
 
 
 def interval_text(interval: MeanInterval | None) -> str:
-    """Return a mean difference with its interval, bold if it excludes zero."""
+    """Format a mean difference with its interval, bold if it excludes zero."""
     if interval is None:
         return NOTHING
     mean, low, high = interval

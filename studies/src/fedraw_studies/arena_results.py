@@ -1,4 +1,4 @@
-"""What the arena found: chosen rates, scores, ranks, paired differences, from the cells alone."""
+"""The results of the arena, from the cells alone: chosen rates, scores, ranks, differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STEPS = 2000  # of the integral over the range of normal variables
 
 
 class Score(NamedTuple):
-    """What a method reached in a setting."""
+    """The scores of a method in a setting."""
 
     row: ArenaRow
     rare: Stat  # of the rare labels, or of the worst label
@@ -88,12 +88,12 @@ class ArenaResults:
         return [method for method in self.arena.methods if method.name in found]
 
     def runs(self, remedied: bool = False) -> tuple[int, int]:
-        """How many runs of the comparison are finished, and how many it needs."""
+        """Return the number of finished runs of the comparison, and the number that it needs."""
         scores = self.remedied if remedied else self.scores
         return sum(own.done for own in scores), sum(own.needed for own in scores)
 
     def score(self, setting: str, method: str, remedied: bool = False) -> Score:
-        """Return what a method reached in a setting."""
+        """Return the score of a method in a setting."""
         scores = self.remedied if remedied else self.scores
         return next(
             own
@@ -106,7 +106,7 @@ class ArenaResults:
         return self.arena.rates.get(self.dataset, {}).get(method.name)
 
     def disagreements(self) -> Iterator[str]:
-        """Say where rates.toml has another rate than the tuning chooses now."""
+        """Yield a message for each rate in rates.toml that differs from the tuning's choice."""
         for name, tuning in self.tunings.items():
             best, used = tuning.best, self.arena.rates.get(self.dataset, {}).get(name)
             chosen = None if best is None else next(iter(best.settings.values()))
@@ -115,11 +115,11 @@ class ArenaResults:
                 yield f"{name}: arena/rates.toml has {used:g}, and the tuning chooses {found}"
 
     def ranks(self, metric: str) -> tuple[list[Rank], int]:
-        """Rank the methods in every setting, and return their mean ranks and the settings' number.
+        """Return the mean ranks of the methods over the settings, and the number of settings.
 
-        `metric` is "rare" or "accuracy". Ranks go by the mean over the seeds that all methods have
-        in common. A setting counts if all methods that are ranked have such a seed; a method is
-        ranked if it has a run in every setting that any method has finished a seed of.
+        `metric` is "rare" or "accuracy". Methods are ranked by the mean over the seeds that all of
+        them have in common. A setting counts if there is such a seed; a method is ranked if it has
+        a finished run in every setting in which any method has one.
         """
         begun = [own for own in self.arena.settings if self._done_in(own.name)]
         methods = [
@@ -140,7 +140,7 @@ class ArenaResults:
         return sorted(found, key=lambda own: own.rank), len(columns)
 
     def differences(self, remedied: bool = False) -> Iterator[Difference]:
-        """Compare ours with rivals and ablations in every setting, seed by seed."""
+        """Compare our methods with others and with ablations in every setting, seed by seed."""
         remedy = self.arena.table["remedy"]["settings"]
         known = {method.name for method in self.arena.methods}
         for setting in self.arena.settings:
@@ -188,7 +188,7 @@ def arena_results(arena: Arena, dataset: str, outcomes: Sequence[Outcome]) -> Ar
 def tuning_of(
     arena: Arena, dataset: str, method: ArenaMethod, rows: Sequence[RowOutcome]
 ) -> Tuning:
-    """Judge the points of a method's grid as `fedraw tune` does, from the cells of its runs."""
+    """Score the points of a method's grid as `fedraw tune` does, from the cells of its runs."""
     grid = arena.grid(dataset, method)
     points = [
         _point(settings, list(row.records.values()))
@@ -235,7 +235,7 @@ def common_seeds(by_method: Sequence[Mapping[int, float | None]]) -> list[int]:
 
 @cache
 def critical_difference(methods: int, settings: int) -> float:
-    """The difference of mean ranks beyond chance at 5 %, by Nemenyi's test.
+    """Return the critical difference of mean ranks at 5 %, by Nemenyi's test.
 
     It is q √(k (k + 1) / (6 N)) for k methods and N settings, where q is the 95 % quantile of the
     range of k independent normal variables, divided by √2.
@@ -251,7 +251,7 @@ def critical_difference(methods: int, settings: int) -> float:
 
 
 def _range_below(width: float, count: int) -> float:
-    """The probability that the range of so many normal variables is below a width."""
+    """Return the probability that the range of `count` normal variables is below a width."""
     points = np.linspace(-8.0, 8.0 + width, _STEPS)
     below = np.array([0.5 * (1 + erf(x / sqrt(2))) for x in points])
     before = np.array([0.5 * (1 + erf((x - width) / sqrt(2))) for x in points])

@@ -1,8 +1,8 @@
 """Artefacts: the tables and figures of a study as data, read from its TOML files at a scale.
 
-An artefact is a list of rows. A row is a spec, or something to compute, and what the paper prints
-for it. `paper/` has the artefacts of the paper, `beyond/` and `evidence/` have ours. A scale says
-how much of the paper's protocol is run; `paper/scales.toml` has all of them.
+An artefact is a list of rows. A row is a spec, or something to compute, and the values that the
+paper prints for it. `paper/` has the artefacts of the paper, `beyond/` and `evidence/` have ours. A
+scale determines how much of the paper's protocol is run; `paper/scales.toml` has all scales.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from fedraw.errors import BadInput, nearest
 from fedraw.experiment.sections import Names
 from fedraw.experiment.spec import Spec
 
-# The artefacts of the paper that have a file of their own, in the paper's order.
+# The artefacts of the paper that have their own file, in the paper's order.
 NAMES = (
     "fig1", "fig2", "table2", "fig3", "table3", "table4",
     *(f"s{number}" for number in range(1, 12)),
     "server-rate", "local-rate",
 )  # fmt: skip
-# Our own, in the order in which the documentation presents them.
+# Our own artefacts, in the order of the documentation.
 BEYOND = (
     "beyond-headline", "beyond-slow", "beyond-cat-dog", "beyond-weak", "beyond-scheduling",
     "beyond-buffer", "beyond-holders", "beyond-dirichlet", "beyond-rates", "beyond-cnn",
 )  # fmt: skip
 EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-privacy")
-# What the paper leaves open, on the cheapest data set.
+# Questions that the paper leaves open, on the cheapest data set.
 OPEN = ("open-rates", "open-serving")
-# How the settings of a scale were chosen, on seeds that no table has, and what limits them.
+# How the settings of a scale were chosen, on seeds that no table uses, and what limits them.
 CHOICES = ("tuning", "centralised")
 # The arena: for each data set its tuning, the comparison, and the same with a remedy.
 ARENA_DATASETS = ("digits", "ham10000", "emnist", "cifar10")
@@ -41,7 +41,7 @@ ARENA = tuple(
     f"arena-{dataset}{part}" for dataset in ARENA_DATASETS for part in ("-tuning", "", "-remedy")
 )
 EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
-# Claims refer to these, and they have no table of their own.
+# Claims refer to these; they have no table.
 SUPPORTING = ("server-state", "benchmark")
 # The training-free tables of the paper, which share one file.
 DYNAMICS = "dynamics"
@@ -59,8 +59,8 @@ class Setting:
     """One data set at one scale."""
 
     title: str
-    reduction: str  # how it differs from the paper, for captions
-    spec: Mapping[str, Any]  # the tables from which every row starts
+    reduction: str  # the differences from the paper, for captions
+    spec: Mapping[str, Any]  # the tables that every row starts from
     rare: Names
     other: Names = ()  # the paper's second set of rare labels
     ms_per_event: float | None = None  # None: not measured
@@ -155,17 +155,17 @@ def _setting(title: str, table: Mapping[str, Any]) -> Setting:
 
 
 class Basis(StrEnum):
-    """What the values of an artefact rest on."""
+    """The source of an artefact's values."""
 
     RUNS = "runs"
     WEIGHTS = "weights"  # computed for each seed, see outcomes.buffer_weights
     COUNT = "count"  # computed once and exact, see outcomes.model_copies
-    MEASUREMENT = "measurement"  # taken elsewhere and written into the file
+    MEASUREMENT = "measurement"  # recorded elsewhere and copied into the file
 
 
 @dataclass(frozen=True)
 class PaperValue:
-    """A value of the paper: as printed, its numbers, and how many decimals they have.
+    """A value of the paper: as printed, its numbers, and their number of decimals.
 
     >>> PaperValue.of("45.2 / 45.0 / 45.5")
     PaperValue(printed='45.2 / 45.0 / 45.5', values=(45.2, 45.0, 45.5), decimals=1)
@@ -210,12 +210,12 @@ class PaperValue:
 
 @dataclass(frozen=True)
 class ArtefactRow:
-    """One row of an artefact: what to run or to compute, and what the paper prints for it."""
+    """One row of an artefact: what to run or to compute, and the paper's values."""
 
     label: str
     spec: Spec
     paper: Mapping[str, PaperValue | None]  # by metric; None: the paper prints no value
-    dataset: str = ""  # the paper's, whatever replaces it at this scale
+    dataset: str = ""  # the paper's, even if the scale replaces it
     method: str = ""
     seeds: tuple[int, ...] = ()
     not_comparable: Mapping[str, str] = field(default_factory=dict)  # the reason, by metric
@@ -240,7 +240,7 @@ class Artefact:
     settings: Mapping[str, Setting] = field(default_factory=dict)  # by data set
     basis: Basis = Basis.RUNS
     figure: Mapping[str, Any] | None = None  # how to draw it, see figures.py
-    waits_for: str = ""  # what must be known before it can run; the budget needs nothing
+    waits_for: str = ""  # why it cannot run yet; its budget is known nevertheless
 
     @property
     def reductions(self) -> dict[str, str]:
@@ -345,7 +345,7 @@ def _singles(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _label(row: Mapping[str, Any], title: str, titled: bool) -> str:
-    """The row's own label, completed by data set and method where it has several of them."""
+    """Return the row's label, with the data set and method if the row has several of them."""
     own, of_several = row.get("label"), row.get("of_several", False)
     if own is not None and not of_several:
         return str(own)
@@ -377,7 +377,7 @@ def _row(
 
 
 def _is_headline(row: Mapping[str, Any], table: Mapping[str, Any]) -> bool:
-    """Whether the scale's headline seeds apply; a row with seeds of its own keeps those."""
+    """Return whether the scale's headline seeds apply; a row with its own seeds keeps them."""
     return "seeds" not in row and table.get("headline", False)
 
 
@@ -387,7 +387,7 @@ def _spec(row: Mapping[str, Any], table: Mapping[str, Any], setting: Setting) ->
     labels: dict[str, Any] = {
         "usual": {"partition": {"rare_labels": rare}},
         "other": {"partition": {"rare_labels": rare}},
-        "measured": {"metrics": {"rare_labels": rare}},  # measured, but as common as the rest
+        "measured": {"metrics": {"rare_labels": rare}},  # measured, but as common as the others
         "none": {},
     }[which]
     if "claim" in row:

@@ -14,7 +14,7 @@ from fedraw_studies.theory.bound import Bound, convergence_bound
 from fedraw_studies.theory.measured_bound import Measured, measure, record
 
 SEED = 42
-# In which the dependence of buffer and model is measured too, at the usual rate.
+# More seeds for the dependence of buffer and model, at the usual rate.
 MORE_SEEDS = (123, 456)
 # The rate of the demo, which the theorem does not admit.
 USUAL_RATE = 0.1
@@ -32,14 +32,14 @@ class BoundReport:
 
     @classmethod
     def make(cls, events: int = EVENTS) -> BoundReport:
-        """Run both and evaluate the theorem where it applies."""
+        """Run both and evaluate the theorem at the admitted rate."""
         usual = measure(record(bound_spec(USUAL_RATE, events), SEED))
         admitted = measure(record(bound_spec(usual.admissible_rate, events), SEED))
         more = {seed: measure(record(bound_spec(USUAL_RATE, events), seed)) for seed in MORE_SEEDS}
         return cls(usual, admitted, convergence_bound(admitted.constants()), more)
 
     def markdown(self) -> str:
-        """Write the constants, the terms, and the quantities of the proof beside their bounds."""
+        """Write the constants, the terms, and the quantities of the proof next to their bounds."""
         made = (
             f"`fedraw reproduce bound`, {date.today()}, {cores()} cores: FedRAW on digits, softmax "
             f"regression, 30 clients, K = {self.admitted.buffer}, correlated speeds, one local "
@@ -125,12 +125,12 @@ def _sigma2(own: Measured) -> float:
 
 
 def _drift(own: Measured) -> float:
-    """Ψ = 3 Q τ² β σ²."""
+    """Return Ψ = 3 Q τ² β σ²."""
     return own.worst_staleness**2 * _step_square(own)
 
 
 def _step_square(own: Measured) -> float:
-    """3 Q β σ², with β = Q η²."""
+    """Return 3 Q β σ², with β = Q η²."""
     return 3 * (own.local_steps * own.rate) ** 2 * _sigma2(own)
 
 
@@ -139,7 +139,7 @@ def _dependence(own: Measured) -> str:
 
 
 def _floor(own: Measured) -> float:
-    """The drift floor with the measured displacement instead of its bound Ψ."""
+    """Return the drift floor with the measured displacement instead of its bound Ψ."""
     alpha = own.local_steps * own.rate
     return 8 * (1 / alpha + own.smoothness) / alpha * own.displacement
 
@@ -161,7 +161,7 @@ _CONSTANTS: Sequence[tuple[str, str, Of]] = (
 )
 
 
-# What is measured, what the proof says of it, our value in words, and the proof's limit.
+# The measured quantity, the proof's statement, our value as text, and the proof's limit.
 _PROOF: Sequence[tuple[str, str, Callable[[Measured], str], Of]] = (
     ("mean ‖D‖²", "at most Ψ = 3 Q τ² β σ² (Lemma 1)", lambda m: short(m.displacement), _drift),
     ("largest ‖D‖²", "at most Ψ", lambda m: short(m.worst_displacement), _drift),

@@ -25,7 +25,7 @@ _CURVE_DECIMALS, _DECIMALS = 2, 6
 
 @dataclass(frozen=True)
 class CellRecord:
-    """What is kept of a run: enough for all tables and figures, and small enough to commit."""
+    """The stored part of a run: enough for all tables and figures, and small enough to commit."""
 
     key: str
     seed: int
@@ -41,7 +41,7 @@ class CellRecord:
     events: int
     rejected: Mapping[str, int]
     notes: Sequence[str]
-    data: Mapping[str, Any]  # how many samples, and their fingerprint
+    data: Mapping[str, Any]  # the number of samples and their fingerprint
     fedraw: str
     seconds: float
     date: str
@@ -49,12 +49,12 @@ class CellRecord:
     machine: str
     # The mean of the last five evaluations, by rare label; older cells do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
-    # Metrics of the average that is served, where the spec asks for one.
+    # Metrics of the serving average, if the spec asks for one.
     serving: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def rare_labels(self) -> tuple[str, ...]:
-        """The names of the labels that the metrics call rare."""
+        """The names of the rare labels of the metrics."""
         labels = list(self.recall)
         return tuple(labels[i] for i in _rare(self.spec, labels))
 
@@ -70,7 +70,7 @@ class CellFiles:
         return self.folder / f"{name}.json"
 
     def read(self, name: str) -> CellRecord | None:
-        """Read a cell; None if there is none. A damaged one raises BadInput with its name."""
+        """Return a cell, or None if there is none; a damaged cell raises BadInput."""
         path = self.path(name)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ class CellFiles:
         return _record(path, content)
 
     def write(self, record: CellRecord) -> None:
-        """Write a cell in one move, so that a file that exists is complete."""
+        """Write a cell atomically, so that an existing file is complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(f"{record.key}-{record.seed}")
         atomic_write(path, _text(record).encode())
@@ -132,7 +132,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
 def _rows(
     confusion: Mapping[str, Mapping[str, int]] | None, rare: Sequence[str], labels: Sequence[str]
 ) -> dict[str, list[int]]:
-    """The rows of the rare labels, zeros included, in the order of the labels."""
+    """Return the rows of the rare labels, including zeros, in the order of the labels."""
     if confusion is None:
         return {}
     return {label: [confusion.get(label, {}).get(other, 0) for other in labels] for label in rare}
@@ -144,7 +144,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:
-    """Indices of the labels that the metrics call rare."""
+    """Return the indices of the rare labels of the metrics."""
     measured = spec.get("metrics", {}).get("rare_labels")
     rare = spec["partition"].get("rare_labels", []) if measured is None else measured
     return [label if isinstance(label, int) else labels.index(label) for label in rare]
@@ -163,7 +163,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _text(record: CellRecord) -> str:
-    """One line for each field: compact, and a diff shows which field changed."""
+    """Write one line per field, which is compact and gives readable diffs."""
     content = {"format": FORMAT, **asdict(record)}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"

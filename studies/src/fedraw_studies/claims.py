@@ -1,4 +1,4 @@
-"""The paper's claims, read from `paper/claims.toml`, and what our values say about each of them."""
+"""The paper's claims, from `paper/claims.toml`, and our verdict on each of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedraw_studies.rules import (
 )
 
 NOTHING = "–"
-Runs = frozenset[str]  # the names of their cells
+Runs = frozenset[str]  # the names of cells
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Part:
     artefact: str = ""
     metric: str = ""
     a: tuple[str, ...] = ()  # rows of the artefact; a sweep has several
-    b: tuple[str, ...] = ()  # the rows to compare with; of several the best of each seed counts
+    b: tuple[str, ...] = ()  # the rows to compare with; of several, the best of each seed counts
     less: str = ""  # a metric of the same row that is subtracted
     limit: float = 0.0  # margin or bound
     falling: bool = False
     beside: bool = False  # a condition of the claim, not the claim itself
     tables: tuple[str, ...] = ()  # training-free tables, for the rule "inside"
     why: str = ""  # why there is nothing to judge
-    paper: str | None = None  # what the paper says, where no table prints it
+    paper: str | None = None  # the paper's value, if no table prints it
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Both sides of a part, on the seeds that all its rows have."""
+    """Both sides of a part, on the seeds that all of its rows have."""
 
     a: Sequence[Finding]
     b: Sequence[Finding]
     basis: Basis
-    done: Runs  # that it rests on
+    done: Runs  # that it uses
     missing: Runs  # that it still needs
 
     @classmethod
     def of(cls, part: Part, outcome: Outcome, *, tail: bool = False) -> Evidence:
         """Collect the rows of a part from the outcome of its artefact.
 
-        With `tail` a value is the mean of the last five evaluations, where a metric has one.
+        With `tail` a value is the mean of the last five evaluations, if the metric has one.
         """
         a, b = ([outcome.row(label) for label in side] for side in (part.a, part.b))
         one, other = ([_finding(part, row, tail) for row in side] for side in (a, b))
@@ -99,39 +99,39 @@ class Evidence:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no chance is in the values, because they are counted."""
+        """Whether the values are counts, which involve no chance."""
         return self.basis is Basis.COUNT
 
     @property
     def from_seeds(self) -> int:
-        """How many seeds it rests on; a count and a recorded measurement have none."""
+        """The number of seeds that it uses; a count and a recorded measurement have none."""
         return len(self.seeds) if self.basis in (Basis.RUNS, Basis.WEIGHTS) else 0
 
     def first(self) -> list[float]:
-        """The values of A, seed by seed."""
+        """Return the values of A, seed by seed."""
         return self._known(self.a[0])
 
     def best_other(self) -> list[float]:
-        """The best of B, seed by seed."""
+        """Return the best of B, seed by seed."""
         return [max(values) for values in zip(*map(self._known, self.b), strict=True)]
 
     def differences(self) -> list[float]:
-        """A − B, seed by seed; A itself where there is no B."""
+        """Return A − B, seed by seed; A itself if there is no B."""
         if not self.b:
             return self.first()
         return [one - other for one, other in zip(self.first(), self.best_other(), strict=True)]
 
     def cross_products(self) -> list[float]:
-        """A1 · B2 − A2 · B1, seed by seed: positive where A1/A2 is above B1/B2."""
+        """Return A1 · B2 − A2 · B1, seed by seed: positive where A1/A2 is above B1/B2."""
         rows = zip(*map(self._known, (*self.a, *self.b)), strict=True)
         return [a1 * b2 - a2 * b1 for a1, a2, b1, b2 in rows]
 
     def means(self) -> list[float]:
-        """The means of the rows of a sweep."""
+        """Return the means of the rows of a sweep."""
         return [fmean(self._known(own)) for own in self.a]
 
     def other_means(self) -> list[float]:
-        """The means of the rows of B."""
+        """Return the means of the rows of B."""
         return [fmean(self._known(own)) for own in self.b]
 
     def _known(self, own: Finding) -> list[float]:
@@ -140,7 +140,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Second:
-    """What came of a part by the mean of the last five evaluations."""
+    """The verdict on a part by the mean of the last five evaluations."""
 
     verdict: Verdict
     ours: str
@@ -149,36 +149,36 @@ class Second:
 
 @dataclass(frozen=True)
 class PartVerdict:
-    """What came of one part, with both sides in words."""
+    """The verdict on one part, with both sides as text."""
 
     part: Part
     verdict: Verdict
     paper: str = NOTHING
     ours: str = NOTHING
-    why: str = ""  # said beside the verdict
+    why: str = ""  # printed after the verdict
     done: Runs = frozenset()
     missing: Runs = frozenset()
     so_far: Verdict | None = None  # by the finished runs, while others are missing
     seeds: int = 0
     difference: MeanInterval | None = None
-    second: Second | None = None  # at scales that judge strictly
+    second: Second | None = None  # only at strict scales
 
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What came of a claim."""
+    """The verdict on a claim."""
 
     claim: Claim
     parts: tuple[PartVerdict, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The parts together, by the last model."""
+        """The verdict of all parts, by the last model."""
         return _of_claim([(own.part.beside, own.verdict) for own in self.parts])
 
     @property
     def second(self) -> Verdict | None:
-        """The parts together, by the mean of the last five evaluations, where that is judged."""
+        """The verdict of all parts by the mean of the last five evaluations, if that is judged."""
         if all(own.second is None for own in self.parts):
             return None
         return _of_claim(
@@ -190,14 +190,14 @@ class ClaimVerdict:
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many of its runs are finished, and how many it needs."""
+        """The number of its finished runs, and the number that it needs."""
         done = Runs().union(*(own.done for own in self.parts))
         missing = Runs().union(*(own.missing for own in self.parts))
         return len(done), len(done | missing)
 
 
 def _of_claim(parts: Sequence[tuple[bool, Verdict]]) -> Verdict:
-    """Put the parts of a claim together; a condition can only turn "holds" into "partly"."""
+    """Combine the parts of a claim; a condition can only turn "holds" into "partly"."""
     if any(verdict is Verdict.NOT_RUN for _, verdict in parts):
         return Verdict.NOT_RUN
     verdict = together([verdict for beside, verdict in parts if not beside])
@@ -224,7 +224,7 @@ def load_claims() -> list[Claim]:
 def judge(
     outcomes: Sequence[Outcome], dynamics: DynamicsResults | None, *, strict: bool = False
 ) -> list[ClaimVerdict]:
-    """Judge all claims; a part whose runs are not finished is not judged yet.
+    """Judge all claims; a part with unfinished runs is not judged yet.
 
     `strict` widens intervals for the number of claims that chance can decide, and judges every
     part a second time, by the mean of the last five evaluations.
@@ -242,7 +242,7 @@ def judge(
 
 
 def decided_by_chance(claims: Sequence[Claim], outcomes: Mapping[str, Outcome]) -> int:
-    """Count the claims with a part that rests on runs, finished or not, and on a test."""
+    """Count the claims with a part that uses runs, finished or not, and a statistical test."""
     return sum(
         any(
             part.rule in _BY_CHANCE and outcomes[part.artefact].artefact.basis is Basis.RUNS
@@ -270,7 +270,7 @@ def as_json(judged: Sequence[ClaimVerdict]) -> list[dict[str, Any]]:
 
 
 def _parts(table: Mapping[str, Any]) -> Iterator[Part]:
-    """One part for every entry of `each`, which takes the place of {} in its texts."""
+    """Yield one part for every entry of `each`, which replaces {} in its texts."""
     for entry in table.get("each", [""]):
         own = {key: _filled(value, entry) for key, value in table.items() if key != "each"}
         name, metric = own.pop("name", f"{entry}, {{m}}"), own.get("metric", "")
@@ -352,7 +352,7 @@ def _judge(
 def _second(
     part: Part, outcomes: Mapping[str, Outcome], first: PartVerdict, confidence: float
 ) -> Second | None:
-    """Judge a part that rests on runs by the mean of the last five evaluations."""
+    """Judge a part that uses runs by the mean of the last five evaluations."""
     if part.rule not in (*_BY_CHANCE, "every"):
         return None
     if outcomes[part.artefact].artefact.basis is not Basis.RUNS:
@@ -401,7 +401,7 @@ _RULES: dict[str, Callable[[Part, Evidence, float], Judged]] = {
     "within": _within,
     "none": lambda part, *_: Judged(Verdict.NOT_COMPARABLE, part.why),
 }
-# The rules that are tests, so that many of them find something by chance.
+# The rules that are statistical tests, of which some succeed by chance.
 _BY_CHANCE = ("greater", "comparable", "ratio", "below", "wider", "ordered")
 # The rule "inside" is about all findings of whole tables, not about two sides.
 RULES = (*_RULES, "inside")
@@ -418,7 +418,7 @@ def _inside(part: Part, dynamics: DynamicsResults | None) -> PartVerdict:
 
 
 def paper_words(part: Part, evidence: Evidence) -> str:
-    """Say the paper's values as printed; of several B the best."""
+    """Return the paper's values as printed; of several B, the best."""
     if part.paper is not None:
         return part.paper
     if _is_sweep(part):
@@ -432,7 +432,7 @@ def paper_words(part: Part, evidence: Evidence) -> str:
 
 
 def our_words(part: Part, evidence: Evidence, confidence: float = CONFIDENCE) -> str:
-    """Say mean ± sd of both sides, and the mean difference with its interval."""
+    """Return mean ± sd of both sides, and the mean difference with its interval."""
     if not evidence.seeds:
         return NOTHING
     if not evidence.is_defined:
@@ -461,7 +461,7 @@ def _both_sides(part: Part, evidence: Evidence, digits: int, confidence: float) 
 
 
 def _finding(part: Part, row: RowOutcome, tail: bool) -> Finding:
-    """A row's metric, less another one if the part asks for that."""
+    """Return a row's metric, minus another one if the part asks for that."""
     own = _single(part, row, part.metric, tail)
     if not part.less:
         return own
@@ -473,7 +473,7 @@ def _finding(part: Part, row: RowOutcome, tail: bool) -> Finding:
 
 
 def _single(part: Part, row: RowOutcome, metric: str, tail: bool) -> Finding:
-    """A column of the artefact, or any other metric of its runs.
+    """Return a column of the artefact, or any other metric of its runs.
 
     With `tail` it is the mean of the last five evaluations; a metric of the whole run has none and
     stays as it is.
@@ -492,7 +492,7 @@ def _difference(one: PaperValue | None, other: PaperValue | None) -> PaperValue 
 
 
 def _ratio(means: Sequence[float]) -> str:
-    """Two means and their ratio in words.
+    """Format two means and their ratio.
 
     >>> _ratio([4.5, 0.25]), _ratio([4.5, 0.0])
     ('4.5 over 0.2 (18.0 times)', '4.5 over 0.0')

@@ -56,12 +56,12 @@ from fedraw_studies.render import (
     write_dynamics,
 )
 
-# Nothing is trained for these, so they need no data.
+# These need no training and therefore no data.
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
-# A group's name stands for all its artefacts.
+# The name of a group selects all of its artefacts.
 GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN, "arena": ARENA}
-# Computed anew and printed whenever they are asked for by name; no file is kept of them.
+# These are computed and printed on each request by name, and not stored.
 PRINTED = ("table1", "bound")
 KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA)
 
@@ -72,7 +72,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Argument(
             metavar="[ARTEFACT]…",
             help=f"Any of: {', '.join(KNOWN)}. Default: all of the paper's. "
-            f"{' and '.join(GROUPS)} stand for all whose names begin so.",
+            f"{' and '.join(GROUPS)} select all artefacts whose names begin with the word.",
         ),
     ] = None,
     scale: Annotated[
@@ -129,7 +129,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     ] = False,
     render: Annotated[
         bool,
-        typer.Option("--render", help="Run nothing: render what is finished."),
+        typer.Option("--render", help="Run nothing: render the finished runs."),
     ] = False,
     docs: Annotated[
         Path | None,
@@ -137,7 +137,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper: tables and figures with its values beside ours, and judged claims.
+    """Reproduce the paper: tables and figures with its values next to ours, and judged claims.
 
     Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed. The
     last lines say what was run, what was reused, what failed, and where the tables are.
@@ -181,19 +181,19 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     elif dry_run:
         document = task.dry_run()
     else:
-        # Asked for by name, the training-free part runs again; otherwise it is kept.
+        # The training-free part runs again if it is named; otherwise earlier results are kept.
         kept = None if artefacts else DynamicsResults.read(folder)
         document, failures = task.run(seeds or chosen.dynamics_seeds, kept)
     if json_:
         console.print_json({**document, **printed})
     if failures:
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-        raise FedrawError(f"{count} failed, as told above; the same command tries again")
+        raise FedrawError(f"{count} failed, see above; run the same command to try again")
 
 
 @dataclass(frozen=True)
 class _Reproduction:
-    """One call of the command: what to reproduce, where, and with what."""
+    """One call of the command: what to reproduce, where, and with which resources."""
 
     names: Sequence[str]
     scale: Scale
@@ -204,7 +204,7 @@ class _Reproduction:
     force: bool
     docs: Path | None
     quiet: bool
-    datasets: tuple[str, ...] = ()  # to run; none: all
+    datasets: tuple[str, ...] = ()  # the data sets to run; empty: all
     seeds: tuple[int, ...] = ()
 
     @property
@@ -232,7 +232,7 @@ class _Reproduction:
         return self._write()
 
     def dry_run(self) -> dict[str, Any]:
-        """Print the budget and which data are missing."""
+        """Print the budget and the missing data."""
         plan = self.plan()
         to_run = unfinished(plan, self.work, self.force)
         self._tell_budget(plan, to_run)
@@ -245,7 +245,7 @@ class _Reproduction:
     def run(
         self, seeds: int, kept: DynamicsResults | None
     ) -> tuple[dict[str, Any], list[FailedRun]]:
-        """Run what is not finished, and write the documents, also after an interrupt."""
+        """Run the unfinished runs, and write the documents, even after an interrupt."""
         begun = time.monotonic()
         plan = self.plan()
         to_run = unfinished(plan, self.work, self.force)
@@ -306,7 +306,7 @@ class _Reproduction:
         return results, f"{len(cells)} runs in {took}; {self.folder / 'dynamics.md'}"
 
     def _write(self) -> dict[str, Any]:
-        """Write everything that is begun to files, and print what was asked for."""
+        """Write the documents of all artefacts with results, and print the requested ones."""
         outcomes = self._outcomes()
         every = _but_arena(outcomes)
         content = write_documents(every, self.scale.name, self.folder)
@@ -328,7 +328,7 @@ class _Reproduction:
         return {**content, "artefacts": chosen}
 
     def _write_arena(self, every: Sequence[Outcome]) -> dict[str, Any]:
-        """Write the documents of the arena if it is or was asked for, and print them if it is."""
+        """Write the documents of the arena if it is or was requested, and print them if it is."""
         own = [outcome for outcome in every if is_of_arena(outcome)]
         if not own:
             return {}
@@ -340,7 +340,7 @@ class _Reproduction:
         return content
 
     def _without_waiting(self, to_run: Sequence[Planned]) -> list[Planned]:
-        """Leave out the runs whose settings another artefact must choose first, and say so."""
+        """Leave out the runs whose settings another artefact must choose first, with a message."""
         loaded = load_artefacts(list({planned.artefact for planned in to_run}), self.scale)
         waiting = {own.name: own.waits_for for own in loaded if own.waits_for}
         for why in waiting.values():
@@ -348,9 +348,9 @@ class _Reproduction:
         return [planned for planned in to_run if planned.artefact not in waiting]
 
     def _outcomes(self) -> list[Outcome]:
-        """Outcomes of the paper's artefacts, and of ours that are or were asked for.
+        """Return the outcomes of the paper's artefacts, and of ours that are or were requested.
 
-        Ours share runs with the paper's, so they would otherwise begin without being asked for.
+        Ours share runs with the paper's, so they would otherwise appear without being requested.
         """
         ours = [
             name
@@ -390,17 +390,17 @@ class _Reproduction:
         nothing = "; nothing of dynamics was written" if DYNAMICS in self.names else ""
         console.say(
             f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
-            f"{self.work.cells.folder}{nothing}; the same command goes on from here"
+            f"{self.work.cells.folder}{nothing}; run the same command to continue"
         )
 
 
 def _print_computed(names: Sequence[str], *, quiet: bool, only_name: bool) -> dict[str, Any]:
-    """Print the artefacts that keep no files, and return them for JSON."""
+    """Print the artefacts that are not stored, and return them for JSON."""
     texts, documents = [], dict[str, Any]()
     if only_name:
         for name in PRINTED:
             if name in names:
-                console.say(f"{name}: no runs are kept of it; without this option it is printed")
+                console.say(f"{name}: it has no stored runs; without this option it is printed")
         return documents
     if "table1" in names:
         measured = profiles()
@@ -416,18 +416,18 @@ def _print_computed(names: Sequence[str], *, quiet: bool, only_name: bool) -> di
 
 
 def _default_out() -> Path:
-    """Return the folder of the committed results where the command runs in a clone."""
+    """Return the folder of the committed results if the command runs in a clone."""
     committed = Path("studies/results")
     return committed if committed.is_dir() else Path("results")
 
 
 def _but_arena(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes of all other studies; the arena has documents of its own."""
+    """Return the outcomes of all other studies; the arena has its own documents."""
     return [outcome for outcome in outcomes if not is_of_arena(outcome)]
 
 
 def _wanted(names: Sequence[str]) -> list[str]:
-    """Each artefact once; the name of a group stands for all in it."""
+    """Return each artefact once; the name of a group selects all of its artefacts."""
     for name in names:
         refuse_unknown(name, KNOWN)
     groups = (GROUPS.get(name, (name,)) for name in names)

@@ -71,7 +71,7 @@ def _lines(
 
 
 def _filled(cell: Any, words: Mapping[str, str]) -> Any:
-    """Put the entries of `each` into every text of a cell.
+    """Fill the entries of `each` into every text of a cell.
 
     >>> _filled({"a": ["{x}, FedRAW"], "least": 0.5}, {"x": "EMNIST"})
     {'a': ['EMNIST, FedRAW'], 'least': 0.5}
@@ -92,13 +92,13 @@ class _Line:
 
     @property
     def labels(self) -> list[str]:
-        """The rows that its cells are about."""
+        """The rows that its cells refer to."""
         named = [c[key] for c in self.cells if not isinstance(c, str) for key in _ROWS if key in c]
         return [label for entry in named for label in _listed(entry)]
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that all its rows have."""
+        """The seeds that all of its rows have."""
         first, *others = [self.outcome.row(label).seeds for label in self.labels]
         return [seed for seed in first if all(seed in own for own in others)]
 

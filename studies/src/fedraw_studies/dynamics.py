@@ -1,7 +1,7 @@
-"""The paper's training-free values: many seeds of the common loop, without a model.
+"""The paper's training-free values: many seeds of the usual loop, without a model.
 
-`paper/dynamics.toml` says what is run and what the paper prints. The runs take seconds, so no cell
-is kept of them: their findings are one file, `OUT/dynamics.json`.
+`paper/dynamics.toml` has the runs and the values that the paper prints. The runs take seconds, so
+no cell is stored for them: their findings are in one file, `OUT/dynamics.json`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BySpec = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 
 @dataclass(frozen=True)
 class DynamicsResults:
-    """All findings, over how many seeds, and by which command, when and on what they were made."""
+    """All findings, their number of seeds, and the command, date and machine that made them."""
 
     seeds: int
     made: str
@@ -38,7 +38,7 @@ class DynamicsResults:
 
     @classmethod
     def read(cls, out: Path) -> DynamicsResults | None:
-        """Read OUT/dynamics.json; None if there is none that can be used."""
+        """Read OUT/dynamics.json; return None if there is no usable file."""
         try:
             content = json.loads((out / "dynamics.json").read_text(encoding="utf-8"))
             found = tuple(map(_finding, content["rows"]))
@@ -59,7 +59,7 @@ class DynamicsResults:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has every row of the tables as they are now."""
+        """Whether it has every row of the current tables."""
         tables = load_dynamics()
         wanted = [
             (a.name, row.label, metric) for a in tables for row in a.rows for metric in row.paper
@@ -82,7 +82,7 @@ def measure_dynamics(
 
 
 def dynamics_cells(artefacts: Sequence[Artefact], seeds: int) -> list[Cell]:
-    """List every spec once, however many rows have it, on the seeds 1 to `seeds`."""
+    """Return the cells of every distinct spec on the seeds 1 to `seeds`."""
     if seeds < 1:
         raise BadInput(f"--seeds {seeds} must be at least 1")
     rows = [row for artefact in artefacts for row in artefact.rows]
@@ -107,10 +107,10 @@ def findings(
 
 
 def distinct(found: Sequence[Finding], seeds: int) -> list[Finding]:
-    """Return the findings that are worth counting, each value of the paper once.
+    """Return the informative findings, each value of the paper once.
 
-    A value that follows from the settings is left out, because every seed gives it. So is one that
-    repeats an earlier one.
+    A value that follows from the settings is left out, because every seed gives it. A value that
+    repeats an earlier one is left out, too.
     """
     counted: list[Finding] = []
     for finding in found:

@@ -1,4 +1,4 @@
-"""Execution of a plan: finished runs are kept, stopped ones resume, a failure ends no other."""
+"""Executes a plan: finished runs are kept, stopped runs resume, failures do not stop others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedraw_studies.plan import Planned
 _DENSE = ("linear", "mlp")
 _PUBLISHED = "resnet18"  # the weights, as 'fedraw data fetch' calls them
 
-# Called with a run's number in the plan, and its record or the error that ended it.
+# Called with a run's number in the plan, and its record or error.
 Done = Callable[[int, CellRecord | FedrawError | OSError], None]
 
 
@@ -34,11 +34,11 @@ class Machine:
     """Data root, weights and device of this machine; they do not change the key of a cell."""
 
     root: Path | None = None  # data root; default FEDRAW_DATA
-    weights: Path | None = None  # instead of the published ones
+    weights: Path | None = None  # in place of the published weights
     device: str = "cpu"
 
     def localised(self, spec: Spec) -> Spec:
-        """Return the spec as this machine runs it."""
+        """Return the spec with the device and weights of this machine."""
         training = replace(spec.training, device=self.device)
         features = spec.features
         if self.weights is not None:
@@ -60,7 +60,7 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of finished cells, and the folder of runs that are under way."""
+    """The folder of finished cells, and the folder of runs in progress."""
 
     cells: CellFiles
     runs: Path
@@ -71,7 +71,7 @@ class Workspace:
 
 
 def unfinished(plan: Sequence[Planned], work: Workspace, force: bool = False) -> list[Planned]:
-    """Return the runs without a cell; a damaged one raises BadInput, or counts with `force`."""
+    """Return the runs without a cell; a damaged cell raises BadInput, or is redone by `force`."""
     result = []
     for planned in plan:
         try:
@@ -85,7 +85,7 @@ def unfinished(plan: Sequence[Planned], work: Workspace, force: bool = False) ->
 
 
 def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
-    """Say what is wrong with the damaged cells of a plan."""
+    """Return a message about each damaged cell of a plan."""
     found = []
     for planned in plan:
         try:
@@ -98,7 +98,7 @@ def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
 def refuse_missing_data(
     to_run: Sequence[Planned], machine: Machine, dataless: Iterable[str]
 ) -> None:
-    """Raise BadInput if data are missing: which, who needs them, and what can run without."""
+    """Refuse a plan with missing data; the message says what can run without them."""
     missing: dict[str, str] = {}
     needing: dict[str, None] = {}
     looked_for = cache(_missing)
@@ -113,13 +113,13 @@ def refuse_missing_data(
     try:
         data_root(machine.root)
         reasons = "\n".join(dict.fromkeys(missing.values()))
-    except BadInput as problem:  # without a data root, nothing else is worth saying
+    except BadInput as problem:  # without a data root, other reasons do not matter
         reasons = str(problem)
     able = dict.fromkeys(p.artefact for p in to_run if p.artefact not in needing)
     others = " ".join([*able, *dataless])
     raise BadInput(
         f"{reasons}\n"
-        f"{', '.join(needing)} cannot run without {', '.join(missing)}: get what is missing with "
+        f"{', '.join(needing)} cannot run without {', '.join(missing)}: get the missing data with "
         f"'fedraw data fetch {' '.join(missing)} --data DIR' and give --data DIR; without it there "
         f"is 'fedraw reproduce {others}', and everything on embedded data with --scale smoke"
     )
@@ -142,7 +142,7 @@ def run_plan(
     progress: CellProgress | None = None,
     done: Done | None = None,
 ) -> list[FailedRun]:
-    """Run a plan, write each cell as soon as its run is finished, and return what failed.
+    """Run a plan, write each cell as soon as its run is finished, and return the failures.
 
     A run that was stopped resumes where it was; with `force` it starts again.
     """
@@ -184,7 +184,7 @@ def clear_finished(plan: Sequence[Planned], work: Workspace) -> None:
 
 
 def _executor(spec: Spec) -> ExecutorKind:
-    """Train many clients of a small dense network at once: the same bytes, sooner."""
+    """Choose the batched executor for small dense networks: the same results, faster."""
     quick = spec.training.model in _DENSE and spec.training.device == "cpu"
     return "batched" if quick else "inline"
 
@@ -197,7 +197,7 @@ def _store(planned: Planned, work: Workspace) -> CellRecord:
 
 
 def _missing(dataset: str, weights: str | None, root: Path | None) -> dict[str, str]:
-    """What is missing and why, by the name under which it can be fetched."""
+    """Return the missing data and the reasons, by the name for `fedraw data fetch`."""
     found: dict[str, str] = {}
     try:
         if dataset in BATCHES:

@@ -1,7 +1,7 @@
-"""Facts about the paper's federations that need neither training nor images.
+"""Facts about the paper's federations that require neither training nor images.
 
-Who holds what, how large clients are and how often they answer follow from the labels of a data
-set, the partition, the speeds and the seed. `paper/federations.toml` has what the paper says.
+The labels and sizes of clients and how often they reply follow from the labels of a data set, the
+partition, the speeds and the seed. `paper/federations.toml` has the paper's statements.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load_federations() -> Artefact:
 
 @cache
 def federation_outcome() -> Outcome:
-    """Return our values of every row beside the paper's."""
+    """Return our values and the paper's for every row."""
     artefact = load_federations()
     return Outcome(artefact, "paper", tuple(map(_outcome, artefact.rows)))
 
@@ -55,9 +55,9 @@ def federation_facts(spec: Spec, seed: int) -> dict[str, float]:
     CommonSize and RareSize are the mean numbers of training samples of the clients without and
     with a rare label, RareLeast and RareMost the extremes of the latter; RareShare the share of
     clients with a rare label, in percent. OverUniform is the weight of the one rare client in a
-    buffer of ten, relative to 1/10. RareUpdates is how many updates a rare client sends in the
-    run, in expectation. Imbalance compares the largest label of the data set with the smallest
-    one; TestLeast and TestMost count the test images of the rare labels.
+    buffer of ten, relative to 1/10. RareUpdates is the expected number of updates of a rare client
+    in the run. Imbalance is the size of the largest label of the data set over that of the smallest
+    one. TestLeast and TestMost are the extremes of the numbers of test images of the rare labels.
 
     >>> spec = Spec.from_dict({"data": {"name": "cifar10-labels"}, "training": {"kind": "none"},
     ...     "partition": {"rare_labels": ["airplane", "frog"]}})

@@ -1,6 +1,6 @@
-"""Figures: curves over the events, dots by method, and sweeps, ours beside the paper's values.
+"""Figures: curves over the events, dots by method, and sweeps, with our and the paper's values.
 
-The key `figure` of an artefact's file says how it is drawn: `kind` is "loss" (Figure 1), "curves"
+The key `figure` of an artefact's file describes its figure: `kind` is "loss" (Figure 1), "curves"
 (one figure for each data set or for each first word of the labels), "dots" (one panel for each data
 set) or "sweep" (metrics over steps).
 """
@@ -39,7 +39,7 @@ STEP_WIDTH = 12  # characters
 
 
 class Spot(NamedTuple):
-    """One row's metric: the mean, its seeds, and the paper's mean."""
+    """One row's metric: the mean, the range over the seeds, and the paper's mean."""
 
     mean: float
     low: float
@@ -48,7 +48,7 @@ class Spot(NamedTuple):
 
 
 def study_figures(outcomes: Sequence[Outcome]) -> list[Drawing]:
-    """Return the figures of all artefacts that are begun and have one."""
+    """Return the figures of all artefacts that have one and at least one finished run."""
     begun = [own for own in outcomes if any(row.records for row in own.rows)]
     return [d for own in begun if (f := own.artefact.figure) for d in _KINDS[f["kind"]](own)]
 
@@ -173,7 +173,7 @@ def _curve(row: RowOutcome, metric: str) -> Curve:
 
 
 def _rare_recall(row: RowOutcome) -> dict[str, float]:
-    """The mean recall of each rare label over the seeds."""
+    """Return the mean recall of each rare label over the seeds."""
     labels = next(iter(row.records.values())).rare_labels
     values = {label: [own.recall.get(label) for own in row.records.values()] for label in labels}
     known = {label: [v for v in own if v is not None] for label, own in values.items()}
@@ -233,7 +233,7 @@ def _drawn_sweep(outcome: Outcome, metrics: Sequence[str], steps_title: str) -> 
 def _pairs(
     rows: Mapping[int, RowOutcome], metric: str
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Our means and the paper's, by step."""
+    """Return our means and the paper's, by step."""
     means = {step: row.metrics[metric].mean for step, row in rows.items() if row.records}
     papers = {step: row.metrics[metric].paper for step, row in rows.items()}
     return (
@@ -243,7 +243,7 @@ def _pairs(
 
 
 def _step(row: RowOutcome) -> str:
-    """A row's label without its method."""
+    """Return a row's label without its method."""
     return ", ".join(part for part in row.label.split(", ") if part != row.method)
 
 

@@ -1,7 +1,7 @@
-"""Outcomes: the values of an artefact beside the paper's, made from the cells on disk alone.
+"""Outcomes: the values of an artefact and the paper's, computed from the cells on disk alone.
 
-Every value is a `Finding`, whatever it rests on: runs, training-free runs, a computation, or a
-measurement that was taken elsewhere.
+Every value is a `Finding`, whatever its source: runs, training-free runs, a computation, or a
+measurement that was recorded elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedraw_studies.plan import key_of, load_artefacts
 
 # Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"
-# Prefix of a metric: the value of the average that is served.
+# Prefix of a metric: the value of the serving average.
 SERVED = "Served"
 # Prefix of a metric: the standard deviation of the last five evaluations of the run's curve.
 SWING = "Swing"
@@ -54,7 +54,7 @@ Records = Mapping[str, Mapping[int, CellRecord]]  # by a row's label, then by se
 
 @dataclass(frozen=True)
 class Finding:
-    """One metric of one row: the paper's value beside ours over the seeds."""
+    """One metric of one row: the paper's value, and ours over the seeds."""
 
     artefact: str
     row: str
@@ -65,7 +65,7 @@ class Finding:
     low: float | None
     high: float | None
     values: Values = field(default_factory=dict, compare=False)
-    not_comparable: str | None = None  # why the two must not be compared
+    not_comparable: str | None = None  # why the two are not comparable
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class Finding:
 
     @property
     def away(self) -> float | None:
-        """Distance of the paper's value from our mean, in our standard deviations."""
+        """The distance of the paper's value from our mean, in our standard deviations."""
         if self.paper is None or self.mean is None or not self.sd:
             return None
         distance = fmean(self.paper.values) - self.mean
@@ -87,7 +87,7 @@ class Finding:
 
     @property
     def inside(self) -> bool | None:
-        """Whether all the paper's values lie within our mean ± 2 sd or our extremes, rounded."""
+        """Whether all of the paper's values are within our mean ± 2 sd or our extremes, rounded."""
         if self.paper is None or self.mean is None or self.sd is None:
             return None
         low, high = self.low or 0.0, self.high or 0.0
@@ -96,7 +96,7 @@ class Finding:
         return all(least <= value <= most for value in self.paper.values)
 
     def repeats(self, other: Finding) -> bool:
-        """Whether our values are the same and the paper prints the same value up to rounding."""
+        """Return whether our values and the paper's printed values agree, up to rounding."""
         ours = [(own.mean, own.sd, own.low, own.high) for own in (self, other)]
         if self.paper is None or other.paper is None or ours[0] != ours[1]:
             return False
@@ -111,7 +111,7 @@ class RowOutcome:
     """One row: its metrics over the finished seeds, and the records of its runs."""
 
     label: str
-    dataset: str  # emnist, cifar10, ham10000 or isic2019, whatever replaces it at this scale
+    dataset: str  # emnist, cifar10, ham10000 or isic2019, even if the scale replaces it
     method: str  # as the paper calls it
     metrics: Mapping[str, Finding]
     seeds: tuple[int, ...]  # that are finished
@@ -120,7 +120,7 @@ class RowOutcome:
     records: Mapping[int, CellRecord] = field(default_factory=dict)  # by seed
 
     def values(self, metric: str) -> dict[int, float | None]:
-        """Return any metric of the runs by seed, also one that is no column of the artefact."""
+        """Return any metric of the runs by seed, whether it is a column of the artefact or not."""
         return {seed: value_of(record, metric) for seed, record in self.records.items()}
 
 
@@ -149,7 +149,7 @@ class Outcome:
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many of its runs are finished, and how many it needs; one that rows share is one."""
+        """The number of its finished runs, and the number that it needs; shared runs count once."""
         done = {(row.key, seed) for row in self.rows for seed in row.records}
         missing = {(row.key, seed) for row in self.rows for seed in row.missing}
         return len(done), len(done | missing)
@@ -162,9 +162,9 @@ class Outcome:
 def outcomes(
     out: Path, scale: Scale | str, names: Sequence[str] = NAMES, *, skip_damaged: bool = False
 ) -> list[Outcome]:
-    """Return the outcomes of these artefacts, by default of all of the paper's.
+    """Return the outcomes of these artefacts, by default of all artefacts of the paper.
 
-    Runs that are not finished are missing in them. A damaged cell raises BadInput with its name;
+    Unfinished runs are missing in them. A damaged cell raises BadInput with its name;
     with `skip_damaged` it is missing as well.
     """
     scale = Scale.named(scale) if isinstance(scale, str) else scale
@@ -184,15 +184,15 @@ def outcomes(
 
 
 def supporting_outcomes() -> list[Outcome]:
-    """Return what claims refer to and no run decides: counts and recorded measurements."""
+    """Return the outcomes that claims refer to without runs: counts and measurements."""
     return outcomes(Path(), "paper", SUPPORTING)
 
 
 def value_of(record: CellRecord, metric: str) -> float | None:
-    """Return a metric that one run alone decides.
+    """Return a metric of a single run.
 
-    It is that of the last model, of the mean of the last five evaluations (Tail…), of the average
-    that is served (Served…), or the spread of the last five evaluations (Swing…).
+    The value is that of the last model, the mean of the last five evaluations (Tail…), that of the
+    serving average (Served…), or the standard deviation of the last five evaluations (Swing…).
     """
     if metric.startswith(SWING):
         return _swing(record, metric.removeprefix(SWING))
@@ -218,7 +218,7 @@ def _swing(record: CellRecord, metric: str) -> float | None:
 
 
 def buffer_weights(seed: int, method: str) -> dict[str, float]:
-    """Weights in a buffer of five with one rare client, by the mean scores of EMNIST's clients.
+    """Return the weights in a buffer of five with one rare client, from EMNIST's mean scores.
 
     >>> buffer_weights(42, "FedFa")
     {'RareWeight': 0.2, 'CommonWeight': 0.2}
@@ -322,14 +322,14 @@ def _value(row: ArtefactRow, metric: str, seed: int, records: Records) -> float 
 def _less(
     records: Records, one: str | None, other: str | None, seed: int, metric: str
 ) -> float | None:
-    """How much more of a metric the row `one` has than `other`, for the same seed."""
+    """Return the metric of the row `one` minus that of `other`, for the same seed."""
     pair = [records.get(label or "", {}).get(seed) for label in (one, other)]
     first, second = (None if record is None else value_of(record, metric) for record in pair)
     return None if first is None or second is None else first - second
 
 
 def _recovered(row: ArtefactRow, metric: str, seed: int, records: Records) -> float | None:
-    """The percentage of a loss that a defence gives back; undefined where nothing was lost."""
+    """Return the percentage of a loss that a defence recovers; undefined without a loss."""
     lost = _less(records, row.honest, row.attacked, seed, metric)
     back = _less(records, row.label, row.attacked, seed, metric)
     return None if lost is None or back is None or lost <= 0 else 100 * back / lost

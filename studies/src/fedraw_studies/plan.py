@@ -1,4 +1,4 @@
-"""The plan: every spec and seed that artefacts need, once, and the key that names its cell."""
+"""The plan: each spec and seed that artefacts need, once, and the key that names its cell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedraw_studies.artefacts import (
     refuse_unknown,
 )
 
-# The most important artefacts come first, so that a plan that is cut short is worth its time.
+# The most important artefacts come first, so that an interrupted plan is still useful.
 _FIRST = (
     "table2", "table3", "fig1", "table4", "s8", "s1", "s9", "s10", "s5", "s2", "s4", "s3",
 )  # fmt: skip
@@ -42,9 +42,9 @@ ORDER = (
     *ARENA,
 )
 
-# The settings that every key contains, whatever their values. The committed cells were named by
-# these, so nothing is ever added or removed here; a later setting counts only where it has another
-# value than its default.
+# The settings that every key contains, whatever their values. The names of the committed cells
+# depend on these, so nothing is ever added or removed here; a later setting counts only if it
+# differs from its default.
 _IN_EVERY_KEY: Mapping[str, Collection[str]] = {
     "data": ("name", "size", "holdout", "normalise"),
     "features": ("weights", "backbone", "stem", "statistics"),
@@ -70,9 +70,9 @@ _OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
     "fedraw": ("buffer", "dedup", "weighting", "cap", "cap_at"),
     "fedraw-replay": ("buffer", "threshold", "mass", "floor"),
 }
-# Sections that every spec has; without a setting that counts they are left out of a key.
+# Sections that every spec has; a key leaves them out if none of their settings counts.
 _ALWAYS_WRITTEN = frozenset(Spec().to_dict())
-# Keys by tables: reading a spec once for each of its settings takes time, and cells share specs.
+# A cache of keys: reading a spec once per setting takes time, and cells share specs.
 _known_keys: dict[str, str] = {}
 
 
@@ -95,13 +95,13 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated time on one core."""
+        """The estimated time on one core."""
         return None if self.ms_per_event is None else self.spec.run.events * self.ms_per_event / 1e3
 
 
 @dataclass(frozen=True)
 class ArtefactBudget:
-    """The runs of an artefact; a run that several need belongs to the first."""
+    """The runs of an artefact; a run that several artefacts need belongs to the first."""
 
     artefact: str
     runs: int
@@ -144,7 +144,7 @@ def _key(tables: Mapping[str, Any]) -> str:
 
 
 def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
-    """Whether a spec without this setting is the same experiment."""
+    """Return whether a spec without this setting is the same experiment."""
     rest = {name: value for name, value in tables[section].items() if name != key}
     try:
         without = Spec.from_dict({**tables, section: rest}).to_dict()
@@ -162,7 +162,7 @@ def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
-    """List all runs of the artefacts, the most important first, seed after seed."""
+    """Return all runs of the artefacts, the most important first, seed by seed."""
     plan: dict[str, Planned] = {}
     for artefact in sorted(artefacts, key=lambda a: ORDER.index(a.name)):
         if artefact.basis is not Basis.RUNS:
@@ -176,7 +176,7 @@ def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:
 
 
 def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[ArtefactBudget]:
-    """Return what each artefact of the plan still costs."""
+    """Return the remaining cost of each artefact of the plan."""
     shares = []
     for name in dict.fromkeys(planned.artefact for planned in plan):
         own = [planned for planned in to_run if planned.artefact == name]
@@ -186,7 +186,7 @@ def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[ArtefactB
 
 
 def in_all(plan: Sequence[Planned]) -> float | None:
-    """Sum the estimated seconds on one core; None if some are not known."""
+    """Return the total estimated seconds on one core; None if some are not known."""
     known = [planned.seconds for planned in plan if planned.seconds is not None]
     return sum(known) if len(known) == len(plan) else None
 

@@ -1,8 +1,8 @@
-"""`fedraw reproduce table1`: what every method of the catalogue does about each imbalance.
+"""`fedraw reproduce table1`: how every method of the catalogue responds to each imbalance.
 
 Table I of the paper answers in words, category by category. Here each method runs without training
-in three small federations in which one thing is unequal, and the answer is a weight: how much more
-an unusual client weighs in the global model than the others do.
+in three small federations with one imbalance each, and the answer is a number: the weight of an
+unusual client in the global model relative to that of the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAMPLES = 4  # of a client
 MORE = 5  # times the samples
 FASTER = 10  # times as often
 BUFFER = 10
-# Where clients take turns, whole turns of full buffers give exact weights.
+# If clients take turns, whole turns of full buffers give exact weights.
 EVENTS = 5 * CLIENTS + BUFFER - 1
 # Memoryless arrivals take more events to average out.
 MEMORYLESS_EVENTS = 500
@@ -33,12 +33,12 @@ MEMORYLESS_EVENTS = 500
 
 @dataclass(frozen=True)
 class Profile:
-    """What one method makes of an unusual client; 1 is the weight of an ordinary one."""
+    """The weights of unusual clients under one method; 1 is the weight of an ordinary client."""
 
     name: str
     samples: float  # weight of a client with five times the samples
     speed: float  # weight of a client that answers ten times as often
-    most: float  # the largest part of one aggregation that this client has, in percent
+    most: float  # the largest share of one aggregation that this client has, in percent
     rarity: float  # weight of a client that shares half of its data's label with one other client
     asks: str  # what clients do beyond plain local training
 
@@ -50,7 +50,7 @@ def profile(method: Method) -> Profile:
     half = SAMPLES // 2
     rare = [*ordinary[:-2], *[[0] * half + [1] * half] * 2]
     speed, most = _fast(method, ordinary)
-    # Where clients take turns, some methods weigh the last ones differently whatever they hold.
+    # If clients take turns, some methods weight the last clients differently whatever their data.
     usual = _run(method, ordinary)
     return Profile(
         method.name,
@@ -103,7 +103,7 @@ def _titles(methods: Sequence[str]) -> str:
 
 
 def _fast(method: Method, labels: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """How much more the last client weighs if it is fast, and its largest part of a step."""
+    """Return the relative weight of the last client if it is fast, and its largest share."""
     seconds = [*[1.0] * (CLIENTS - 1), 1 / FASTER]
     result = _run(method, labels, seconds, MEMORYLESS_EVENTS)
     parts = [
@@ -141,7 +141,7 @@ def _run(
 
 
 def _weight(result: SeedResult, unusual: int) -> float:
-    """Mean influence of the last clients, which are the unusual ones, over that of the others."""
+    """Return the mean influence of the last, unusual clients over that of the others."""
     influence = result.summary["influence"]
     every = np.array([influence.get(str(client), 0.0) for client in range(CLIENTS)])
     return float(every[-unusual:].mean() / every[:-unusual].mean())

@@ -1,4 +1,4 @@
-"""What a plan tells on standard error: its budget, how far it is, the time left, and its end."""
+"""Progress of a plan on standard error: its budget, the remaining time, and a final report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedraw_studies.plan import ArtefactBudget, Planned, in_all
 
 
 def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
-    """Format runs, runs to do, and their time on one core, by artefact and in all.
+    """Format the runs, the remaining runs and their time on one core, by artefact and in total.
 
     >>> for line in budget_lines([ArtefactBudget("table2", 24, 20, 7200.0)], jobs=2):
     ...     print(line)
@@ -49,13 +49,13 @@ def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Closing:
-    """What a reproduction did: which runs it ran, which it reused, what failed, and how long."""
+    """The final report of a reproduction: its runs, reused runs, failures and duration."""
 
     plan: Sequence[Planned]
     to_run: Sequence[Planned]
     failures: Sequence[FailedRun]
     seconds: float
-    dynamics: str = ""  # what came of the training-free part, where it was asked for
+    dynamics: str = ""  # the result of the training-free part, if it was requested
 
     @property
     def ran(self) -> list[Planned]:
@@ -64,7 +64,7 @@ class Closing:
         return [planned for planned in self.to_run if planned.name not in failed]
 
     def lines(self) -> list[str]:
-        """Say it in a line each."""
+        """Return the report as lines."""
         lines = [
             f"failed: {own.artefact}, {own.label}, seed {own.seed}: {failure.why}"
             for failure in self.failures
@@ -83,7 +83,7 @@ class Closing:
         return [*lines, f"done in {duration(self.seconds)}"]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it ready for JSON."""
+        """Return the report for JSON."""
         return {
             "seconds": round(self.seconds, 1),
             "ran": [planned.name for planned in self.ran],
@@ -93,7 +93,7 @@ class Closing:
 
 
 class PlanProgress:
-    """Counts estimated seconds on one core, so that slow runs weigh more than quick ones."""
+    """A progress bar in estimated seconds on one core, so that slow runs count more."""
 
     def __init__(self, plan: Sequence[Planned], jobs: int, bar: Progress, task: TaskID) -> None:
         self._plan = plan
@@ -106,13 +106,13 @@ class PlanProgress:
         self.show()
 
     def events(self, number: int, events: int) -> None:
-        """Note how many events of a run are done."""
+        """Record how many events of a run are done."""
         share = min(1.0, events / self._plan[number].spec.run.events)
         self._remaining.report(number, self._cost[number] * share)
         self.show()
 
     def finished(self, number: int, outcome: CellRecord | FedrawError | OSError) -> None:
-        """Note that a run ended; without a terminal, print a line about it."""
+        """Record that a run ended; without a terminal, print a line about it."""
         self._remaining.report(number, self._cost[number])
         self._ended[number] = True
         self.show()
@@ -135,7 +135,7 @@ class PlanProgress:
         return f"{sum(self._ended)}/{len(self._plan)}"
 
     def _left(self) -> str:
-        """The time left by the pace so far; until that can be told, by the estimate of the plan."""
+        """Return the remaining time, as measured or, at the beginning, as estimated."""
         if all(self._ended):
             return ""
         if left := str(self._remaining):
@@ -149,7 +149,7 @@ class PlanProgress:
 
 @contextmanager
 def plan_progress(plan: Sequence[Planned], jobs: int) -> Iterator[PlanProgress]:
-    """Show one bar over the whole plan on a terminal, otherwise one line for each run.
+    """Show one progress bar for the plan on a terminal, otherwise one line per run.
 
     `jobs` is the number of runs at a time.
     """
@@ -161,7 +161,7 @@ def plan_progress(plan: Sequence[Planned], jobs: int) -> Iterator[PlanProgress]:
 
 
 def _cost(planned: Planned) -> float:
-    """Seconds; where these are not known, events."""
+    """Return the estimated seconds of a run, or its events if these are unknown."""
     return float(planned.spec.run.events) if planned.seconds is None else planned.seconds
 
 

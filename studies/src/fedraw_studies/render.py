@@ -41,8 +41,8 @@ _MARKS = "abcdefghijklmnopqrstuvwxyz"
 def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
     """Write all documents that the finished runs allow, and return the content of summary.json.
 
-    These are a table for each artefact that is begun, the training-free tables, the comparisons,
-    the verdicts once anything was run, and summary.json.
+    These are a table for each artefact with results, the training-free tables, the comparisons, the
+    verdicts if there is any finished run, and summary.json.
     """
     begun = [outcome for outcome in outcomes if outcome.is_begun]
     dynamics = DynamicsResults.read(out)
@@ -86,7 +86,7 @@ def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
 
 
 def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
-    """Write an overview with one line for each claim, then every claim with all its values."""
+    """Write an overview with one line per claim, then every claim with all its values."""
     parts = ["# The paper's claims, judged\n", _reductions(outcomes), _state(judged)]
     parts += [study_file("claims")["how_to_read"]]
     if _is_strict(outcomes):
@@ -97,7 +97,7 @@ def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome
 
 
 def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
-    """Replace what is between the markers of a text by all claims, with headline claims in full."""
+    """Replace the text between the markers by all claims, with headline claims in full."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -108,7 +108,7 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
 
 
 def fill_includes(text: str, scale: str, out: Path) -> str:
-    """Put the tables of generated documents between the markers of a text.
+    """Insert the tables of generated documents between the markers of a text.
 
     A marker names a scale, a document and, if not all of its tables are wanted, how many:
     `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only the markers of the
@@ -130,7 +130,7 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
 
 
 def _tables(lines: Sequence[str]) -> list[str]:
-    """The tables of a document, each with what says of which section it is or what it lacks."""
+    """Return the tables of a document, each after its heading or its note about missing runs."""
     found, heading = list[str](), ""
     for before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("## "):
@@ -168,7 +168,7 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
 
 
 def _reductions(outcomes: Sequence[Outcome]) -> str:
-    """How the scale reduces the data sets of the paper."""
+    """Describe how the scale reduces the data sets of the paper."""
     said, scale = _grouped([own for own in outcomes if own.name in NAMES]), outcomes[0].scale
     caution = " It shows that everything runs, and nothing about the paper." * (scale == "smoke")
     return fill(f"Scale `{scale}`. {said}.{caution}", WIDTH) + "\n"
@@ -249,7 +249,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    r"""Escape a text for a cell of a table.
+    r"""Escape text for a cell of a table.
 
     >>> print(_plain("a|b <b>"))
     a\|b &lt;b&gt;
@@ -264,7 +264,7 @@ def pipe_table(
 ) -> str:
     """Write a Markdown table; the first `left` columns are aligned left, the others right.
 
-    Without `padded`, columns are as wide as their texts and aligned left.
+    Without `padded`, cells are not padded, and columns are aligned left.
 
     >>> print(pipe_table(["", "AvgRare"], [["FedRAW", "30.2"]], left=1), end="")
     |        | AvgRare |
@@ -305,7 +305,7 @@ def outcome_markdown(outcome: Outcome) -> str:
 
 
 def document(outcomes: Sequence[Outcome], scale: str) -> dict[str, Any]:
-    """Return all outcomes for summary.json; the curves are left to the cells."""
+    """Return all outcomes for summary.json, without the curves, which are in the cells."""
     records = {
         f"{record.key}-{record.seed}": record
         for outcome in outcomes
@@ -323,7 +323,7 @@ def document(outcomes: Sequence[Outcome], scale: str) -> dict[str, Any]:
 
 
 def dynamics_markdown(artefacts: Sequence[Artefact], results: DynamicsResults) -> str:
-    """Write the training-free values of the paper beside ours, table by table."""
+    """Write the training-free values of the paper next to ours, table by table."""
     file = study_file(DYNAMICS)
     parts = ["# Buffer dynamics: the paper's numbers and ours\n", f"{results.made}\n"]
     parts.append(file["how_to_read"])
@@ -339,7 +339,7 @@ def dynamics_markdown(artefacts: Sequence[Artefact], results: DynamicsResults) -
 
 
 def dynamics_summary(results: DynamicsResults) -> str:
-    """Say how many of the paper's values are inside, which are not, and which are furthest away."""
+    """Summarise which of the paper's values are inside, outside, and furthest from our mean."""
     judged = [finding for finding in results.findings if finding.inside is not None]
     outside = [finding for finding in judged if not finding.inside]
     once = distinct(results.findings, results.seeds)
@@ -414,21 +414,21 @@ def _row_json(row: RowOutcome) -> dict[str, Any]:
 
 
 def _reasons(outcome: Outcome) -> dict[str, str]:
-    """Each reason once, with the letter that refers to it."""
+    """Return each reason once, with the letter that refers to it."""
     found = [m.not_comparable for row in outcome.rows for m in row.metrics.values()]
     distinct = dict.fromkeys(why for why in found if why is not None)
     return dict(zip(distinct, _MARKS, strict=False))
 
 
 def _reduction(outcome: Outcome) -> str:
-    """How the scale reduces the paper's protocol."""
+    """Describe how the scale reduces the paper's protocol."""
     if outcome.artefact.basis is not Basis.RUNS:
         return "Nothing is trained for it, at any scale.\n"
     return fill(f"Scale `{outcome.scale}`. {_grouped([outcome])}.", WIDTH) + "\n"
 
 
 def _grouped(outcomes: Sequence[Outcome]) -> str:
-    """The reductions of the data sets; those with the same text are named together."""
+    """List the reductions of the data sets; data sets with the same text share an entry."""
     by_text: dict[str, dict[str, None]] = {}
     for outcome in outcomes:
         for title, text in outcome.artefact.reductions.items():
@@ -467,7 +467,7 @@ def _ours(own: Finding, digits: int) -> str:
 
 
 def decimals(outcome: Outcome, metric: str) -> int:
-    """As many decimals as the paper prints in this column, at least one; weights have three."""
+    """Return the number of decimals of a column: the paper's, or 3 for weights, otherwise 1."""
     figures = [row.metrics[metric].paper for row in outcome.rows]
     printed = [figure.decimals for figure in figures if figure is not None]
     return max(1, *printed) if printed else 3 if "Weight" in metric else 1

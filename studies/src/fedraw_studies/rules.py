@@ -1,4 +1,4 @@
-"""Rules by which claims are judged; `paper/claims.toml` explains them and assigns them."""
+"""The rules for judging claims; `paper/claims.toml` explains them and assigns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fedraw.core.intervals import student_quantile
 
-# Fewer seeds show a direction, but not whether it is chance.
+# With fewer seeds, no test can exclude chance.
 FEW = 3
 CONFIDENCE = 0.95
 # All permutations of a sweep are enumerated, so it must be short.
@@ -19,7 +19,7 @@ LONGEST_SWEEP = 8
 
 
 class Verdict(StrEnum):
-    """What came of a claim or of one of its parts."""
+    """The verdict on a claim or on one of its parts."""
 
     HOLDS = "holds"
     PARTLY = "partly"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 
 class Judged(NamedTuple):
-    """A verdict, and what to say beside it."""
+    """A verdict and its explanation."""
 
     verdict: Verdict
     why: str = ""
@@ -58,10 +58,10 @@ class MeanInterval(NamedTuple):
 
 
 def corrected(claims: int) -> float:
-    """The confidence at which the chance of one wrong "holds" among all claims is 5 % at most.
+    """Return the confidence at which P(a wrong "holds" among all claims) is at most 5 %.
 
-    This is Bonferroni's correction. A claim holds only if all its parts do, so the number of its
-    parts does not count.
+    This is Bonferroni's correction. A claim holds only if all of its parts do, so the number of its
+    parts does not matter.
 
     >>> round(corrected(1), 4), round(corrected(20), 4)
     (0.95, 0.9975)
@@ -72,7 +72,7 @@ def corrected(claims: int) -> float:
 def greater(
     differences: Sequence[float], *, exact: bool = False, confidence: float = CONFIDENCE
 ) -> Judged:
-    """Judge whether A − B, seed by seed, is above zero; `exact` if the values involve no chance.
+    """Judge whether A − B, seed by seed, is above zero; `exact` values involve no chance.
 
     >>> greater([5.0, 6.0, 7.0]).verdict.value, greater([-5.0, 6.0, 7.0]).verdict.value
     ('holds', 'partly')
@@ -176,7 +176,7 @@ def ordered(values: Sequence[float], confidence: float = CONFIDENCE) -> Judged:
 
 
 def inside(every: Sequence[bool], once: Sequence[bool]) -> Judged:
-    """Judge how many of the paper's values lie among our seeds; each distinct one counts once.
+    """Judge how many of the paper's values are within our seeds; each distinct one counts once.
 
     >>> inside([True, True, False], [True, False]).why
     '2 of 3 figures inside (1 of 2 distinct ones)'
@@ -192,7 +192,7 @@ def inside(every: Sequence[bool], once: Sequence[bool]) -> Judged:
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Combine the verdicts of a claim's parts: it holds only if all that can be judged hold.
+    """Combine the verdicts of a claim's parts: it holds only if all comparable parts hold.
 
     >>> together([Verdict.HOLDS, Verdict.FAILS]).value
     'partly'
@@ -214,7 +214,7 @@ def worse(one: Judged, other: Judged) -> Judged:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's correlation of the values with their order; 0 where all are equal.
+    """Return Spearman's correlation of the values with their order; 0 if all are equal.
 
     >>> rank_correlation([10, 30, 20]), rank_correlation([7, 7, 7])
     (0.5, 0.0)
@@ -228,12 +228,12 @@ def rank_correlation(values: Sequence[float]) -> float:
 
 
 def _rank(value: float, values: Sequence[float]) -> float:
-    """The rank of a value, from 0; equal values share their mean rank."""
+    """Return the rank of a value, from 0; equal values share their mean rank."""
     return sum(other < value for other in values) + (values.count(value) - 1) / 2
 
 
 def _share_as_ordered(values: Sequence[float], correlation: float) -> float:
-    """The share of all permutations that are at least as well ordered, in either direction."""
+    """Return the share of permutations that are at least as well ordered, in either direction."""
     if len(values) > LONGEST_SWEEP:
         raise ValueError(f"a sweep of {len(values)} has too many orders to count")
     every = [abs(rank_correlation(order)) for order in permutations(values)]

@@ -31,10 +31,10 @@ MOST_POINTS = 1024
 def expected_aggregations(
     shares: Floats, events: int, size: int, buffer: Buffer, many: Ints | None = None
 ) -> float:
-    """The expected number of aggregations in `events` arrivals.
+    """Return the expected number of aggregations in `events` arrivals.
 
-    Exact, except within 0.2 for a deduplicated buffer that may not be full by the end. many: the
-    number of clients with each share.
+    The result is exact, except for an error of up to 0.2 for a deduplicated buffer that may not be
+    full by the end. `many` is the number of clients with each share.
 
     >>> third = np.full(3, 1 / 3)
     >>> [expected_aggregations(third, 100, 10, kind) for kind in ("window", "blocks")]
@@ -57,15 +57,15 @@ def expected_aggregations(
     filling = _Filling.of(shares, size, many)
     if events - math.sqrt(events) >= filling.last:
         return events - filling.mean + 1
-    # The Poisson spread is wider than a narrow law of the filling time, and narrower than a wide
-    # one, so each has its own approximation.
+    # The Poisson spread is wider than a narrow distribution of the filling time, and narrower than
+    # a wide one, so each case has its own approximation.
     narrow = filling.variance < NARROW * filling.mean
     found = _from_moments(filling, events) if narrow else _from_poisson(filling, events)
     return float(np.clip(found, 0, events - size + 1))
 
 
 def events_to_fill(shares: Floats, size: int, many: Ints | None = None) -> float:
-    """The mean number of events until `size` distinct clients have arrived.
+    """Return the mean number of events until `size` distinct clients have arrived.
 
     >>> round(events_to_fill(np.full(3, 1 / 3), 3), 6)  # 1 + 3/2 + 3
     5.5
@@ -114,14 +114,14 @@ class _Filling:
 
     @cached_property
     def variance(self) -> float:
-        """The variance of the number of events: that of the Poisson time less that of the waits."""
+        """The variance of the number of events: Poisson time minus waits."""
         square = self.first**2 + 2 * _integral(
             lambda t: t * self.not_full(t), self.first, self.last
         )
         return max(0.0, square - self.mean**2 - self.mean)
 
     def aggregations(self, t: float) -> float:
-        """∫_0^t P(full) + P(full by t): the mean if the number of events were Poisson."""
+        """Return ∫_0^t P(full) + P(full by t), the mean for a Poisson number of events."""
         if t <= self.first:
             return 0.0
         if t >= self.last:
@@ -133,7 +133,7 @@ class _Filling:
 def _from_moments(filling: _Filling, events: int) -> float:
     """Approximate the events beyond K by a negative binomial with the right mean and variance.
 
-    Terms are computed from the ratio of consecutive probabilities; the limit is a Poisson law.
+    Terms are computed from the ratio of consecutive probabilities; the limit is Poisson.
     """
     extra = filling.mean - filling.size
     if extra < 1e-9:
@@ -147,7 +147,7 @@ def _from_moments(filling: _Filling, events: int) -> float:
 
 
 def _from_poisson(filling: _Filling, events: int) -> float:
-    """Ã(E) − (E/2) Ã″(E): the Poisson mean less its curvature over the spread √E."""
+    """Return Ã(E) − (E/2) Ã″(E), the Poisson mean minus its curvature over the spread √E."""
     spread = math.sqrt(events)
     middle = filling.aggregations(events)
     around = filling.aggregations(events + spread) + filling.aggregations(events - spread)
@@ -155,9 +155,9 @@ def _from_poisson(filling: _Filling, events: int) -> float:
 
 
 def _log_tail(k: float, came: float, missing: float) -> float:
-    """Chernoff's bound on the tail at k; among laws of this mean the binomial is the worst.
+    """Return Chernoff's log bound on the tail at k, which is that of the binomial.
 
-    −n KL(k/n ‖ mean/n), written with the mean number of missing clients, which may be tiny.
+    It is −n KL(k/n ‖ mean/n), written with the mean number of missing clients, which may be tiny.
     """
     n = came + missing
     log_tail = 0.0
@@ -168,7 +168,7 @@ def _log_tail(k: float, came: float, missing: float) -> float:
 
 
 def _turn(happened: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Bracket the time at which something happens by bisecting its logarithm."""
+    """Bracket the time at which `happened` turns true, by bisection in log time."""
     while high / low > 1.05:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if happened(middle) else (middle, high)
@@ -176,7 +176,7 @@ def _turn(happened: Callable[[float], bool], low: float, high: float) -> tuple[f
 
 
 def _integral(f: Callable[[float], float], low: float, high: float) -> float:
-    """Clenshaw-Curtis quadrature in log t; the points double until the value converges."""
+    """Integrate by Clenshaw-Curtis quadrature in log t, doubling the points until convergence."""
     centre, half = math.log(low * high) / 2, math.log(high / low) / 2
     values: dict[float, float] = {}
 
@@ -197,7 +197,7 @@ def _integral(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _weights(points: int) -> Floats:
-    """The Clenshaw-Curtis weights at cos(π k / n) for even n."""
+    """Return the Clenshaw-Curtis weights at cos(π k / n) for even n."""
     j = np.arange(1, points // 2 + 1)
     b = np.where(j == points // 2, 1.0, 2.0) / (4 * j**2 - 1)
     angle = 2 * np.pi / points * np.outer(np.arange(points + 1), j)

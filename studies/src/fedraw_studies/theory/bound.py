@@ -3,7 +3,7 @@
 8 F̄*/(αT) + 24 L² Q β (τ² + 1) σ² + ρ (8 L β/α) (σ_l²/K + 4G) + C σ² τ²
 α = Σ_q η_q,   β = Σ_q η_q²,   σ² = σ_l² + σ_g² + G
 
-ρ = K · sup Σ w² is the price of weighting: how far the weights of a buffer can get from uniform.
+ρ = K · sup Σ w² is the cost of weighting: it measures how far weights can be from uniform.
 It is 1 for uniform weights and K if one slot has all the weight.
 """
 
@@ -23,7 +23,7 @@ from fedraw.errors import BadInput
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the theorem; `steps` is one size for all local steps, or one for each."""
+    """The constants of the theorem; `steps` is one size for all local steps, or one per step."""
 
     gap: float  # F̄*: F̄ of the first model minus the infimum of F̄
     smoothness: float  # L
@@ -53,9 +53,7 @@ class Constants:
                 "give one for each, or a single number"
             )
         if not 1 - 1e-9 <= self.rho <= self.buffer * (1 + 1e-9):
-            raise BadInput(
-                f"rho = {self.rho:g} must lie from 1 to K = {self.buffer}, as K Σ w² does"
-            )
+            raise BadInput(f"rho = {self.rho:g} must be from 1 to K = {self.buffer}, as K Σ w² is")
         self._check_steps()
 
     def _check_steps(self) -> None:
@@ -91,7 +89,7 @@ class Constants:
 
     @property
     def drift_constant(self) -> float:
-        """C as given, or else 24 Q (β/α) (1/α + L), which is 24 (1 + L α) for equal steps."""
+        """The given C, or 24 Q (β/α) (1/α + L), which is 24 (1 + L α) for equal steps."""
         if self.drift is not None:
             return self.drift
         ratio = self.local_steps * self.beta / self.alpha
@@ -122,7 +120,7 @@ class Bound:
 
 
 def convergence_bound(of: Constants) -> Bound:
-    """The theorem's right-hand side.
+    """Return the theorem's right-hand side.
 
     >>> c = Constants(gap=2, smoothness=1, local_variance=1, heterogeneity=0, gradient_bound=1,
     ...     local_steps=1, steps=0.25, worst_staleness=2, rho=1.5, buffer=10, aggregations=64,
@@ -146,7 +144,7 @@ def convergence_bound(of: Constants) -> Bound:
 
 
 def largest_step(smoothness: float, local_steps: int) -> float:
-    """The largest step size that the theorem admits: 1/(4 L Q).
+    """Return the largest step size that the theorem admits, 1/(4 L Q).
 
     >>> largest_step(smoothness=2, local_steps=5)
     0.025
@@ -155,7 +153,9 @@ def largest_step(smoothness: float, local_steps: int) -> float:
 
 
 def diminishing_step(aggregations: int, local_steps: int, scale: float = 1.0) -> float:
-    """η = c/√(T Q), under which all terms but the floor vanish; admissible from T ≥ 16 c² L² Q on.
+    """Return η = c/√(T Q), under which all terms but the floor vanish.
+
+    The theorem admits it for T ≥ 16 c² L² Q.
 
     >>> diminishing_step(aggregations=400, local_steps=4, scale=2)
     0.05
@@ -182,7 +182,7 @@ class Rho:
 
 
 def rho_of(scores: Sequence[float], cap: Cap = "none", cap_at: float = 1.0) -> float:
-    """K Σ w² of one buffer with these scores.
+    """Return K Σ w² of one buffer with these scores.
 
     >>> [round(rho_of([0.1647] * rare + [0.05] * (10 - rare)), 2) for rare in range(5)]
     [1.0, 1.31, 1.4, 1.39, 1.34]
@@ -198,11 +198,11 @@ def largest_rho(
     cap_at: float = 1.0,
     tried: int = 10_000,
 ) -> Rho:
-    """The supremum over all buffers of `size` slots that clients with these scores can fill.
+    """Return the supremum of ρ over all buffers of `size` slots of clients with these scores.
 
-    Without a cap the worst buffer holds the j highest and K − j lowest scores for some j, so it is
-    enough to try K + 1 buffers. With a cap this need not hold. Then every buffer is tried if at
-    most `tried` of them differ in their scores; otherwise `reached` is the maximum over the K + 1.
+    Without a cap, the worst buffer holds the j highest and K − j lowest scores for some j, so K + 1
+    buffers are tried. With a cap this need not be true. Then every buffer is tried if at most
+    `tried` of them differ in their scores; otherwise `reached` is the maximum over the K + 1.
 
     >>> largest_rho(np.array([0.16, 0.16, 0.05, 0.05, 0.05]), 3).buffer
     (0.16, 0.05, 0.05)
@@ -237,7 +237,7 @@ def _ordered(scores: Floats, size: int, buffer: Buffer) -> Floats:
 
 
 def _ends(ordered: Floats, size: int, buffer: Buffer) -> Iterator[tuple[float, ...]]:
-    """Buffers of the j highest and K − j lowest scores; clients repeat unless deduplicated."""
+    """Yield buffers of the j highest and K − j lowest scores; clients repeat without dedup."""
     if buffer == "dedup":
         low, high = ordered[:size], ordered[ordered.size - size :]
     else:
@@ -247,7 +247,7 @@ def _ends(ordered: Floats, size: int, buffer: Buffer) -> Iterator[tuple[float, .
 
 
 def _every(ordered: Floats, size: int, buffer: Buffer, tried: int) -> list[tuple[float, ...]]:
-    """All buffers that differ in their scores, highest first; empty if more than `tried`."""
+    """Return all buffers that differ in their scores, highest first; none if above `tried`."""
     distinct, counts = np.unique(ordered, return_counts=True)
     if distinct.size > tried:
         return []
@@ -256,7 +256,7 @@ def _every(ordered: Floats, size: int, buffer: Buffer, tried: int) -> list[tuple
     for score, count in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
         most = count if buffer == "dedup" else size
         rest -= most
-        # The scores still to come must suffice for the slots that are still empty.
+        # The remaining scores must suffice for the empty slots.
         parts = [
             (*part, *[score] * taken)
             for part in parts
@@ -269,7 +269,7 @@ def _every(ordered: Floats, size: int, buffer: Buffer, tried: int) -> list[tuple
 
 
 def _fully_capped(size: int, cap_at: float) -> float:
-    """ρ with as many weights at the cap as fit and one with the rest: the largest possible."""
+    """Return the largest possible ρ: as many weights at the cap as fit, and one with the rest."""
     pinned = math.floor(1 / cap_at * (1 + 1e-12))
     rest = max(0.0, 1 - pinned * cap_at)
     return size * (pinned * cap_at**2 + rest**2)

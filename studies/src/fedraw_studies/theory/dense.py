@@ -1,8 +1,8 @@
 """Loss, gradient and curvature of a dense network on one client's samples, in double precision.
 
 The library trains these networks (`linear` and `mlp`) with torch. The theory needs gradients at
-models of a finished run, and the spread of the gradients of single samples, which follows from
-what backpropagation computes anyway.
+models of a finished run, and the spread of the gradients of single samples, which is a by-product
+of backpropagation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 
-# Size of the difference by which a Hessian-vector product is measured.
+# The step of the finite difference for a Hessian-vector product.
 _STEP = 1e-5
 
 
@@ -41,13 +41,13 @@ class DenseNetwork:
         matrices, biases = shapes[::2], shapes[1::2]
         if [shape[:1] for shape in matrices] != biases or {len(s) for s in matrices} != {2}:
             raise BadInput(
-                f"a model with tensors of shapes {shapes} is no dense network; "
+                f"a model with tensors of shapes {shapes} is not a dense network; "
                 "use training.model = 'linear' or 'mlp'"
             )
         return cls(tuple((shape[0], shape[1]) for shape in matrices))
 
     def gradient(self, vector: Floats, inputs: Floats, labels: Ints) -> Gradient:
-        """Mean cross-entropy over the samples, and its gradient.
+        """Return the mean cross-entropy over the samples, and its gradient.
 
         >>> network = DenseNetwork(((2, 1),))
         >>> one = network.gradient(np.zeros(4), np.array([[3.0]]), np.array([0]))
@@ -80,7 +80,7 @@ class DenseNetwork:
     def curvature(
         self, vector: Floats, inputs: Floats, labels: Ints, start: Floats, rounds: int = 12
     ) -> float:
-        """The largest |eigenvalue| of the Hessian at a model, from below, by power iteration.
+        """Return the largest |eigenvalue| of the Hessian, from below, by power iteration.
 
         >>> network, data = DenseNetwork(((2, 1),)), (np.array([[3.0]]), np.array([0]))
         >>> round(network.curvature(np.zeros(4), *data, np.array([1.0, 0, 0, 0])), 6)
@@ -100,10 +100,10 @@ class DenseNetwork:
         return length
 
     def smoothness(self, inputs: Floats) -> float | None:
-        """A bound on the curvature at every model; None with hidden layers, which have none.
+        """Return a bound on the curvature at every model; None with hidden layers.
 
-        The Hessian of cross-entropy in the scores has no eigenvalue above ½, so that of a linear
-        model has none above ½ λ_max of the inputs' second moments, bias included.
+        The Hessian of cross-entropy in the scores has no eigenvalue above ½, so the Hessian of a
+        linear model has none above ½ λ_max of the inputs' second moments, bias included.
         """
         if len(self.shapes) > 1:
             return None

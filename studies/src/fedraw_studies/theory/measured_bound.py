@@ -1,4 +1,4 @@
-"""The convergence theorem on a run: its constants estimated, its terms beside what is measured.
+"""The convergence theorem on a run: estimates of its constants and of the terms of its proof.
 
 A run of FedRAW keeps every global model, so that all quantities of the proof can be computed
 afterwards: the gradient of the influence-weighted objective F̄ = Σ π_i F_i, the staleness
@@ -24,14 +24,14 @@ from fedraw.experiment.training import executor_of
 from fedraw_studies.theory.bound import Constants, largest_rho
 from fedraw_studies.theory.dense import DenseNetwork, Gradient
 
-# At how many models of the run the gradients of all clients are computed.
+# The number of models of the run at which the gradients of all clients are computed.
 CHECKPOINTS = 60
-# At how many of these the curvature is measured too, which takes more time.
+# The number of these at which the curvature is measured too, which takes more time.
 _CURVATURES = 4
 
 
 class Aggregation(NamedTuple):
-    """One aggregation: whose updates, with which weights, and from which versions."""
+    """One aggregation: the clients of its updates, their weights and their start versions."""
 
     clients: list[int]  # positions
     weights: Floats
@@ -70,7 +70,7 @@ class Trajectory:
         return np.array([-(-len(own) // training.batch) * training.epochs for own in self.labels])
 
     def gradients(self, version: int) -> list[Gradient]:
-        """The gradient of every client's loss at a global model."""
+        """Return the gradient of every client's loss at a global model."""
         model = self.models[version].astype(np.float64)
         pairs = zip(self.inputs, self.labels, strict=True)
         return [self.network.gradient(model, x, y) for x, y in pairs]
@@ -108,7 +108,7 @@ def record(spec: Spec, seed: int) -> Trajectory:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a trajectory says of the theorem's constants and of the quantities in its proof."""
+    """Measurements of the theorem's constants and of the quantities in its proof."""
 
     gap: float  # F̄ of the first model, which is at least F̄*
     smoothness: float  # bound on the curvature of every client's loss
@@ -133,7 +133,7 @@ class Measured:
     pseudo_gradient: float  # mean ‖P̃‖²
     buffer_variance: float  # mean ‖u‖²
     worst_buffer_variance: float
-    dependence: float  # mean ⟨∇F̄, u⟩, which the proof takes to be zero
+    dependence: float  # mean ⟨∇F̄, u⟩, which the proof assumes to be zero
     dependence_error: float  # its standard error over ten blocks of the run
     second_moment: float  # largest σ_l² + ‖∇F_i‖² of a client
 
@@ -143,7 +143,7 @@ class Measured:
         return 1 / (4 * self.smoothness * self.local_steps)
 
     def constants(self) -> Constants:
-        """The theorem's constants; a rate that it does not admit raises BadInput."""
+        """Return the theorem's constants; a rate that it does not admit raises BadInput."""
         return Constants(
             gap=self.gap,
             smoothness=self.smoothness,
@@ -206,7 +206,7 @@ def measure(run: Trajectory, checkpoints: int = CHECKPOINTS) -> Measured:
 
 
 class _Checkpoint(NamedTuple):
-    """The clients' gradients at one model, summarised."""
+    """A summary of the clients' gradients at one model."""
 
     loss: float  # F̄
     square: float  # ‖∇F̄‖²
@@ -240,7 +240,7 @@ class _Checkpoint(NamedTuple):
 
 
 def _noise(spread: float, samples: int, batch: int) -> float:
-    """The variance of a mini-batch gradient: of the smallest batch, drawn without replacement."""
+    """Return the variance of the gradient of the smallest batch, drawn without replacement."""
     smallest = samples % batch or min(batch, samples)
     if samples == 1:
         return 0.0
@@ -248,7 +248,7 @@ def _noise(spread: float, samples: int, batch: int) -> float:
 
 
 def _movement(run: Trajectory, t: int) -> tuple[float, float, float]:
-    """‖D‖², the largest drift of an update in the buffer, and ‖P̃‖² of aggregation t."""
+    """Return ‖D‖², the largest drift of an update in the buffer, and ‖P̃‖² of aggregation t."""
     own, here = run.aggregations[t], run.models[t].astype(np.float64)
     apart = np.array([run.models[start] for start in own.starts], np.float64) - here
     displacement = own.weights @ apart
@@ -271,7 +271,7 @@ def _smoothness(run: Trajectory) -> float:
 
 
 def _curvature(run: Trajectory, places: npt.NDArray[np.int_]) -> float:
-    """The largest curvature of a client's loss at some models of the run."""
+    """Return the largest curvature of a client's loss at some models of the run."""
     rng, some = np.random.default_rng(0), places[:: max(1, len(places) // _CURVATURES)]
     found = 0.0
     for version in some:

@@ -1,4 +1,4 @@
-"""Staleness: the number of events between the hand-out of a model and the update that answers it.
+"""Staleness: the number of events between the hand-out of a model and the update in reply.
 
 Under memoryless arrivals a client's gaps are geometric with its share p of the arrivals. The first
 gap starts at event 0, and a gap that is open when the run ends is not counted. `eventlog.dynamics`
@@ -17,13 +17,13 @@ from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 
 POINTS = 256  # a smooth sum over more terms is evaluated at this many points
-CERTAIN, NEVER = 40.0, 1e-9  # expected numbers of long gaps that mean one is certain, or impossible
+CERTAIN, NEVER = 40.0, 1e-9  # with this expected number of long gaps, one is certain, or impossible
 PINNED = 16.0  # above, the alternating sum loses its digits, and the probability is below 1e-7
 COLUMNS = 4096  # clients evaluated at a time
 
 
 def client_staleness(shares: Floats) -> Floats:
-    """The mean gap of each client: 1/p.
+    """Return the mean gap of each client, 1/p.
 
     >>> client_staleness(np.array([0.5, 0.25, 0.25]))
     array([2., 4., 4.])
@@ -37,10 +37,11 @@ def mean_staleness(
     events: int | None = None,
     many: Ints | None = None,
 ) -> float:
-    """The mean over a group's arrivals in a run of `events`; without `events`, |G| / p_G.
+    """Return the mean over a group's arrivals in a run of `events`; without `events`, |G| / p_G.
 
-    A finite run cuts off the gap that is open at its end, so its mean is slightly smaller. It is
-    exact, given that the group has an arrival. many: the number of clients with each share.
+    A finite run cuts off the gap that is open at its end, so its mean is slightly smaller. The
+    result is exact, given that the group has an arrival. `many` is the number of clients with each
+    share.
 
     >>> half = np.array([True, False, False])
     >>> mean_staleness(np.array([0.5, 0.25, 0.25]), half)
@@ -67,10 +68,10 @@ def mean_staleness(
 def worst_staleness(
     shares: Floats, group: npt.NDArray[np.bool_], events: int, many: Ints | None = None
 ) -> float:
-    """The expected largest gap among a group's arrivals in a run of `events`.
+    """Return the expected largest gap among a group's arrivals in a run of `events`.
 
-    Σ_g P(some gap is longer than g), given that the group has an arrival. For one client this is
-    exact up to rounding; several clients count as independent, with an error of order p.
+    It is Σ_g P(some gap is longer than g), given that the group has an arrival. For one client this
+    is exact up to rounding; several clients are treated as independent, with an error of order p.
 
     >>> round(worst_staleness(np.array([0.5, 0.5]), np.array([True, False]), 2), 12)
     1.333333333333
@@ -100,7 +101,7 @@ def worst_staleness(
 def in_versions(staleness: float, buffer: Buffer, size: int) -> float:
     """Convert staleness in events to staleness in versions, once the first buffer has filled.
 
-    Every event between hand-out and answer makes a version; with blocks, every K-th does.
+    Every event between hand-out and reply makes a version; with blocks, every K-th event does.
 
     >>> in_versions(61, "dedup", 10), in_versions(61, "blocks", 10)
     (60.0, 6.0)
@@ -128,7 +129,7 @@ def _chunks(p: Floats, counts: Floats) -> tuple[list[Floats], list[Floats]]:
 
 
 def _arrivals(events: int, share: float) -> tuple[Floats, Floats]:
-    """Numbers of arrivals of the group, from 1 on, and their binomial probabilities."""
+    """Return numbers of arrivals of the group, from 1 on, and their binomial probabilities."""
     mean, spread = events * share, math.sqrt(events * share * (1 - share))
     low = max(1, math.floor(mean - 9 * spread - 9))
     high = min(events, math.ceil(mean + 9 * spread + 30))
@@ -144,7 +145,7 @@ def _arrivals(events: int, share: float) -> tuple[Floats, Floats]:
 
 
 def _expected_longer(gap: int, p: Floats, counts: Floats, events: int) -> float:
-    """The expected number of gaps longer than g.
+    """Return the expected number of gaps longer than g.
 
     Each ends at one of E − g events, after g events without the client.
     """
@@ -156,7 +157,7 @@ def _log_ending(gaps: npt.NDArray[np.generic], p: Floats) -> Floats:
 
 
 def _last_above(expected: float, p: Floats, counts: Floats, events: int) -> int:
-    """The last g with more than `expected` longer gaps expected; 0 if there is none."""
+    """Return the last g with more than `expected` longer gaps expected; 0 if there is none."""
     low, high = 0, events
     while high - low > 1:
         middle = (low + high) // 2
@@ -166,7 +167,7 @@ def _last_above(expected: float, p: Floats, counts: Floats, events: int) -> int:
 
 
 def _no_longer(gaps: Floats, p: Floats, counts: Floats, events: int) -> Floats:
-    """P(no client has a gap longer than g), for each g."""
+    """Return P(no client has a gap longer than g), for each g."""
     log_chance = np.zeros(gaps.size)
     for own, m in zip(*_chunks(p, counts), strict=True):
         log_chance += (m * _log_no_longer(gaps, own, events)).sum(1)
@@ -174,10 +175,11 @@ def _no_longer(gaps: Floats, p: Floats, counts: Floats, events: int) -> Floats:
 
 
 def _log_no_longer(gaps: Floats, p: Floats, events: int) -> Floats:
-    """Log P(one client has no gap longer than g): Σ_j (−1)^j C(E − j g, j) x^j, x = p (1 − p)^g.
+    """Return log Σ_j (−1)^j C(E − j g, j) x^j, with x = p (1 − p)^g.
 
-    Inclusion-exclusion over j long gaps: j disjoint blocks of g events without the client and one
-    with it. The first two terms are those of a Poisson number of long gaps.
+    This is log P(one client has no gap longer than g), by inclusion-exclusion over j long gaps: j
+    disjoint blocks of g events without the client and one with it. The first two terms are those of
+    a Poisson number of long gaps.
     """
     log_x = _log_ending(gaps, p)
     expected = (events - gaps)[:, None] * np.exp(log_x)
@@ -194,7 +196,7 @@ def _log_no_longer(gaps: Floats, p: Floats, events: int) -> Floats:
 
 
 def _log_ways(places: Floats, chosen: int) -> Floats:
-    """Log of C(places, chosen); −inf where there are too few places."""
+    """Return log C(places, chosen); −inf if there are too few places."""
     enough = places > chosen - 1
     log_ways = np.zeros(places.size)
     for i in range(chosen):

@@ -1,4 +1,4 @@
-"""All parts, two at a time, and one table of their counts.
+"""Runs all stress tests, two at a time, and prints one table of their counts.
 
 Run: make stress
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from stress.outcomes import table
 
-# The longest first; default numbers of trials.
+# The longest parts first, with their default numbers of trials.
 PARTS = {
     "inputs": 2000,
     "corruptions": 1000,
@@ -28,7 +28,7 @@ PARTS = {
 
 
 def run_part(name: str, trials: int, seed: int, folder: Path) -> tuple[bool, dict[str, Any]]:
-    """Run one part in a process of its own; whether it passed, and its counts."""
+    """Run one part in its own process; return whether it passed, and its counts."""
     counts = folder / f"{name}.json"
     words = [f"--trials={trials}", f"--seed={seed}", f"--counts={counts}"]
     command = [sys.executable, "-m", f"stress.{name}", *words]
@@ -41,8 +41,8 @@ def run_part(name: str, trials: int, seed: int, folder: Path) -> tuple[bool, dic
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stress", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="of the usual numbers of trials")
-    parser.add_argument("--jobs", type=int, default=2, help="parts at a time")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the default trials")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parts that run at a time")
     given = parser.parse_args()
     begun = time.monotonic()
     counts: dict[str, Any] = {}

@@ -1,11 +1,12 @@
-"""Jumps of the wall clock, and floods from one site: a server is neither misled nor swamped.
+"""Tests that jumps of the wall clock and floods from one site do not disturb a server.
 
 clock: The wall clock jumps by an hour or a day, backwards and forwards, while the server runs and
-    while it is down. In true time, sites train, fail, are put off and come back as always. What the
-    server accepts, which snapshots it writes and when it ends must be as without the jumps.
+    while it is down. In true time, sites train, fail, back off and return as usual. The updates
+    that the server accepts, its snapshots and its end must be the same as without the jumps.
 flood: One site sends 100,000 labels or a name of 10 MB in each reply, adds 1e30 to every weight, or
     claims impossible test results; or hundreds of sites leave at once. The log, the memory, the
-    model and the time of a restart stay within bounds, and the other sites' updates still count.
+    model and the time of a restart must stay within bounds, and the other sites' updates must
+    still count.
 
 Run: python -m stress.clocks --trials 120 --seed 1
 """
@@ -31,9 +32,9 @@ from stress.server_kills import STRATEGIES
 HOUR, DAY = 3600.0, 86400.0
 JUMPS = (-DAY, -HOUR, HOUR, DAY)
 TURNS, STEP = 240, 0.5
-# Bounds of a flood: bytes of the log, of memory, and processor seconds of a restart.
+# Bounds for a flood: bytes of the log, bytes of memory, and processor seconds of a restart.
 LOG_BYTES, MEMORY, RESTART_SECONDS = 2_000_000, 64 << 20, 5.0
-# Honest updates move a weight by about 1, some 30 times.
+# Honest updates move a weight by about 1, about 30 times.
 LARGEST_WEIGHT = 1e4
 
 Rng = np.random.Generator
@@ -43,23 +44,23 @@ Rng = np.random.Generator
 
 
 def jump(engine: Engine, seconds: float) -> None:
-    """Set the wall clock; how long sites train does not change.
+    """Move the wall clock; the training times of sites do not change.
 
-    This is the only place that knows how the test engine tells the coordinator the time.
+    Only this function knows how the test engine passes the time to the coordinator.
     """
     engine.wall_shift += seconds
 
 
 @dataclass(frozen=True)
 class Script:
-    """What happens at which turn; `jumps` is what the undisturbed course does without."""
+    """The events of a run, by turn; the undisturbed run has no jumps."""
 
     strategy: int
     jumps: Mapping[int, float]
     fails: Mapping[int, str]  # a site fails from this turn on, until it is repaired
     repaired: int
-    restarts: Mapping[int, float]  # and by how much the clock jumps meanwhile
-    seconds: float | None  # the federation's own limit
+    restarts: Mapping[int, float]  # the jump of the clock during each restart
+    seconds: float | None  # the federation's time limit
 
     @classmethod
     def draw(cls, rng: Rng) -> Script:
@@ -80,7 +81,7 @@ class Script:
 
 
 def course(folder: Path, script: Script, *, with_jumps: bool) -> Callable[[Send], None]:
-    """Play the script; send what the federation came to, as text."""
+    """Return a function that plays the script and prints the federation's result."""
 
     def work(send: Send) -> None:
         engine = Engine(
@@ -113,9 +114,9 @@ def course(folder: Path, script: Script, *, with_jumps: bool) -> Callable[[Send]
                 ended = ended or turn
             snapshots |= {path.name for path in (folder / "checkpoint").glob("*[0-9]")}
         records = engine.log("arrival", "joined", "left", "rejected")
-        told = [[record["kind"], record["client"]] for record in records]
+        history = [[record["kind"], record["client"]] for record in records]
         model = engine.coordinator._store.strategy_state.model.tobytes().hex()
-        for line in (told, len(snapshots), ended, model):
+        for line in (history, len(snapshots), ended, model):
             print(json.dumps(line))
 
     return work
@@ -150,7 +151,7 @@ def _short(value: Any) -> str:
 
 
 class Flood(NamedTuple):
-    """How one site replies, and what the federation is set to."""
+    """The replies of one site, and the settings of the federation."""
 
     reply: Callable[[Task, TrainReply, int], Reply]
     settings: Mapping[str, Any] = {}
@@ -195,7 +196,7 @@ FLOODS: Mapping[str, Flood] = {
 
 
 class Flooded(Engine):
-    """Four honest sites, one that floods, and perhaps many that leave."""
+    """A federation with four honest sites, one that floods, and possibly many that leave."""
 
     def __init__(self, folder: Path, strategy: int, name: str) -> None:
         self.flood, self.sent_replies, self.kind = FLOODS[name], 0, name
@@ -248,7 +249,7 @@ def flooded(folder: Path, strategy: int, name: str) -> Callable[[Send], None]:
 
 
 def _enough(engine: Flooded) -> bool:
-    """The flood has come and honest sites were heard, or it was kept out for long."""
+    """Return whether the flood has come and honest sites were accepted, or it was refused long."""
     honest = engine.coordinator.accepted
     return _is_over(engine) or honest >= (
         20 if engine.sent_replies >= engine.flood.replies else 100
@@ -273,7 +274,7 @@ def _bounded(what: str, value: float, most: float, unit: str) -> None:
 
 
 def _resident() -> int:
-    """Bytes of memory in use now, on Linux; elsewhere memory is not looked at."""
+    """Return the bytes of memory in use on Linux; 0 on other systems."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * 4096 if status.exists() else 0
 
@@ -289,7 +290,7 @@ def flood_trial(folder: Path, rng: Rng, name: str) -> Result:
 
 
 def introduction_trial(folder: Path, rng: Rng) -> Result:
-    """A node that tells too much when it is asked who it is, before and after training begins."""
+    """Let a node send huge introductions, before and after training begins."""
     kind = "flood: introductions"
 
     def work(send: Send) -> None:
@@ -306,12 +307,12 @@ def introduction_trial(folder: Path, rng: Rng) -> Result:
                 message_id = f"introduction {i}"
                 leader.sent(task, message_id)
                 label = {f"label {i} {k}": 1 for k in range(100_000)}
-                told = (
+                summary = (
                     LabelSummary(f"new {i}", label)
                     if i % 2
                     else LabelSummary("n" * 10_000_000, {"a": 1})
                 )
-                leader.receive(message_id, told, engine.now)
+                leader.receive(message_id, summary, engine.now)
         log = folder / "federation" / "events.jsonl"
         size = log.stat().st_size if log.exists() else 0
         _bounded("log", size, LOG_BYTES, "bytes")

@@ -1,4 +1,4 @@
-"""The fedraw command within a process."""
+"""Runs the fedraw command inside a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stress.forked import Send
 
 
 def command(*words: str) -> Callable[[Send], int]:
-    """A fedraw command as a function for a forked child; a refusal ends the child."""
+    """Return a fedraw command as a function for a forked child; a refusal ends the child."""
 
     def work(send: Send) -> int:
         sys.argv = ["fedraw", *words]
@@ -23,7 +23,7 @@ def command(*words: str) -> Callable[[Send], int]:
 
 
 def run_here(*words: str) -> None:
-    """Run a command that must succeed in this process, which imports what it needs."""
+    """Run a command that must succeed in this process, which also imports its modules."""
     said, before = io.StringIO(), sys.argv
     try:
         with redirect_stdout(said), redirect_stderr(said):

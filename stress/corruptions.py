@@ -1,9 +1,9 @@
-"""Damage the files of runs and servers, then use them: the damage is named, or it changes nothing.
+"""Damages files of runs and servers and uses them: an error must name the damage.
 
 Each trial copies a folder (of a run or a server, finished or not), damages one file, and then does
 what a user would do next: `watch`, `compare`, and `--resume` or a restart of the server. Each of
-them must either come to what it comes to without the damage, or refuse with a message that names
-the folder. After a refusal every file must be as it was. The worst of the outcomes counts.
+these must either give the same result as without the damage, or refuse with a message that names
+the folder. After a refusal every file must be unchanged. The worst outcome counts.
 
 Run: python -m stress.corruptions --trials 1000 --seed 1
 """
@@ -37,12 +37,12 @@ from stress.forked import Ended, Kill, Send, run_forked
 from stress.outcomes import Options, Outcome, Result, Tally, main, scratch, wrong
 
 LOG = "events.jsonl"
-# What `watch` says about time is different in every look.
+# The fields of `watch` that depend on the current time.
 OF_THE_MOMENT = ("written", "quiet", "rate", "seconds_left")
 STRATEGIES = (FedRAW(buffer=3), FedBuff(buffer=2), FedAvg())
 
 Rng = np.random.Generator
-# Told a file's content; None: the file is to be deleted.
+# Returns the damaged content of a file; None deletes the file.
 Damage = Callable[[bytes, Rng], bytes | None]
 
 
@@ -88,7 +88,7 @@ def alter_figure(content: bytes, rng: Rng) -> bytes:
 
 
 def misspell(content: bytes, rng: Rng) -> bytes:
-    """A letter of a word is lost, as in the kind of a record."""
+    """Remove a letter of a word, for example in the kind of a record."""
     letters = [i for i, byte in enumerate(content) if chr(byte).isascii() and chr(byte).isalpha()]
     if not letters:
         return flip_bit(content, rng)
@@ -135,7 +135,7 @@ DAMAGES: Mapping[str, Damage] = {
 
 @dataclass
 class Used:
-    """One thing that a user does with a folder, and what it comes to without damage."""
+    """One use of a folder, and its result without damage."""
 
     name: str
     do: Callable[[Send], int]
@@ -151,7 +151,7 @@ class Subject:
 
     name: str
     original: Path
-    folder: Path  # where its copies are used
+    folder: Path  # of the copies that are used
     uses: list[Used] = field(default_factory=list)
 
     def restore(self) -> None:
@@ -159,7 +159,7 @@ class Subject:
         shutil.copytree(self.original, self.folder)
 
     def learn(self) -> None:
-        """Find out what the uses come to; a use that an undamaged folder refuses is left out."""
+        """Record the results without damage; leave out uses that an undamaged folder refuses."""
         self.restore()
         kept = []
         for use in self.uses:
@@ -173,7 +173,7 @@ class Subject:
 
 
 def resumed(spec: Any, folder: Path) -> Callable[[Send], int]:
-    """Resume a run to its end; what it prints are the bytes it comes to."""
+    """Return a function that resumes a run to its end and prints the resulting bytes."""
 
     def work(send: Send) -> int:
         simulator_kills.checkpoint_often(10)
@@ -195,7 +195,7 @@ def resumed(spec: Any, folder: Path) -> Callable[[Send], int]:
 
 
 def restarted(folder: Path, strategy: Strategy[Any]) -> Callable[[Send], int]:
-    """Restart a server; what it prints is the state that it goes on from."""
+    """Return a function that restarts a server and prints the state that it continues from."""
 
     def work(send: Send) -> int:
         try:
@@ -229,7 +229,7 @@ def looks(folder: Path) -> list[Used]:
 
 
 def subjects(root: Path) -> list[Subject]:
-    """Runs and servers, finished and not."""
+    """Create runs and servers, finished and unfinished."""
     found = []
     at = root / "damaged" / "folder"
     for name, spec in simulator_kills.SPECS.items():
@@ -253,14 +253,14 @@ def subjects(root: Path) -> list[Subject]:
             uses = [*looks(at), Used("restart", restarted(at, strategy))]
             found.append(Subject(f"server, {state}", at_root / state, at, uses))
     for name in ("watch", "compare"):
-        run_here(name, str(found[0].original), "--json")  # so that no child has to import it
+        run_here(name, str(found[0].original), "--json")  # so that no child has to import modules
     for subject in found:
         subject.learn()
     return found
 
 
 def damage(folder: Path, rng: Rng) -> tuple[str, Path, bool]:
-    """Damage one file; what was done to which, and whether the file only became shorter."""
+    """Damage one file; return the damage, the file, and whether it only became shorter."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     logs = [path for path, _ in parts_of(folder / LOG)]
     while True:
@@ -305,13 +305,13 @@ def trial(subject: Subject, rng: Rng) -> Result:
 
 
 def judge(use: Used, ended: Ended, folder: Path, shorter: bool) -> str:
-    """What is wrong with the end of one use; nothing if it is identical or a clear error."""
+    """Return the problem of one use; empty if its result is identical or a clear error."""
     if ended.code == 2 and "Traceback" not in ended.errors:
         return "" if str(folder) in ended.errors else f"names no file: {ended.errors.strip()}"
     if ended.code != 0:
         return ended.problem
     if use.name == "watch" and shorter:
-        return ""  # an earlier moment of the same run, which is what a shorter log is
+        return ""  # a shorter log is an earlier moment of the same run
     found, expected = (comparable(use, text) for text in (ended.printed, use.expected))
     return "" if found == expected else f"silently different: {difference(found, expected)}"
 
@@ -328,7 +328,7 @@ def comparable(use: Used, text: str) -> Any:
 
 
 def difference(found: Any, expected: Any, where: str = "") -> str:
-    """The first place where two documents differ."""
+    """Return the first place where two documents differ."""
     if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
         pairs = [(f"{where}.{key}", found[key], expected[key]) for key in found]
     elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):

@@ -1,6 +1,6 @@
-"""Run a function in a forked child of this warm process, and end the child at a chosen moment.
+"""Runs a function in a forked child of this warm process, and kills the child at a chosen moment.
 
-A fork costs milliseconds, where a new interpreter with its imports costs seconds.
+A fork takes milliseconds; a new interpreter with its imports takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import IO, Any, Literal, NamedTuple
 
-# Built-in functions whose call is a moment to be killed at: before it begins, or when it is done.
+# Built-in functions at whose calls a child may be killed: before or after the call.
 FILE_CALLS = {
     *("write", "writelines", "flush", "fsync", "truncate", "ftruncate", "save_file"),
     *("serialize_file", "open", "close", "rename", "replace", "unlink", "remove", "rmdir"),
@@ -35,7 +35,7 @@ Send = Callable[[bytes], None]
 
 
 class Kill(NamedTuple):
-    """When a child dies.
+    """When a child is killed.
 
     moment: SIGKILL from outside, `at` seconds after the fork
     call:   SIGKILL at the start or the end of a file operation, the `at`-th that is counted
@@ -51,10 +51,10 @@ class Ended(NamedTuple):
 
     code: int | None  # None: a signal ended it
     signal: int | None
-    sent: bytes  # what it sent before it ended
+    sent: bytes  # the messages before the end
     printed: str  # on standard output
     errors: str  # on standard error
-    calls: int  # moments of kind "call" that it had; known only if it came to its end
+    calls: int  # number of moments of kind "call"; known only if the child was not killed
 
     @property
     def was_killed(self) -> bool:
@@ -66,7 +66,7 @@ class Ended(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """For a report: the end of what the child had to say."""
+        """The end of the child's error output, for a report."""
         words = self.errors.strip().splitlines()[-6:]
         how = f"signal {self.signal}" if self.code is None else f"exit code {self.code}"
         return "\n".join([f"{'hang, ' if self.hung else ''}{how}", *words])
@@ -81,13 +81,13 @@ def run_forked(
     processor_seconds: int = PROCESSOR_SECONDS,
     wall_seconds: float = WALL_SECONDS,
 ) -> Ended:
-    """Run `work` in a child; it gets a function that sends bytes here, at most 4,096 at a time."""
+    """Run `work` in a child, with a function that sends up to 4,096 bytes to this process."""
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # From Python 3.12 on, a fork beside sleeping threads (of torch, of pytest) warns.
+            # Since Python 3.12, a fork with sleeping threads (of torch, of pytest) warns.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
@@ -116,7 +116,7 @@ def run_forked(
 
 
 def _listen(pipe: int, child: int, seconds: float, is_kill: bool) -> tuple[bytes, bool]:
-    """Read until the child ends, or end it after `seconds`; tell whether it hung."""
+    """Read until the child ends, or kill it after `seconds`; return whether it hung."""
     parts: list[bytes] = []
     until = time.monotonic() + seconds
     killed = False
@@ -140,7 +140,7 @@ def _be_child(
     output: tuple[IO[bytes], IO[bytes]],
     count_calls: bool,
 ) -> None:
-    """Never returns."""
+    """Run the work and exit; this function never returns."""
     code = RAISED
     calls = [0]
     try:

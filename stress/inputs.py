@@ -1,10 +1,10 @@
-"""Feed mutated specs and tables to the command line: accepted, or refused with the file's name.
+"""Feeds mutated specs and tables to the command line, which must accept or clearly refuse them.
 
 Each trial takes a valid SPEC.toml, label table, table of times or trace, changes it in one or two
-places (huge numbers, NUL, deep nesting, odd Unicode, wrong types, torn text), and hands it to
-`fedraw run --dry-run`, a run of a few events, or `fedraw audit`. Wrong are a traceback, a warning,
-a refusal that names no file, a result that is not finite, control characters in the output, more
-than 4 GB of memory, and a hang.
+places (huge numbers, NUL, deep nesting, odd Unicode, wrong types, torn text), and passes it to
+`fedraw run --dry-run`, a run of a few events, or `fedraw audit`. Failures are a traceback, a
+warning, a refusal that names no file, a result that is not finite, control characters in the
+output, more than 4 GB of memory, and a hang.
 
 Run: python -m stress.inputs --trials 2000 --seed 1
 """
@@ -35,7 +35,7 @@ ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Rng = np.random.Generator
 
-# Changes of the defaults, which are all spelled out.
+# Changes of the defaults; the specs contain every key.
 SPECS: Sequence[Mapping[str, Mapping[str, Any]]] = (
     {},
     {"training": {"kind": "none"}},
@@ -85,13 +85,13 @@ TEXTS = (
 
 
 def spec_text(changes: Mapping[str, Mapping[str, Any]]) -> str:
-    """A valid spec with every key in it."""
+    """Return a valid spec with every key in it."""
     rare = {"rare_labels": [8, 9], **changes.get("partition", {})}
     return to_toml(Spec.from_dict({**changes, "partition": rare}).to_dict())
 
 
 def odd_toml(rng: Rng) -> str:
-    """A value of TOML that nobody expects there."""
+    """Return an unexpected TOML value."""
     match rng.integers(8):
         case 0 | 1:
             return str(rng.choice(NUMBERS))
@@ -125,7 +125,7 @@ def pick(values: Sequence[str], rng: Rng) -> str:
 
 
 def torn(text: str, rng: Rng) -> bytes:
-    """Damage to bytes, whatever they mean."""
+    """Damage the bytes of a text, whatever they mean."""
     content = text.encode("utf-8", "surrogatepass")
     at = int(rng.integers(len(content) + 1))
     inserted = [b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\x1b[31m", b'"']
@@ -146,7 +146,7 @@ def torn(text: str, rng: Rng) -> bytes:
 
 
 def mutated_spec(text: str, rng: Rng) -> bytes:
-    """Another value of a key, an unknown key or section, or torn text."""
+    """Change the value of a key, add an unknown key or section, or tear the text."""
     lines = text.splitlines()
     settings = [i for i, line in enumerate(lines) if " = " in line]
     for _ in range(1 + (rng.random() < 0.3)):
@@ -167,7 +167,7 @@ def mutated_spec(text: str, rng: Rng) -> bytes:
 
 
 def other_number(line: str, rng: Rng) -> str:
-    """Of the same type if the line sets a number, so that it gets past the check of types."""
+    """Return an odd value, of the same type if the line sets a number, to pass type checks."""
     value = line.partition(" = ")[2]
     if re.fullmatch(r"-?\d+", value):
         return pick([n for n in (*NUMBERS, *LONG_NUMBERS) if re.fullmatch(r"-?\d+", n)], rng)
@@ -177,7 +177,7 @@ def other_number(line: str, rng: Rng) -> str:
 
 
 def mutated_table(text: str, rng: Rng) -> bytes:
-    """Another cell, row or column, or torn text."""
+    """Change a cell, a row or a column, or tear the text."""
     rows = [line.split(",") for line in text.splitlines()]
     for _ in range(1 + (rng.random() < 0.3)):
         row = rows[int(rng.integers(len(rows)))]
@@ -281,7 +281,7 @@ def run_spec(kind: str, path: Path, rng: Rng, names: Sequence[str]) -> Result:
 
 
 def changed(path: Path) -> str:
-    """The lines of a spec that no default spec has, for a report."""
+    """Return the lines of a spec that no default spec has, for a report."""
     plain = {line for changes in SPECS for line in spec_text(changes).splitlines()}
     lines = path.read_bytes().decode("utf-8", "replace").splitlines()
     return "\n".join(repr(line[:80]) for line in lines if line not in plain)[:600]
@@ -309,14 +309,14 @@ def audit_trial(folder: Path, rng: Rng) -> Result:
 
 
 def judged(kind: str, ended: Ended, names: Sequence[str], *, is_json: bool) -> Result:
-    """Class the end of a command by its exit code and by what it printed."""
+    """Classify the result of a command by its exit code and its output."""
     if problem := problem_of(ended, names, is_json=is_json):
         return wrong(kind, problem)
     return Result(kind, Outcome.CLEAR_ERROR if ended.code == 2 else Outcome.ACCEPTED)
 
 
 def problem_of(ended: Ended, names: Sequence[str], *, is_json: bool) -> str:
-    """What is wrong with the end of a command; empty if nothing is."""
+    """Return the problem of a command's result; empty if there is none."""
     output, problem = ended.printed + ended.errors, ""
     if ended.code not in (0, 2) or "Traceback" in ended.errors:
         problem = ended.problem
@@ -339,7 +339,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def refuse_bad_originals(folder: Path) -> None:
-    """What is mutated must be valid: else every trial would test the same refusal."""
+    """Refuse invalid originals: every trial would test the same refusal."""
     folder.mkdir()
     (folder / "trace.csv").write_text(trace())
     for changes in SPECS:

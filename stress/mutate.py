@@ -1,11 +1,11 @@
-"""Mutation testing: change one line of the source, and see whether a test notices.
+"""Mutation testing: changes one line of the source, and checks whether a test fails.
 
 A seeded sample of mutants (see `mutations`) is tried in copies of the tree, two at a time. For each
 mutant the doctests of its module come first, then the tests of its module, then those of its
 package, then the others; the first failure kills it. Survivors are printed with the source line
 before and after. Those known to be equivalent are in `equivalent_mutants.txt` and do not count.
 
-Each run of the tests is forked from a process that has imported pytest, NumPy and torch already.
+Each run of the tests is forked from a process that has already imported pytest, NumPy and torch.
 
 Run: python -m stress.mutate --sample 200 --seed 1
      python -m stress.mutate --package server --sample 200 --seed 1
@@ -36,14 +36,14 @@ from stress.mutations import Mutant, mutants
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 COPIED = ("src", "tests", "examples", "benchmarks", "conftest.py", "pyproject.toml", "README.md")
-# Folders of tests that can notice a mutant of a package, besides those that have its name.
+# Folders of tests that can kill a mutant of a package, besides those with its name.
 TESTS = {
     "core": ("strategies", "metrics", "simulation"),
     "strategies": ("simulation",),
     "metrics": ("simulation",),
     "server": (),
 }
-# Long tests, and the modules that they are about; for others they are left out.
+# Long tests, and the modules that they test; they are left out for other modules.
 LONG: dict[str, Sequence[str]] = {
     "test_evidence.py": ("evidence", "scorer", "checked", "inferred", "output_layer"),
     "test_aggregation.py": ("aggregation", "weighting"),
@@ -53,20 +53,20 @@ LONG: dict[str, Sequence[str]] = {
 # In percent of the mutants that are not equivalent.
 AIMS = {"server": 90.0}
 AIM = 97.0
-# A mutant that keeps the tests busy for longer than this many processor seconds is noticed too.
+# A mutant whose tests take longer than this many processor seconds counts as killed.
 PROCESSOR_SECONDS, WALL_SECONDS = 240, 1200
-# Imported before the forks; nothing of fedraw, which each fork imports with its mutant.
+# Imported before the forks, without fedraw, which each fork imports with its mutant.
 WARM = ("pytest", "hypothesis", "numpy", "torch", "sklearn.datasets", "safetensors.numpy", "typer")
 
 
 class Verdict(NamedTuple):
     mutant: Mutant
-    killed: str | None  # by what; None: it survived
+    killed: str | None  # the failure; None: the mutant survived
     seconds: float
 
 
 def sample(packages: Sequence[str], size: int, seed: int) -> list[Mutant]:
-    """Drawn from all mutants of the packages, in the order of files and lines."""
+    """Draw from all mutants of the packages; return them in the order of files and lines."""
     found: list[Mutant] = []
     for package in packages:
         for path in sorted((ROOT / "src" / "fedraw" / package).rglob("*.py")):
@@ -76,9 +76,10 @@ def sample(packages: Sequence[str], size: int, seed: int) -> list[Mutant]:
 
 
 def equivalent(path: Path = EQUIVALENT) -> set[tuple[str, str, str]]:
-    """File, line before and line after of each mutant that no test can notice.
+    """Return the file, the line and the mutated line of each mutant that no test can kill.
 
-    Blocks of four lines: the file, "- " and the line, "+ " and its mutant, "because" and why.
+    The file has blocks of four lines: the file, "- " and the line, "+ " and its mutant, "because"
+    and the reason.
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     known = set()
@@ -94,7 +95,7 @@ def equivalent(path: Path = EQUIVALENT) -> set[tuple[str, str, str]]:
 
 
 def relevant_tests(name: str) -> list[str]:
-    """The files of tests for a module, most likely to notice it first."""
+    """Return the test files for a module, the most likely to fail first."""
     package, module = Path(name).parts[0], Path(name).stem
     tests = ROOT / "tests"
     own = sorted((tests / package).rglob("test_*.py"))
@@ -106,7 +107,7 @@ def relevant_tests(name: str) -> list[str]:
 
 
 def pytest_in(tree: Path, files: Sequence[str]) -> Callable[[Send], int]:
-    """A run of tests in a copy of the tree, as a function for a forked child."""
+    """Return a run of tests in a copy of the tree, as a function for a forked child."""
 
     def work(send: Send) -> int:
         import pytest
@@ -118,7 +119,7 @@ def pytest_in(tree: Path, files: Sequence[str]) -> Callable[[Send], int]:
         sys.path[:] = [str(tree / "src"), str(tree), *(p for p in sys.path if p and p != str(ROOT))]
         os.environ["PYTHONPATH"] = str(tree / "src")
         words = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is warm already
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of modules already imported
         return int(pytest.main([*words, "--hypothesis-seed=1", *files]))
 
     return work
@@ -179,7 +180,7 @@ def worker_pool(workers: int, folder: Path) -> ProcessPoolExecutor:
 
 
 def examine_all(drawn: Sequence[Mutant], workers: int) -> list[Verdict]:
-    """Try all mutants, so many at a time, and say what becomes of each."""
+    """Try all mutants in `workers` processes, and print the verdict on each."""
     verdicts: list[Verdict] = []
     with (
         tempfile.TemporaryDirectory(prefix="fedraw-mutants-") as folder,
@@ -188,15 +189,15 @@ def examine_all(drawn: Sequence[Mutant], workers: int) -> list[Verdict]:
         for future in as_completed([pool.submit(examine, mutant) for mutant in drawn]):
             verdict = future.result()
             verdicts.append(verdict)
-            mutant, told = verdict.mutant, verdict.killed or "SURVIVED"
+            mutant, result = verdict.mutant, verdict.killed or "SURVIVED"
             where = f"{mutant.path}:{mutant.line} {mutant.kind}"
-            print(f"{len(verdicts)}/{len(drawn)} {where}: {told} ({verdict.seconds:.0f} s)")
+            print(f"{len(verdicts)}/{len(drawn)} {where}: {result} ({verdict.seconds:.0f} s)")
             sys.stdout.flush()
     return verdicts
 
 
 def noticed(ended: Ended) -> str | None:
-    """What failed; None if everything passed or there was nothing to run."""
+    """Return the failure; None if everything passed or there was nothing to run."""
     if ended.code in (0, 5):
         return None
     if ended.code is None:
@@ -208,18 +209,18 @@ def noticed(ended: Ended) -> str | None:
 
 
 def refuse_failing_tests(packages: Sequence[str]) -> None:
-    """Tests that fail without a mutant would kill all of them."""
+    """Refuse tests that fail without a mutant, because they would kill every mutant."""
     with tempfile.TemporaryDirectory(prefix="fedraw-mutants-") as folder:
         copy_tree(Path(folder))
         files = sorted({f for package in packages for f in relevant_tests(f"{package}/")})
         ended = run_tests(Path(folder), files)
     if ended.code != 0:
         print(ended.printed[-2000:] + ended.errors[-2000:])
-        sys.exit("the tests fail without any mutant; mend that first")
+        sys.exit("the tests fail without any mutant; fix them first")
 
 
 def report(verdicts: Sequence[Verdict], packages: Sequence[str]) -> bool:
-    """Print survivors and the kill rate; whether the aim is reached."""
+    """Print survivors and the kill rate; return whether the aim is reached."""
     known = equivalent()
     alive = [v.mutant for v in verdicts if v.killed is None]
     same = [m for m in alive if (m.path, m.before, m.after) in known]
@@ -246,9 +247,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--package", action="append", choices=list(TESTS), help="may be repeated")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--file", help="only mutants of this file, as core/buffer.py")
+    parser.add_argument("--file", help="only mutants of this file, such as core/buffer.py")
     parser.add_argument(
-        "--tested", action="store_true", help="the tests are known to pass without a mutant"
+        "--tested", action="store_true", help="skip the check that the tests pass without a mutant"
     )
     given = parser.parse_args()
     packages = given.package or ["core", "strategies", "metrics"]

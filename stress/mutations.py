@@ -1,4 +1,4 @@
-"""Small changes of Python source, each of them one that a test should notice."""
+"""Small changes of Python source code that a test should notice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mutant(NamedTuple):
     line: int
     start: int
     end: int
-    text: str  # in place of what was there
+    text: str  # the replacement
     before: str  # the source line, without indentation
     after: str
 
@@ -50,7 +50,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(path: Path, name: str) -> list[Mutant]:
-    """All mutants of a file, in the order of its lines."""
+    """Return all mutants of a file, in the order of its lines."""
     source = path.read_bytes()
     tree = ast.parse(source)
     lines = source.splitlines(keepends=True)
@@ -73,7 +73,7 @@ def mutants(path: Path, name: str) -> list[Mutant]:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, ast.AST]]:
-    """Each node that can be changed, and what stands in its place then."""
+    """Yield each node that can be changed, the kind of change, and the replacement."""
     for node in _live(tree):
         if isinstance(node, ast.expr):
             yield from ((node, kind, changed) for kind, changed in _of_expression(node))
@@ -84,7 +84,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, ast.A
 
 
 def _live(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that do something: no annotations, no texts, nothing for the type checker."""
+    """Yield the nodes with behaviour: no annotations, texts, or code for the type checker."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in ANNOTATIONS:

@@ -1,4 +1,4 @@
-"""What a trial came to, and how many trials came to what."""
+"""Outcomes of trials, and their counts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-# So many failures of one kind are printed; all of them are counted.
+# The maximum number of printed failures of one kind; all failures are counted.
 SHOWN = 20
 
 
 class Outcome(StrEnum):
-    """Only the last one fails a part."""
+    """The outcome of a trial; only WRONG fails a part."""
 
     IDENTICAL = "identical"  # to the bytes or the state of an undisturbed run
     ACCEPTED = "accepted"  # an input that is valid, or a load that stayed within its bounds
@@ -62,7 +62,7 @@ class Tally:
 
 
 def table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
-    """One row for each kind of each part, and a sum for each part."""
+    """Format one row per kind of each part, and a sum for each part."""
     head = ["part", "kind", "trials", *Outcome]
     rows = [head]
     for part, kinds in counts.items():
@@ -92,7 +92,7 @@ def _line(row: list[str], widths: list[int]) -> str:
 class Options:
     trials: int
     seed: int
-    only: int | None  # run this one trial again
+    only: int | None  # run only this trial
 
     @property
     def numbers(self) -> range:
@@ -102,19 +102,19 @@ class Options:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for small files, in memory where possible: a kill does not empty the page cache."""
+    """Yield a folder for small files, in memory if possible: a kill keeps the page cache."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     with tempfile.TemporaryDirectory(prefix="fedraw-stress-", dir=memory if usable else None) as at:
         yield Path(at)
 
 
-# Runs a part's trials and adds what they came to.
+# Runs a part's trials and adds their results to the tally.
 Part = Callable[[Options, Tally], None]
 
 
 def main(name: str, part: Part, trials: int, description: str) -> None:
-    """Run one part from the command line: its table, and exit code 1 if anything was wrong."""
+    """Run one part from the command line, print its table, and exit with 1 after a failure."""
     parser = argparse.ArgumentParser(prog=f"python -m stress.{name}", description=description)
     parser.add_argument("--trials", type=int, default=trials, help=f"default {trials:,}")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,13 +1,13 @@
-"""Kill a server again and again: every acknowledged update still counts.
+"""Kills a server repeatedly: every acknowledged update must still count.
 
-A federation of four sites runs until 40 updates are accepted. Sites come and go, send an update
-that is refused, or declare new label counts. The server's process is killed some ten times on the
-way: at random moments, around each of its file operations, and in the middle of a write. The log
-continues in several files, so kills also meet every step of a rotation. A restart
-goes on from the folder alone. One trial is one kill. After each federation this part compares:
+A federation of four sites runs until 40 updates are accepted. Sites come and go, send updates that
+are refused, or declare new label counts. The server's process is killed about ten times: at random
+moments, around each of its file operations, and in the middle of a write. The log continues in
+several files, so kills also happen at every step of a rotation. A restart continues from the folder
+alone. One trial is one kill. After each federation this part compares:
 
-* the updates that count, with those that were acknowledged (at most the one update that a kill
-  caught on its way in may count without having been acknowledged)
+* the updates that count, with those that were acknowledged (only the update that the server was
+  receiving during a kill may count without having been acknowledged)
 * the log before each kill with the log after it, which may only grow
 * the final model, to the bit, with the strategy applied to the same updates, as they were sent
 
@@ -77,12 +77,12 @@ SETTINGS: dict[str, Any] = {
     "min_clients": 4,
     "log_segment": 3000,  # the log of every federation continues in several files
 }
-# An incarnation of the server that makes so many turns without finishing is stuck.
+# The server is stuck if one of its incarnations takes more turns than this.
 TURNS = 2000
 
 
 class Reported:
-    """A coordinator that tells of every update: before it is handed in, and once it counts."""
+    """A coordinator that reports every update: before it is delivered, and once it counts."""
 
     def __init__(self, coordinator: Coordinator, send: Send) -> None:
         self._coordinator = coordinator
@@ -112,7 +112,7 @@ def tell(send: Send, what: str, **more: Any) -> None:
 
 
 class Sites(Engine):
-    """Sites that answer one incarnation of the server, some of them badly."""
+    """Sites that reply to one incarnation of the server, sometimes with bad updates."""
 
     def __init__(
         self, folder: Path, strategy: Strategy[Any], send: Send, life: int, begun: float, seed: int
@@ -159,7 +159,7 @@ class Sites(Engine):
 
 
 def serve(folder: Path, strategy: Strategy[Any], life: int, begun: float, seed: int) -> Any:
-    """One incarnation of the server, as a function for a forked child."""
+    """Return one incarnation of the server, as a function for a forked child."""
 
     def work(send: Send) -> None:
         engine = Sites(folder, strategy, send, life, begun, seed)
@@ -182,7 +182,7 @@ def model_of(coordinator: Coordinator) -> Vector:
 
 @dataclass
 class Witnessed:
-    """What the sites know: which updates they sent, and which were acknowledged."""
+    """The sites' knowledge: the updates that they sent, and the acknowledged ones."""
 
     counted: list[dict[str, Any]] = field(default_factory=list)
     pending: dict[str, Any] | None = None
@@ -203,14 +203,14 @@ class Witnessed:
                     self.pending = None
                 case "turn":
                     self.now = message["now"]
-                    self.pending = None  # the last one was refused, or came too late
+                    self.pending = None  # the last update was refused, or came too late
                 case "finished":
                     self.model = message["model"]
 
     def _opened(self, accepted: int) -> None:
         known = len(self.counted)
         if accepted == known + 1 and self.pending is not None:
-            self.counted.append(self.pending)  # on disk, but the site was not told
+            self.counted.append(self.pending)  # on disk, but not acknowledged
         elif accepted != known:
             self.problems.append(
                 f"{known} updates were acknowledged, and {accepted} count after the restart"
@@ -219,7 +219,7 @@ class Witnessed:
 
 
 def next_kill(rng: np.random.Generator, calls: int, seconds: float, last_file: int) -> Kill:
-    """A random one, most often within the time that one incarnation lives."""
+    """Draw a random kill, mostly within the lifetime of one incarnation."""
     share = float(rng.random()) ** 2
     match rng.integers(4):
         case 0:
@@ -233,7 +233,7 @@ def next_kill(rng: np.random.Generator, calls: int, seconds: float, last_file: i
 
 
 def federation(number: int, seed: int, most: int) -> Iterator[Result]:
-    """Kill one federation's server up to `most` times; yield what each kill came to."""
+    """Kill one federation's server up to `most` times; yield the result of each kill."""
     rng = np.random.default_rng([seed, number])
     strategy = STRATEGIES[number % len(STRATEGIES)]
     with scratch() as root:
@@ -244,7 +244,7 @@ def federation(number: int, seed: int, most: int) -> Iterator[Result]:
 
 
 def calibrated(folder: Path, strategy: Strategy[Any], seed: int) -> tuple[int, float]:
-    """File operations and seconds of an undisturbed federation."""
+    """Return the file operations and seconds of an undisturbed federation."""
     begun = time.monotonic()
     ended = run_forked(serve(folder, strategy, 0, 1_000_000.0, seed), count_calls=True)
     if ended.code != 0:
@@ -262,13 +262,13 @@ def _disturbed(
         parts = parts_of(folder / "events.jsonl")
         kill = draw(parts[-1][1] if parts else 0) if len(done) < most else None
         ended = run_forked(serve(folder, strategy, life, seen.now + 10, seed), kill)
-        has_begun = bool(seen.counted)  # else it may be founded anew, with a new log
+        has_begun = bool(seen.counted)  # otherwise it may start again with a new log
         seen.take_in(ended.sent)
         log = _grown(folder, log if has_begun else b"", seen)
         if kill is not None and ended.was_killed:
             done.append(kill.kind)
         elif ended.code != 0:
-            seen.problems.append(f"incarnation {life} did not start or go on: {ended.problem}")
+            seen.problems.append(f"incarnation {life} did not start or continue: {ended.problem}")
             break
         elif b'"closed"' in ended.sent and (kill is None or ended.code == 0):
             break
@@ -278,7 +278,7 @@ def _disturbed(
 
 
 def _results(done: Sequence[str], problems: Sequence[str], strategy: str) -> Iterator[Result]:
-    """One result a kill; a problem is that of the last one."""
+    """Yield one result per kill; a problem belongs to the last kill."""
     for kind in done[:-1] if problems else done:
         yield Result(f"kill: {kind}", Outcome.IDENTICAL)
     if problems:
@@ -287,7 +287,7 @@ def _results(done: Sequence[str], problems: Sequence[str], strategy: str) -> Ite
 
 
 def _grown(folder: Path, before: bytes, seen: Witnessed) -> bytes:
-    """The whole lines of the log, which start with those that were there before."""
+    """Return the complete lines of the log, which must start with the earlier lines."""
     path, content = folder / "events.jsonl", b""
     if path.exists():
         with open_log(path) as file:
@@ -323,7 +323,7 @@ def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended)
 def reference(
     strategy: Strategy[Any], records: Sequence[Record], updates: Sequence[dict[str, Any]]
 ) -> Vector:
-    """The strategy alone, given the founders, the changes of members, and the updates as sent."""
+    """Apply the strategy alone to the first members, the changes of members, and the updates."""
     later = list(records[1:])
     founders: dict[str, Mapping[str, int]] = {}
     while isinstance(record := later[0], JoinedRecord) and len(founders) < SETTINGS["min_clients"]:
@@ -348,7 +348,7 @@ def reference(
 
 
 def run(options: Options, tally: Tally) -> None:
-    """Federations until there were so many kills; --only is the number of a federation."""
+    """Run federations until there were `trials` kills; --only is the number of a federation."""
     count = number = 0
     if options.only is not None:
         number, options = options.only, Options(1, options.seed, options.only)

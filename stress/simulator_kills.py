@@ -1,9 +1,9 @@
-"""Kill simulator runs and resume them: the results are those of an undisturbed run, to the byte.
+"""Kills simulator runs and resumes them: the results must equal those of an undisturbed run.
 
 A run is killed one to four times: while its folder is being created, between two arrivals, around
-a checkpoint, while it finishes, and in the middle of a write. Each time `--resume` goes on. One
-trial is one kill. In the end the files of the run are compared with those of a run that nobody
-disturbed. A run that can no longer be resumed is wrong, however clear the message is.
+a checkpoint, while it finishes, and in the middle of a write. Each time `--resume` continues it.
+One trial is one kill. At the end the files of the run are compared, byte for byte, with those of an
+undisturbed run. A run that can no longer be resumed is a failure, however clear the message is.
 
 Run: python -m stress.simulator_kills --trials 500 --seed 1
 """
@@ -49,7 +49,7 @@ SPECS = {
 
 
 def checkpoint_often(every: int) -> None:
-    """In this process, at every so many events: the same moments in each life of a trial."""
+    """Write a checkpoint after every `every` events of this process, which is reproducible."""
     asked = itertools.count(1)
     checkpoints.Checkpoints.is_due = property(  # type: ignore[method-assign, assignment]
         lambda self: next(asked) % every == 0
@@ -57,7 +57,7 @@ def checkpoint_often(every: int) -> None:
 
 
 def simulate(spec: Spec, folder: Path, *, resume: bool) -> Callable[[Send], None]:
-    """A run as a function for a forked child."""
+    """Return a run as a function for a forked child."""
 
     def work(send: Send) -> None:
         checkpoint_often(max(1, spec.run.events // 6))
@@ -68,7 +68,7 @@ def simulate(spec: Spec, folder: Path, *, resume: bool) -> Callable[[Send], None
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run comes to if nobody kills it."""
+    """The results of a run that is not killed."""
 
     spec: Spec
     files: dict[str, bytes]
@@ -87,7 +87,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def next_kill(rng: np.random.Generator, whole: Undisturbed, log_bytes: int) -> Kill:
-    """A random one: early, late, anywhere; around a call, in a write, at a moment."""
+    """Draw a random kill: early, late, anywhere; around a call, in a write, at a moment."""
     match rng.integers(6):
         case 0:  # while the folder is being created
             return Kill("call", 1 + int(rng.integers(min(50, whole.calls))))
@@ -142,14 +142,14 @@ def _problem(folder: Path, expected: Undisturbed, ended: Ended) -> str:
 
 
 def warm_up(specs: dict[str, Spec]) -> None:
-    """Import and load what a run needs, once; one thread, because threads do not survive a fork."""
+    """Import and load everything once, with one thread, because threads do not survive a fork."""
     torch.set_num_threads(1)
     for spec in specs.values():
         run_seed(spec, SEED)
 
 
 def run(options: Options, tally: Tally) -> None:
-    """Runs until there were so many kills; --only is the number of a run."""
+    """Make runs until there were `trials` kills; --only is the number of a run."""
     warm_up(SPECS)
     count = number = 0
     with scratch() as root:

@@ -1,22 +1,22 @@
-"""Golden runs: they show that a change of the code changes no decision of any method.
+"""Golden runs, which show that a code change does not change any decision of any method.
 
-    python tools/golden.py                   compare this checkout with what is pinned
+    python tools/golden.py                   compare this checkout with the pins
     python tools/golden.py --against COMMIT  compare it with another commit, byte for byte
-    python tools/golden.py --pin             pin the hashes of the logs, and runs that are new
+    python tools/golden.py --pin             pin the hashes of the logs, and new runs
 
 Two things are pinned, in tests/golden:
 
 traces.json.xz  The decision trace of each run: which client arrived when, how stale its update was,
-                who was handed the model next, who was in the buffer with which weight, and what
-                the model could do. It has no field names and does not depend on the form of the
-                log. A pinned trace is never pinned again.
+                which clients received the model next, which were in the buffer with which weight,
+                and the evaluations. It has no field names and does not depend on the format of
+                the log. A pinned trace never changes.
 logs.json       The SHA-256 of events.jsonl of each run without training. A commit that changes a
                 record on purpose pins these again.
 
-Training may give other bytes on another processor. So a pinned trace of a trained run has to agree
-in all whole numbers and names, and in weights and evaluations within the tolerances below. On one
-machine trained runs repeat to the byte, which is what --against compares: the traces and the bytes
-of the final models.
+Training may give different bytes on another processor. A pinned trace of a trained run therefore
+must agree in all whole numbers and names, and in weights and evaluations within the tolerances
+below. On one machine trained runs repeat to the byte, which --against checks: it compares the
+traces and the bytes of the final models.
 
 Every run is made from the tables of a version-1 spec, and its trace is read from its log alone.
 When names change, adapt the table of fields, `decision_trace`, `simulate` and `serve`.
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "tests" / "golden" / "traces.json.xz"
 LOGS = ROOT / "tests" / "golden" / "logs.json"
 
-# What today's log calls the things that a trace is made of.
+# The names in the current log of the fields that a trace is made of.
 KIND = "kind"
 ARRIVAL, REFUSED, EVALUATION = "arrival", "rejected", "evaluation"
 EVENT, CLIENT, VERSION = "event", "client", "version"
@@ -63,8 +63,8 @@ METRIC_NAMES = (
 )  # fmt: skip
 
 # How far a trained run may be from its pinned trace. With SSE instead of AVX2 on one processor,
-# weights changed by less than 4e-8 and no evaluation changed. Of each label there are some 36 test
-# images, so one image is 2.8 percentage points of its recall.
+# weights changed by less than 4e-8 and no evaluation changed. Each label has about 36 test images,
+# so one image is 2.8 percentage points of its recall.
 WEIGHT_TOLERANCE = 1e-5
 EVALUATION_TOLERANCE = 3.0
 
@@ -74,16 +74,15 @@ Pins = dict[str, Trace]
 
 
 def decision_trace(log: Path) -> Trace:
-    """What was decided in a run, in the order of its log.
+    """Return the decisions of a run, in the order of its log.
 
     ["arrival", event, client, staleness in events, staleness in versions, version after it,
      receivers, buffer members, weights]
     ["refused", event, client, receivers]
     ["evaluation", event, version, metrics, recall of each label]
 
-    The receivers of an event are those clients whose next arrival says that they were handed the
-    model then. Clients that are still training at the end are therefore missing. The row
-    ["start", receivers] comes first.
+    The receivers of an event are the clients whose next arrival started at that event. Clients that
+    are still training at the end are therefore missing. The row ["start", receivers] comes first.
     """
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     receivers: dict[int, list[str]] = {}
@@ -133,7 +132,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 ATTACK = {"label": 8, "form": "paper", "share": 0.9}
 RECORDED = {"arrivals": "recorded", "trace": "durations.csv"}
-# Changes of the demo, each with one more part of the simulator; all train.
+# Variants of the demo, each with one more part of the simulator; all train.
 SCENARIOS: dict[str, dict[str, dict[str, Any]]] = {
     "drift": {"drift": {"kind": "move", "label": 9, "at": 0.5, "declared": "again"}},
     "attack": {"misreport": ATTACK},
@@ -153,13 +152,13 @@ SCENARIOS: dict[str, dict[str, dict[str, Any]]] = {
     "bounded-concurrency": {"run": {"concurrency": 10, "receivers": "rare-first"}},
     "recorded-times": {"speeds": RECORDED},
 }
-# Those of them in which a run without training has something to decide.
+# The variants that are also run without training.
 TRAINING_FREE = ("attack", "private-summaries", "bounded-concurrency", "recorded-times")
 
 
 @dataclass(frozen=True)
 class Run:
-    """How to make a run in an empty working directory; `make` returns the folder it wrote."""
+    """A run; `make` runs it in an empty working directory and returns the folder it wrote."""
 
     make: Callable[[], Path]
     trained: bool
@@ -193,7 +192,7 @@ def golden_runs() -> dict[str, Run]:
 
 
 def outcome_of(run: Run) -> Outcome:
-    """Make a run in a directory of its own, to which all its paths are relative."""
+    """Make a run in its own directory, to which all its paths are relative."""
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         _write_durations(Path(str(RECORDED["trace"])))
         made = run.make()
@@ -214,7 +213,7 @@ def simulate(
 
 
 def serve(method: str) -> Path:
-    """A server that is killed twice and recovers from its snapshots and its journal."""
+    """Run a server that is killed twice and recovers from its snapshots and its journal."""
     sys.path.insert(0, str(ROOT))  # for the engine of the server's tests
     try:
         from tests.server.engine import SIZE, Engine
@@ -240,7 +239,7 @@ def serve(method: str) -> Path:
     sends_model = {"fedraw": True, "fedraw-replay": False}[method]
 
     def trained(order: Any, reply: Any) -> Any:
-        """A site trains towards a model of its own, which is not quite the same each time."""
+        """Train a site towards its own model, which varies a little each time."""
         site = list(counts).index(order.site)
         trainings[site] += 1
         own = np.random.default_rng([site, trainings[site]]).normal(site % 3, 0.1, SIZE)
@@ -249,7 +248,7 @@ def serve(method: str) -> Path:
         return replace(reply, vector=np.asarray(vector, np.float32))
 
     def recall(model: Any) -> Recall:
-        """The larger the model's four numbers, the more samples count as recognised."""
+        """Count more samples as recognised the larger the model's four numbers are."""
         total = {"cat": 1000, "dog": 1000, "owl": 1000}
         steps = zip(total, (0.002, 0.004, 0.008), strict=True)
         right = {label: sum(_levels(x, step) for x in model.tolist()) for label, step in steps}
@@ -268,7 +267,7 @@ def serve(method: str) -> Path:
 
 
 def _levels(value: float, step: float) -> int:
-    """How many of 250 levels a value exceeds."""
+    """Return how many of 250 levels a value exceeds."""
     return sum(value > level * step for level in range(250))
 
 
@@ -288,7 +287,7 @@ def conv_bn_net(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _write_durations(path: Path) -> None:
-    """Three trainings of each client, which then repeat; no two clients are alike."""
+    """Write three trainings of each client, which then repeat; all clients differ."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["client", "seconds"])
@@ -307,7 +306,7 @@ def _untrained(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers_of(content: bytes) -> bytes:
-    """What a safetensors file has behind its header."""
+    """Return the content of a safetensors file after its header."""
     return content[8 + int.from_bytes(content[:8], "little") :]
 
 
@@ -333,7 +332,7 @@ def pinned_logs() -> dict[str, str]:
 
 
 def difference(pinned: Trace, found: Trace, exact: bool) -> str | None:
-    """The first row in which two traces differ; None if there is none."""
+    """Return the first row in which two traces differ; None if there is none."""
     for before, after in zip_longest(pinned, found):
         if before is None or after is None:
             which = "is missing" if after is None else "was not there before"
@@ -364,7 +363,7 @@ def _text(row: Row | None) -> str:
 
 
 def check() -> int:
-    """Print how each run compares with what is pinned; return how many differ."""
+    """Print how each run compares with its pin; return the number of differences."""
     traces, logs, failed = pinned_traces(), pinned_logs(), 0
     for name, run in golden_runs().items():
         outcome = outcome_of(run)
@@ -387,7 +386,7 @@ def check() -> int:
 
 
 def pin() -> int:
-    """Pin the logs' hashes, and the traces of new runs. A trace that has changed stays pinned."""
+    """Pin the logs' hashes and the traces of new runs; refuse if a pinned trace has changed."""
     runs, traces = golden_runs(), pinned_traces()
     outcomes = {name: outcome_of(run) for name, run in runs.items()}
     changed = {
@@ -409,7 +408,7 @@ def pin() -> int:
     before = pinned_logs()
     LOGS.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
     others = sum(hashes[name] != before.get(name) for name in hashes)
-    print(f"{len(new)} traces are new, {others} of {len(hashes)} hashes of logs are other ones.")
+    print(f"{len(new)} traces are new; {others} of {len(hashes)} hashes of logs have changed.")
     return 0
 
 
@@ -419,7 +418,7 @@ def against(commit: str) -> int:
         other = Path(folder) / "checkout"
         git = ["git", "-C", str(ROOT), "worktree"]
         add = [*git, "add", "--quiet", "--detach", str(other), commit]
-        if subprocess.run(add, check=False).returncode:  # git has said why
+        if subprocess.run(add, check=False).returncode:  # git has printed the reason
             return 1
         try:
             if not (other / "tools" / "golden.py").exists():  # older than this tool
@@ -444,7 +443,7 @@ def against(commit: str) -> int:
 
 
 def _outcomes_in(checkout: Path, folder: str) -> dict[str, tuple[Trace, str | None]]:
-    """By that checkout's own version of this tool, which knows the names in its log."""
+    """Return the outcomes of a checkout by its own version of this tool, which knows its log."""
     result = Path(folder) / "outcomes.json"
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     script = checkout / "tools" / "golden.py"

@@ -1,12 +1,12 @@
-"""Measures the shape of the code: size, cohesion, path lengths, documentation and start-up.
+"""Measures the shape of the code: size, cohesion, call paths, documentation and start-up.
 
     python tools/shape.py            print the table
     python tools/shape.py --json     print the figures as one JSON document
-    python tools/shape.py --details  also list what the counts are made of
+    python tools/shape.py --details  also list the counted items
 
 Every figure comes from the sources of this checkout. The functions entered are counted by running
-a small simulation and a small server in this process; start-up times are the median of several new
-processes, relative to a yardstick measured in turn with them.
+a small simulation and a small server in this process. Start-up times are the median of several new
+processes, relative to a reference command that runs alternately with them.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class Source(NamedTuple):
 
 
 def sources(folder: Path) -> list[Source]:
-    """All Python files below a folder."""
+    """Parse all Python files below a folder."""
     paths = sorted(folder.rglob("*.py"))
     texts = [path.read_text(encoding="utf-8") for path in paths]
     return [Source(path, text, ast.parse(text)) for path, text in zip(paths, texts, strict=True)]
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a module of the library."""
+    """Return the dotted name of a module of the library."""
     parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def code_lines(source: Source) -> int:
-    """Lines that are neither blank nor comments nor docstrings."""
+    """Count the lines that are neither blank nor comments nor docstrings."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     prose: set[int] = set()
     for node in ast.walk(source.tree):
@@ -91,7 +91,7 @@ def code_lines(source: Source) -> int:
 
 
 def single_importers(library: list[Source]) -> list[str]:
-    """Modules that exactly one other module of the library imports."""
+    """Return the modules that exactly one other module of the library imports."""
     names = {module_name(source.path) for source in library}
     importers: dict[str, set[str]] = defaultdict(set)
     for source in library:
@@ -110,7 +110,7 @@ def single_importers(library: list[Source]) -> list[str]:
 
 
 def repeated_classes(library: list[Source]) -> list[str]:
-    """Names of classes that more than one place of the library defines."""
+    """Return the names of classes that the library defines more than once."""
     found = Counter(
         node.name
         for source in library
@@ -121,7 +121,7 @@ def repeated_classes(library: list[Source]) -> list[str]:
 
 
 def long_functions(library: list[Source]) -> list[str]:
-    """Functions whose body without the docstring has more than LONG_BODY lines."""
+    """Return the functions whose body without the docstring has more than LONG_BODY lines."""
     found = []
     for source in library:
         for node in ast.walk(source.tree):
@@ -135,7 +135,7 @@ def long_functions(library: list[Source]) -> list[str]:
 
 
 def public_definitions(source: Source) -> Iterator[tuple[str, bool]]:
-    """Every public module, class, function and method with whether it has a docstring.
+    """Yield every public module, class, function and method, and whether it has a docstring.
 
     Methods that a Protocol or a base class documents, and dunder methods, are left out.
     """
@@ -158,13 +158,13 @@ def public_definitions(source: Source) -> Iterator[tuple[str, bool]]:
 
 
 def _is_overload(node: ast.stmt) -> bool:
-    """Whether this is one of several signatures, which the function itself documents."""
+    """Return whether this is an overload, which the function itself documents."""
     decorators = getattr(node, "decorator_list", [])
     return any(isinstance(own, ast.Name) and own.id == "overload" for own in decorators)
 
 
 class Entered:
-    """Counts the functions of the library that are entered while it is active."""
+    """A context that records the functions of the library that are entered inside it."""
 
     def __init__(self) -> None:
         self.functions: set[tuple[str, str]] = set()
@@ -179,23 +179,23 @@ class Entered:
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        # Comprehensions and class bodies are not functions that a reader has to find.
+        # Comprehensions and class bodies are not functions that a reader looks up.
         is_ours = event == "call" and code.co_filename.startswith(self._prefix)
         if is_ours and not code.co_name.startswith("<"):
             self.functions.add((code.co_filename, code.co_qualname))
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many functions, and how many files."""
+        """The number of functions and the number of files."""
         return len(self.functions), len({file for file, _ in self.functions})
 
     def listed(self) -> list[str]:
-        """The functions by file, for --details."""
+        """Return the functions by file, for --details."""
         return sorted(f"{Path(file).relative_to(LIBRARY)}: {name}" for file, name in self.functions)
 
 
 def simulated_path() -> tuple[Entered, Entered]:
-    """What a run enters up to its first arrival, and what one later arrival enters."""
+    """Record the functions of a run up to its first arrival, and those of a later arrival."""
     from fedraw.simulation.loop import Simulation
 
     first, arrival = Entered(), Entered()
@@ -228,7 +228,7 @@ def run_small_simulation(folder: Path, first: Entered) -> None:
         "run": {"events": 40, "evaluate_every": 40, "seeds": [1]},
         "training": {"epochs": 1, "model": "linear"},
     }
-    for _ in range(2):  # The first time only imports and fills caches.
+    for _ in range(2):  # The first run only imports modules and fills caches.
         spec = fedraw.Spec.from_dict(tables)
         with first:
             first.functions.clear()
@@ -236,7 +236,7 @@ def run_small_simulation(folder: Path, first: Entered) -> None:
 
 
 def served_path() -> Entered:
-    """What one update enters between a reply and the next task of a server's coordinator."""
+    """Record the functions from a reply to the next task of a server's coordinator."""
     import numpy as np
 
     from fedraw.core.layout import Layout
@@ -281,7 +281,7 @@ def served_path() -> Entered:
 
 
 def relative_time(command: list[str], yardstick: list[str]) -> float:
-    """The median time of a command by that of a yardstick; both run in turn."""
+    """Return the median time of a command relative to a reference; both run alternately."""
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(REPEATS):
         for i, run in enumerate((command, yardstick)):
@@ -292,7 +292,7 @@ def relative_time(command: list[str], yardstick: list[str]) -> float:
 
 
 def wide_lines() -> list[str]:
-    """Lines of Markdown over WIDE characters; rows of tables cannot be wrapped and do not count."""
+    """Return the Markdown lines over WIDE characters, except rows of tables."""
     files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [
         f"{file.relative_to(ROOT)}:{number}"
@@ -303,7 +303,7 @@ def wide_lines() -> list[str]:
 
 
 def measure(details: dict[str, list[str]]) -> dict[str, float]:
-    """All figures by name; `details` receives what some of them are made of."""
+    """Return all figures by name; `details` receives the counted items."""
     library, studies, tests = (sources(folder) for folder in (LIBRARY, STUDIES, ROOT / "tests"))
     tests += sources(ROOT / "studies" / "tests")
     names = [found for source in library for found in public_definitions(source)]
@@ -354,10 +354,10 @@ def measure(details: dict[str, list[str]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures beside their aims."""
+    """Print the figures and their aims."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--details", action="store_true", help="list what the counts are made of")
+    parser.add_argument("--details", action="store_true", help="list the counted items")
     options = parser.parse_args()
     details: dict[str, list[str]] = {}
     figures = measure(details)

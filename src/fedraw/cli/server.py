@@ -22,7 +22,7 @@ server = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Look after the folder of a server: verify, back up, roll back, revoke a site.",
+    help="Maintain the folder of a server: verify, back up, roll back, revoke a site.",
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a server.")]
 

@@ -18,7 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedraw.cli.app import app
-from fedraw.cli.commands import BUILT_IN
+from fedraw.cli.commands import OWN
 from fedraw.cli.main import __file__ as main_file
 
 SOURCES = Path(main_file).parents[2]
@@ -147,5 +147,5 @@ def test_all_own_commands_are_offered(home: Path) -> None:
         text=True,
         check=False,
     )
-    assert set(BUILT_IN) <= set(done.stdout.split())
+    assert set(OWN) <= set(done.stdout.split())
     assert done.stderr == ""

@@ -134,12 +134,12 @@ def test_every_command_can_be_loaded() -> None:
     import typer
 
     from fedraw.cli.app import app
-    from fedraw.cli.commands import BUILT_IN
+    from fedraw.cli.commands import OWN
 
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     context = click.Context(group)
-    for name in BUILT_IN:
+    for name in OWN:
         command = group.get_command(context, name)
         assert command is not None
         with pytest.raises(click.exceptions.Exit):

@@ -23,7 +23,7 @@ GROUP = "fedraw.commands"
 typer.core.HAS_RICH = False
 
 # The built-in commands, each defined in the module fedraw.cli.<name>, with their help lines.
-BUILT_IN = {
+OWN = {
     "demo": "Show silent rarity failure and its cure on embedded data.",
     "run": "Run an experiment: one folder per seed, then one table.",
     "new": "Write a commented spec to start from.",
@@ -53,12 +53,12 @@ class CommandGroup(typer.core.TyperGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands; a contributed one cannot replace a built-in one."""
         contributed = sorted(entry_points(group=GROUP).names)
-        return list(dict.fromkeys([*BUILT_IN, *OPTIONAL, *contributed]))
+        return list(dict.fromkeys([*OWN, *OPTIONAL, *contributed]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the built-in command of this name, or else a contributed or an optional one."""
-        if cmd_name in BUILT_IN:
-            return _LazyCommand(cmd_name, BUILT_IN[cmd_name])
+        if cmd_name in OWN:
+            return _LazyCommand(cmd_name, OWN[cmd_name])
         entry = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
         if cmd_name in OPTIONAL:
             absent = " Not installed." if entry is None else ""
@@ -94,7 +94,7 @@ class _LazyCommand(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
     def _load(self, name: str) -> Any:
-        if name in BUILT_IN:
+        if name in OWN:
             return getattr(import_module(f"fedraw.cli.{name}"), name)
         if self._entry is None:
             raise BadInput(f"'{name}' is not installed; {OPTIONAL[name][1]}")

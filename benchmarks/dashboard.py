@@ -5,7 +5,7 @@ time from the start of `fedraw dashboard` until it answers with the curves of th
 `whole log` until every line was read and verified. Memory is the largest resident size of the
 process. CPU seconds are those of the process, which other jobs on the machine affect less.
 `Followed` is a training-free simulation, which does nothing but write its log, alone and with a
-dashboard that follows it; the rates are arrivals per second of wall time and of its own CPU time.
+dashboard that follows it, in turns.
 Run: python -m benchmarks.dashboard [ARRIVALS]
 """
 
@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.machine import headline
@@ -29,6 +30,8 @@ from fedraw.eventlog.log_file import Chain
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, JoinedRecord, StartRecord
 
 CLIENTS, SLOTS, EVERY = 30, 10, 1000
+# Pairs of runs, alone and followed, and the arrivals of each.
+PAIRS, FOLLOWED = 5, 50_000
 
 
 def write_log(path: Path, arrivals: int) -> None:
@@ -79,22 +82,34 @@ def process_facts(pid: int) -> tuple[float, float]:
 
 
 def measure(folder: Path) -> list[tuple[str, float, float, float]]:
-    begun = time.monotonic()
-    command = [sys.executable, "-m", "fedraw", "dashboard", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    found, rows = re.search(r"http://\S+", process.stderr.readline()), []
-    assert found is not None
+    begun, rows = time.monotonic(), []
+    process, url = started(folder)
     try:
         for name, is_there in (("first page", has_curve), ("whole log", is_read)):
-            while not is_there(asked(f"{found[0]}api/runs")["runs"]):
+            while not is_there(asked(f"{url}api/runs")["runs"]):
                 time.sleep(0.1)
             rows.append((name, time.monotonic() - begun, *process_facts(process.pid)))
     finally:
-        process.terminate()
-        process.wait()
-        process.stderr.close()
+        ended(process)
     return rows
+
+
+def started(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a dashboard over a folder; return its process and its address."""
+    command = [sys.executable, "-m", "fedraw", "dashboard", str(folder), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    found = re.search(r"http://\S+", process.stderr.readline())
+    assert found is not None
+    return process, found[0]
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """End a dashboard."""
+    process.terminate()
+    process.wait()
+    if process.stderr is not None:
+        process.stderr.close()
 
 
 SIMULATION = """
@@ -110,28 +125,25 @@ run_seed(short, 1, Path(sys.argv[1]), parts, Options())
 """
 
 
-def simulate(folder: Path, events: int) -> tuple[float, float]:
-    """Arrivals per second of wall time and of CPU time."""
-    begun = time.monotonic()
+def simulate(folder: Path, events: int) -> float:
+    """Return the CPU seconds of a run that writes its log to this folder."""
     command = [sys.executable, "-c", SIMULATION, str(folder), str(events)]
     _, status, used = os.wait4(subprocess.Popen(command).pid, 0)
     assert status == 0
-    return events / (time.monotonic() - begun), events / (used.ru_utime + used.ru_stime)
+    return used.ru_utime + used.ru_stime
 
 
-def followed(place: Path, events: int) -> tuple[float, float]:
-    """The same with a dashboard that follows the run."""
-    place.mkdir()
-    command = [sys.executable, "-m", "fedraw", "dashboard", str(place), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    process.stderr.readline()
+def followed(folder: Path, events: int) -> tuple[float, float]:
+    """Return the CPU seconds of a run that a dashboard follows, and those of the dashboard."""
+    process, url = started(folder.parent)
     try:
-        return simulate(place / "seed-1", events)
+        before = process_facts(process.pid)[0]
+        own = simulate(folder, events)
+        while not is_finished(asked(f"{url}api/runs")["runs"]):
+            time.sleep(0.1)
+        return own, process_facts(process.pid)[0] - before
     finally:
-        process.terminate()
-        process.wait()
-        process.stderr.close()
+        ended(process)
 
 
 def has_curve(runs: list[Any]) -> bool:
@@ -140,6 +152,10 @@ def has_curve(runs: list[Any]) -> bool:
 
 def is_read(runs: list[Any]) -> bool:
     return has_curve(runs) and runs[0]["unread"] == 0
+
+
+def is_finished(runs: list[Any]) -> bool:
+    return bool(runs) and runs[0]["state"] == "finished"
 
 
 def main() -> None:
@@ -152,10 +168,22 @@ def main() -> None:
         print("| | wall s | CPU s | peak MB |\n|---|--:|--:|--:|")
         for name, wall, cpu, memory in measure(Path(place)):
             print(f"| {name} | {wall:.1f} | {cpu:.1f} | {memory:.0f} |")
-        events = min(arrivals, 100_000)
-        print(f"\n| {events:,} arrivals | per wall s | per CPU s |\n|---|--:|--:|")
-        print("| alone | {:,.0f} | {:,.0f} |".format(*simulate(Path(place) / "alone", events)))
-        print("| followed | {:,.0f} | {:,.0f} |".format(*followed(Path(place) / "two", events)))
+        cost_to_a_run(Path(place), min(arrivals, FOLLOWED))
+
+
+def cost_to_a_run(place: Path, events: int) -> None:
+    """Print the CPU seconds of runs alone and followed, taken in turns, and their ratio."""
+    alone, both, own = [], [], []
+    for pair in range(PAIRS):
+        alone.append(simulate(place / f"alone-{pair}", events))
+        run, dashboard = followed(place / f"followed-{pair}" / "seed-1", events)
+        both.append(run)
+        own.append(dashboard)
+    print(f"\n| CPU s of {events:,} arrivals | median | lowest | highest |\n|---|--:|--:|--:|")
+    for name, values in (("alone", alone), ("followed", both), ("the dashboard itself", own)):
+        print(f"| {name} | {median(values):.2f} | {min(values):.2f} | {max(values):.2f} |")
+    ratios = [two / one for one, two in zip(alone, both, strict=True)]
+    print(f"| followed / alone | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} |")
 
 
 if __name__ == "__main__":

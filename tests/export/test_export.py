@@ -110,6 +110,9 @@ def test_bad_input(tmp_path: Path) -> None:
     one.write_bytes(one.read_bytes() + as_bytes([record("end")]))
     with pytest.raises(BadInput, match="was altered"):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot make the folder .*file/server: Not a dir.*; choose anot"):
+        export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "file")
 
 
 READ_MLFLOW = """

@@ -46,7 +46,7 @@ class CsvTarget(Target):
     takes_arrivals = True
 
     def __init__(self, series: RunSeries, out: Path) -> None:
-        folder = _folder(out, series)
+        folder = _made(out / series.name)
         self._files: list[IO[str]] = []
         self._evaluations = self._open(folder / "evaluations.csv", EVALUATION)
         self._arrivals = self._open(folder / "arrivals.csv", ARRIVAL)
@@ -88,7 +88,7 @@ class ParquetTarget(Target):
             from pyarrow import parquet
         except ModuleNotFoundError:
             raise MissingExtra("pyarrow", "export") from None
-        folder = _folder(out, series)
+        folder = _made(out / series.name)
         text, whole, real = pyarrow.string(), pyarrow.int64(), pyarrow.float64()
         kinds = {"series": text, "client": text, "aggregated": pyarrow.bool_()}
         reals = {"time", "start_time", "norm", "value"}
@@ -138,7 +138,7 @@ class TensorBoardTarget(Target):
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ModuleNotFoundError as missing:
             raise MissingExtra(missing.name or "tensorboard", "export") from None
-        folder = _folder(out, series)
+        folder = _made(out / series.name)
         for earlier in folder.glob("events.out.tfevents.*"):  # of an earlier export of this run
             earlier.unlink()
         self._event, self._summary = Event, Summary
@@ -172,7 +172,7 @@ class MlflowTarget(Target):
             from mlflow.entities import Metric, Param
         except ModuleNotFoundError:
             raise _not_installed("mlflow") from None
-        out.mkdir(parents=True, exist_ok=True)
+        _made(out)
         self.place = os.environ.get("MLFLOW_TRACKING_URI")
         store = self.place or f"sqlite:///{out.resolve()}/mlflow.db"
         self._metric = Metric
@@ -210,7 +210,7 @@ class WandbTarget(Target):
             import wandb
         except ModuleNotFoundError:
             raise _not_installed("wandb") from None
-        out.mkdir(parents=True, exist_ok=True)
+        _made(out)
         self._run = wandb.init(
             project="fedraw",
             name=series.name,
@@ -245,9 +245,13 @@ def _rows(found: Scalars) -> list[tuple[Any, ...]]:
     return [(*own, name, value) for name, value in found.values.items()]
 
 
-def _folder(out: Path, series: RunSeries) -> Path:
-    folder = out / series.name
-    folder.mkdir(parents=True, exist_ok=True)
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInput(
+            f"cannot make the folder {folder}: {problem.strerror}; choose another --out"
+        ) from None
     return folder
 
 

@@ -111,7 +111,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="was altered"):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot make the folder .*file/server: Not a dir.*; choose anot"):
+    with pytest.raises(BadInput, match="file/server: Not a directory; choose another --out"):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "file")
 
 

@@ -11,17 +11,20 @@ import fedraw.flare  # added
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--rate", type=float, default=0.3)
-parser.add_argument("--delay", type=float, default=3.0, help="seconds that `west` takes longer")
+parser.add_argument("--slowdown", type=float, default=3.0, help="`west` takes this times as long")
 options = parser.parse_args()
 
 flare.init()
 site = flare.get_site_name()
 fedraw.flare.join(label_counts=task.label_counts(site))  # added
+begun = None
 while flare.is_running():
     received = flare.receive()
+    begun = begun or time.monotonic()
     model = task.network()
     model.load_state_dict(received.params)
     task.train(model, site, received.current_round, options.epochs, options.rate)
-    if site == "west":
-        time.sleep(options.delay)  # a slow machine
+    if site == "west":  # a slow machine
+        time.sleep((options.slowdown - 1) * (time.monotonic() - begun))
+    begun = time.monotonic()
     flare.send(flare.FLModel(params=model.state_dict()))

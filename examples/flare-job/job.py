@@ -12,15 +12,15 @@ TASK = HERE.parent / "flower-app" / "rarelabels" / "task.py"  # the same data an
 SITES = ["north", "south", "east", "west"]
 
 
-def recipe(strategy: str, folder: str, arrivals: int, delay: float) -> FederationRecipe:
+def recipe(strategy: str, folder: str, arrivals: int, slowdown: float) -> FederationRecipe:
     return FederationRecipe(
         name="rarelabels",
         model="server:initial_model",
         evaluate="server:evaluate",
         train_script=str(HERE / "client.py"),
-        train_args=f"--delay {delay}",
+        train_args=f"--slowdown {slowdown}",
         files=[str(HERE / "server.py"), str(TASK)],
-        strategy={"name": strategy, "buffer": 3},
+        strategy={"name": strategy, "buffer": 4},
         settings={
             "folder": folder,
             "min_clients": len(SITES),
@@ -42,14 +42,15 @@ def main() -> None:
     parser.add_argument("target", nargs="?", default="job", help="where to export the job to")
     parser.add_argument("--strategy", default="fedraw")
     parser.add_argument("--folder", default="federation", help="of the federation, on the server")
+    parser.add_argument("--workspace", default="/tmp/nvflare/simulation", help="of the simulator")
     parser.add_argument("--arrivals", type=int, default=40)
-    parser.add_argument("--delay", type=float, default=3.0)
+    parser.add_argument("--slowdown", type=float, default=3.0)
     options = parser.parse_args()
-    job = recipe(options.strategy, options.folder, options.arrivals, options.delay)
+    job = recipe(options.strategy, options.folder, options.arrivals, options.slowdown)
     if options.where == "export":
         job.export(options.target)
     elif options.where == "sim":
-        job.execute(SimEnv(clients=SITES))
+        job.execute(SimEnv(clients=SITES, workspace_root=options.workspace))
     else:
         job.execute(PocEnv(clients=SITES)).get_result()
 

@@ -69,7 +69,7 @@ class Poc:
         with (self.folder / "logs" / f"{part}.log").open("ab") as log:
             self._started[part] = subprocess.Popen(
                 ["bash", str(self.kits / part / "startup" / "sub_start.sh"), "--once"],
-                env=self._environment(part),
+                env=self.environment(part),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -161,7 +161,7 @@ class Poc:
             return False
         return module.encode() in words
 
-    def _environment(self, part: str) -> Mapping[str, str]:
+    def environment(self, part: str) -> Mapping[str, str]:
         return {
             **os.environ,
             MARK: f"{self.token}/{part}",
@@ -184,7 +184,7 @@ class Poc:
     def _nvflare(self, *words: str) -> None:
         done = subprocess.run(
             [str(BIN / "nvflare"), *words],
-            env=self._environment("nvflare"),
+            env=self.environment("nvflare"),
             cwd=self.folder,
             input="y\n",
             capture_output=True,

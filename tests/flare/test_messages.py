@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 import fedraw.flare
 from fedraw.errors import BadInput, MissingExtra, RefusedUpdate
 from fedraw.flare.messages import Arrays, MessageCodec, Template
-from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Task, TrainReply
-from fedraw.strategies.fedbuff import FedBuff
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    Task,
+    TaskKind,
+    TrainReply,
+)
+from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedraw import FedRAW
 
 MODEL: Arrays = {
@@ -42,7 +49,6 @@ def test_a_model_becomes_one_vector_with_its_statistics_last_and_comes_back_as_i
     vector = template.read(MODEL)
     assert vector.dtype == np.float32
     assert vector.tolist() == [0, 1, 2, 3, 8, 9, 7]
-    assert template.statistics == ["bn.running_mean"]
     written = template.write(vector)
     assert list(written) == list(MODEL)
     for name, array in MODEL.items():
@@ -90,17 +96,18 @@ def test_a_model_without_floats_is_bad_input() -> None:
         Template.of([])  # type: ignore[arg-type]
 
 
-def test_a_training_task_tells_what_the_strategy_needs() -> None:
-    task = Task(4, "train", 11, "north", 60.0, 9, np.zeros(7, np.float32))
-    needs = FedBuff(buffer=1).needs
-    assert MessageCodec(Template.of(MODEL), needs).fields(task) == {
+def a_task(kind: TaskKind = "train", start: float = 0.0) -> Task:
+    return Task(4, kind, 11, "north", 60.0, 9, np.full(7, start, np.float32), {"lr": 0.1})
+
+
+def test_a_training_task_tells_what_the_strategy_needs_and_the_users_settings() -> None:
+    assert MessageCodec(Template.of(MODEL), FedAsync(proximal=0.5).needs).fields(a_task()) == {
         "kind": "train",
         "task": 4,
         "version": 9,
-        "sends": "delta",
-        "loss": False,
-        "proximal": 0.0,
-        "statistics": ["bn.running_mean"],
+        "wants_loss": False,
+        "proximal": 0.5,
+        "settings": {"lr": 0.1},
     }
     summary = Task(1, "summary", 11, None, 60.0)
     assert codec().fields(summary) == {"kind": "summary", "task": 1, "version": 0}
@@ -114,17 +121,25 @@ def test_sites_that_get_the_same_version_share_its_arrays() -> None:
 
 def test_replies_are_read() -> None:
     own = codec()
-    summary = own.read_reply("summary", "north", {}, {"counts": {"cat": 3}})
+    summary = own.read_reply(a_task("summary"), "north", {}, {"counts": {"cat": 3}})
     assert isinstance(summary, LabelSummary)
     assert (summary.site, summary.counts) == ("north", {"cat": 3})
-    trained = own.read_reply("train", "north", TRAINED, {**FIELDS, "loss": 0.5})
+    trained = own.read_reply(a_task(), "north", TRAINED, {**FIELDS, "metrics": {"loss": 0.5}})
     assert isinstance(trained, TrainReply)
     assert (trained.site, trained.task, trained.version) == ("north", 5, 2)
     assert (trained.examples, trained.loss, trained.counts) == (30, 0.5, None)
-    tested = {"task": 5, "right": {"cat": 1}, "total": {"cat": 2}}
-    evaluated = own.read_reply("evaluate", "north", {}, tested)
+    assert trained.is_model
+    tested = {"task": 5, "right": {"cat": 1}, "total": {"cat": 2}, "examples": 2}
+    evaluated = own.read_reply(a_task("evaluate"), "north", {}, {**tested, "metrics": {"auc": 1}})
     assert isinstance(evaluated, EvaluateReply)
     assert (evaluated.right, evaluated.total) == ({"cat": 1}, {"cat": 2})
+    assert (evaluated.metrics, evaluated.examples) == ({"auc": 1}, 2)
+
+
+def test_a_difference_is_added_to_the_model_of_its_task() -> None:
+    trained = codec().read_reply(a_task(start=2.0), "north", TRAINED, FIELDS, is_difference=True)
+    assert isinstance(trained, TrainReply)
+    assert trained.vector.tolist() == [3, 3, 3, 3, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +149,8 @@ def test_replies_are_read() -> None:
         ({}, "task is missing"),
         ({**FIELDS, "task": "5"}, "task is '5', not a whole number"),
         ({**FIELDS, "examples": True}, "examples is True"),
-        ({**FIELDS, "loss": "low"}, "loss is 'low', not a number"),
+        ({**FIELDS, "metrics": {"loss": "low"}}, "metric 'loss' is 'low', not a number"),
+        ({**FIELDS, "metrics": [1]}, "metrics is [1], not a dictionary of numbers"),
         ({**FIELDS, "counts": [1]}, "counts is [1], not a dictionary of counts"),
         ({**FIELDS, "counts": {"cat": 0.5}}, "no whole number"),
         ({**FIELDS, "counts": {7: 1}}, "the label 7, which is no text"),
@@ -144,7 +160,7 @@ def test_replies_are_read() -> None:
 def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
     fields: object, words: str
 ) -> None:
-    reply = codec().read_reply("train", "north", TRAINED, fields)
+    reply = codec().read_reply(a_task(), "north", TRAINED, fields)
     assert isinstance(reply, Failure)
     assert reply.malformed
     assert reply.to_blame
@@ -153,7 +169,7 @@ def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
 
 def test_an_error_of_the_script_is_told_and_is_not_malformed() -> None:
     reply = codec().read_reply(
-        "evaluate", "north", {}, {"error": "x" * 999 + "ValueError: no data"}
+        a_task("evaluate"), "north", {}, {"error": "x" * 999 + "ValueError: no data"}
     )
     assert isinstance(reply, Failure)
     assert reply.reason.endswith("ValueError: no data")
@@ -163,7 +179,7 @@ def test_an_error_of_the_script_is_told_and_is_not_malformed() -> None:
 
 def test_a_reply_much_larger_than_the_model_is_refused() -> None:
     large = {**TRAINED, "bn.num_batches_tracked": np.zeros(1 << 18, np.int64)}
-    reply = codec().read_reply("train", "north", large, FIELDS)
+    reply = codec().read_reply(a_task(), "north", large, FIELDS)
     assert isinstance(reply, Failure)
     assert "bytes; 1048" in reply.reason
 
@@ -177,7 +193,7 @@ values = st.recursive(
 
 @given(kind=st.sampled_from(["summary", "train", "evaluate"]), arrays=values, fields=values)
 def test_no_value_of_a_site_raises(kind: Any, arrays: object, fields: object) -> None:
-    reply = codec().read_reply(kind, "north", arrays, fields)
+    reply = codec().read_reply(a_task(kind), "north", arrays, fields)
     assert isinstance(reply, Failure | LabelSummary)
 
 

@@ -37,7 +37,7 @@ from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError
 from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.evaluation import Recall
+from fedraw.server.evaluation import Found
 from fedraw.server.problems import Problems
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import Failure, Reply, Task, TaskKind
@@ -68,8 +68,9 @@ class FederationController(Controller):  # type: ignore[misc]
         settings: The settings of the server; see ServerSettings. A relative `folder` is in the
             server's workspace.
         strategy: The strategy's `name` and its settings.
-        evaluate: The function that evaluates arrays on the server's own test set and returns a
-            Recall, as "module:function".
+        evaluate: The function that evaluates arrays on the server's own test set, as
+            "module:function". It returns a Recall, a mapping from names of metrics to numbers, or
+            both as a tuple.
         statistics: Names of the tensors that methods on differences average; by default those that
             end in running_mean or running_var.
 
@@ -181,7 +182,7 @@ class FederationController(Controller):  # type: ignore[misc]
     def _drain(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Wait for sites in training, because FLARE makes an error of a script that it stops."""
         for message_id in [known for known, task in self._sent.items() if not task.client_tasks]:
-            self.cancel_task(self._sent.pop(message_id), fl_ctx=fl_ctx)
+            self._withdraw(message_id, fl_ctx)
         if self._sent:
             LOGGER.info("waiting for %d replies that are still under way", len(self._sent))
         until = time.monotonic() + self._chosen.deadline
@@ -198,7 +199,7 @@ class FederationController(Controller):  # type: ignore[misc]
         message = FlareTask(
             name=TASK_NAMES[task.kind],
             data=self._shareable(task),
-            result_received_cb=partial(self._received, message_id, task.kind),
+            result_received_cb=partial(self._received, message_id, task),
             task_done_cb=partial(self._done, message_id),
         )
         self._coordinator.sent(task, message_id)
@@ -218,19 +219,23 @@ class FederationController(Controller):  # type: ignore[misc]
         """Withdraw tasks whose replies would no longer be accepted."""
         awaited = set(self._coordinator.message_ids)
         for message_id in [known for known in self._sent if known not in awaited]:
-            self.cancel_task(self._sent.pop(message_id), fl_ctx=fl_ctx)
+            self._withdraw(message_id, fl_ctx)
+
+    def _withdraw(self, message_id: str, fl_ctx: FLContext) -> None:
+        task = self._sent.pop(message_id)
+        _list_once(task)
+        self.cancel_task(task, fl_ctx=fl_ctx)
 
     # What FLARE's threads report
 
     def _received(
-        self, message_id: str, kind: TaskKind, client_task: ClientTask, fl_ctx: FLContext
+        self, message_id: str, task: Task, client_task: ClientTask, fl_ctx: FLContext
     ) -> None:
         result, client_task.result = client_task.result, None
-        # FLARE lists a task twice that a site asked for again, and its monitor fails on that.
-        del client_task.task.client_tasks[1:]
-        self._replies.put((message_id, self._reply(kind, client_task.client.name, result)))
+        _list_once(client_task.task)
+        self._replies.put((message_id, self._reply(task, client_task.client.name, result)))
 
-    def _reply(self, kind: TaskKind, site: str, result: Shareable) -> Reply:
+    def _reply(self, task: Task, site: str, result: Shareable) -> Reply:
         code = result.get_return_code()
         if code != ReturnCode.OK:
             reason = f"its job process replied {code!s:.60}; see its log"
@@ -239,7 +244,9 @@ class FederationController(Controller):  # type: ignore[misc]
             content = from_shareable(result)
         except Exception as error:  # a site's values must not end the server
             return Failure(f"unreadable reply: {error!s:.200}", malformed=True)
-        return self._codec.read_reply(kind, site, content.data, content.meta.get(FIELDS))
+        is_difference = content.data_kind == DataKind.WEIGHT_DIFF
+        fields = content.meta.get(FIELDS)
+        return self._codec.read_reply(task, site, content.data, fields, is_difference)
 
     def _done(self, message_id: str, task: FlareTask, fl_ctx: FLContext) -> None:
         """Report a task that FLARE itself has given up."""
@@ -257,11 +264,11 @@ class FederationController(Controller):  # type: ignore[misc]
         template = Template.of(model, self.statistics)
         method = read_strategy(self.strategy)
         self._codec = codec = MessageCodec(template, method.needs)
-        evaluate: Callable[[Arrays], Recall] | None = None
+        evaluate: Callable[[Arrays], Found] | None = None
         if self.evaluate:
             evaluate = find_function(self.evaluate, "evaluate")
 
-        def tested(vector: Vector) -> Recall:
+        def tested(vector: Vector) -> Found:
             assert evaluate is not None
             # A copy of the mapping, not of the arrays: the user may empty it.
             return evaluate(dict(codec.arrays(vector)))
@@ -277,6 +284,14 @@ class FederationController(Controller):  # type: ignore[misc]
             evaluate=None if evaluate is None else tested,
             engine=f"nvflare {version('nvflare')}",
         )
+
+
+def _list_once(task: FlareTask) -> None:
+    """Undo what FLARE does to a task that a site asks for again.
+
+    FLARE then lists the site twice, and its monitor of tasks dies of that when the task ends.
+    """
+    del task.client_tasks[1:]
 
 
 def node_of(site: str) -> int:

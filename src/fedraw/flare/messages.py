@@ -29,14 +29,15 @@ from fedraw.server.tasks import (
     LabelSummary,
     Reply,
     Task,
-    TaskKind,
     TrainReply,
 )
 from fedraw.strategies.protocol import Needs
 
 # The key of fedraw's fields in the meta data of a FLARE message, and keys of these fields.
 FIELDS = "fedraw"
-COUNTS, RIGHT, TOTAL, ERROR = "counts", "right", "total", "error"
+COUNTS, RIGHT, TOTAL, METRICS, ERROR = "counts", "right", "total", "metrics", "error"
+# The metric that strategies weigh sites by, if they do.
+LOSS = "loss"
 
 # The most characters of a site's error message.
 LONGEST_REASON = 300
@@ -78,12 +79,6 @@ class Template:
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         return sum(array.nbytes for array in self.model.values())
-
-    @property
-    def statistics(self) -> list[str]:
-        """The names of the batch-norm statistics."""
-        count = self.layout.parameter_count
-        return [segment.name for segment in self.layout.segments if segment.start >= count]
 
     def read(self, arrays: Mapping[str, Any]) -> Vector:
         """Return the arrays as one vector; integer tensors are ignored and may be missing."""
@@ -141,44 +136,55 @@ class MessageCodec:
         """Return what a site is told of a task beside the model."""
         fields: dict[str, Any] = {"kind": task.kind, "task": task.number, "version": task.version}
         if task.kind == "train":
-            fields["sends"] = self.needs.sends
-            fields["loss"] = self.needs.loss
+            fields["wants_loss"] = self.needs.loss
             fields["proximal"] = float(self.needs.proximal)
-            fields["statistics"] = self.template.statistics
+            fields["settings"] = dict(task.config)
         return fields
 
-    def read_reply(self, kind: TaskKind, site: str, arrays: object, fields: object) -> Reply:
-        """Read a reply; this does not raise, whatever a site has sent."""
+    def read_reply(
+        self, task: Task, site: str, arrays: object, fields: object, is_difference: bool = False
+    ) -> Reply:
+        """Read a reply; this does not raise, whatever a site has sent.
+
+        `is_difference` says that the arrays are to be added to those of the task's model.
+        """
         try:
-            return self._read(kind, site, arrays, fields)
+            return self._read(task, site, arrays, fields, is_difference)
         except RefusedUpdate as error:
             return Failure(f"unreadable reply: {error}", malformed=True)
         except Exception as error:  # a site's values must not end the server
             reason = f"unreadable reply: {type(error).__name__} {error!s:.200}"
             return Failure(reason, malformed=True)
 
-    def _read(self, kind: TaskKind, site: str, arrays: object, fields: object) -> Reply:
+    def _read(
+        self, task: Task, site: str, arrays: object, fields: object, is_difference: bool
+    ) -> Reply:
         if not isinstance(fields, dict):
             raise RefusedUpdate(f"{FIELDS!r} is missing; does the site's script call fedraw.flare?")
         told = Fields(fields)
         if ERROR in told:
             return Failure(f"its script failed: {told.text(ERROR)[-LONGEST_REASON:]}")
-        match kind:
-            case "summary":
-                return LabelSummary(site, _counts(fields, COUNTS) if COUNTS in told else {})
-            case "train":
-                return TrainReply(
-                    site,
-                    told.whole("task"),
-                    told.whole("version"),
-                    self.template.read(self._checked(arrays)),
-                    told.whole("examples"),
-                    told.number("loss") if "loss" in told else None,
-                    _counts(fields, COUNTS) if COUNTS in told else None,
-                )
-            case "evaluate":
-                right, total = _counts(fields, RIGHT), _counts(fields, TOTAL)
-                return EvaluateReply(site, told.whole("task"), right, total)
+        if task.kind == "summary":
+            return LabelSummary(site, _counts(fields, COUNTS) if COUNTS in told else {})
+        number, metrics = told.whole("task"), _metrics(fields)
+        if task.kind == "evaluate":
+            right, total = _counts(fields, RIGHT), _counts(fields, TOTAL)
+            return EvaluateReply(site, number, right, total, metrics, told.whole("examples"))
+        vector = self.template.read(self._checked(arrays))
+        if is_difference:
+            assert task.model is not None
+            vector = vector + task.model
+        return TrainReply(
+            site,
+            number,
+            told.whole("version"),
+            vector,
+            told.whole("examples"),
+            metrics.get(LOSS),
+            _counts(fields, COUNTS) if COUNTS in told else None,
+            metrics,
+            is_model=True,
+        )
 
     def _checked(self, arrays: object) -> Mapping[str, Any]:
         """Refuse what is no dictionary of arrays, or much larger than the model."""
@@ -196,3 +202,14 @@ def _counts(fields: Mapping[str, Any], name: str) -> dict[str, int]:
     if not isinstance(record, dict):
         raise RefusedUpdate(f"{name} is {record!r:.60}, not a dictionary of counts")
     return check_count_types(record, name)
+
+
+def _metrics(fields: Mapping[str, Any]) -> dict[str, float]:
+    record = fields.get(METRICS, {})
+    if not isinstance(record, dict):
+        raise RefusedUpdate(f"{METRICS} is {record!r:.60}, not a dictionary of numbers")
+    for name, value in record.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(name, str) or not number:
+            raise RefusedUpdate(f"metric {name!r:.60} is {value!r:.60}, not a number")
+    return record

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, ExecutionMode
-from nvflare.client.config import ExchangeFormat
+from nvflare.client.config import ExchangeFormat, TransferType
 from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
@@ -32,14 +32,17 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         settings: The settings of the server; see ServerSettings. A relative `folder` is in the
             server's workspace.
         strategy: The strategy's `name` and its settings, such as {"name": "fedraw", "buffer": 3}.
-        evaluate: The function that evaluates arrays on the server's own test set and returns a
-            Recall, as "module:function".
+        evaluate: The function that evaluates arrays on the server's own test set, as
+            "module:function". It returns a Recall, a mapping from names of metrics to numbers, or
+            both as a tuple.
         statistics: Names of the tensors that methods on differences average.
         files: Files that the script and the functions import; they go to the server and the sites.
         train_args: Arguments of the script.
         min_sites: FLARE starts the job once this many sites are connected, and aborts it when fewer
             are left.
         task_interval: Seconds that a site waits before it asks for its next task.
+        params_transfer_type: FULL, or DIFF if sites send differences. FLARE's privacy filters need
+            DIFF.
         framework: What `flare.receive()` gives the script: tensors of torch, or NumPy's arrays.
         launch_external_process: Whether the script runs in a process of its own.
         command: The command of that process, to which the script's name is added.
@@ -60,6 +63,7 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         train_args: str = "",
         min_sites: int = 1,
         task_interval: float = 0.5,
+        params_transfer_type: TransferType = TransferType.FULL,
         framework: FrameworkType = FrameworkType.PYTORCH,
         launch_external_process: bool = False,
         command: str = "python3 -u",
@@ -71,12 +75,23 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         super().__init__(job)
         self.train_args = train_args
         self._files = [train_script, *files]
-        self._executor = _executor(
-            Path(train_script).name,
-            train_args,
-            command if launch_external_process else "",
-            framework,
-        )
+        name_of_script = Path(train_script).name
+        common = {
+            "params_exchange_format": FORMATS[framework],
+            "server_expected_format": ExchangeFormat.NUMPY,
+            "params_transfer_type": params_transfer_type,
+        }
+        if launch_external_process:
+            words = [*shlex.split(command), f"custom/{name_of_script}", *shlex.split(train_args)]
+            mode = ExecutionMode.EXTERNAL_PROCESS
+            self._executor = ClientAPIExecutor(mode, command=words, **common)
+        else:
+            self._executor = ClientAPIExecutor(
+                ExecutionMode.IN_PROCESS,
+                task_script_path=name_of_script,
+                task_script_args=train_args,
+                **common,
+            )
         self.add_server_config({"server": {"task_request_interval": task_interval}})
         for file in files:
             self.add_server_file(file)
@@ -85,22 +100,3 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         self._job.to_clients(self._executor)
         for file in self._files:
             self._job.to_clients(file)
-
-
-def _executor(
-    script: str, arguments: str, command: str, framework: FrameworkType
-) -> ClientAPIExecutor:
-    """Return the executor that runs the script in the job's process, or else with the command."""
-    formats = {
-        "params_exchange_format": FORMATS[framework],
-        "server_expected_format": ExchangeFormat.NUMPY,
-    }
-    if command:
-        words = [*shlex.split(command), f"custom/{script}", *shlex.split(arguments)]
-        return ClientAPIExecutor(ExecutionMode.EXTERNAL_PROCESS, command=words, **formats)
-    return ClientAPIExecutor(
-        ExecutionMode.IN_PROCESS,
-        task_script_path=script,
-        task_script_args=arguments,
-        **formats,
-    )

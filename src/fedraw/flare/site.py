@@ -20,38 +20,41 @@ from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any
 
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.client.api import get_context
 
-from fedraw.core.settings import one_of
-from fedraw.core.update import difference
-from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.flare.messages import COUNTS, ERROR, FIELDS, RIGHT, TOTAL, Template
-from fedraw.server.evaluation import Recall
-from fedraw.server.messages import Fields, as_array, plain_counts
+from fedraw.errors import BadInput
+from fedraw.flare.messages import COUNTS, ERROR, FIELDS, LOSS, METRICS, RIGHT, TOTAL
+from fedraw.server.evaluation import EvaluationResult, Found, checked_metrics
+from fedraw.server.messages import Fields, plain_counts
 
 LabelCounts = Mapping[Any, int] | Callable[[], Mapping[Any, int]]
+Evaluate = Callable[[Mapping[str, Any]], Found]
+
+# Seconds between two looks for a task; FLARE's own interval is half a second.
+LOOK = 0.05
 
 
 def join(
     *,
     label_counts: LabelCounts | None = None,
-    evaluate: Callable[[Mapping[str, Any]], Recall] | None = None,
+    evaluate: Evaluate | None = None,
     examples: int | None = None,
 ) -> None:
     """Let this script's process take part in a federation; call it once, after `flare.init()`.
 
-    The model that `flare.receive()` returns has `meta["fedraw"]`: the `version`, the coefficient
-    `proximal` of a proximal term (0: none), and whether the strategy wants the `loss`. A strategy
-    that wants it takes `metrics["loss"]` of what the script sends: the mean loss of the received
-    model before training.
+    The model that `flare.receive()` returns has `meta["fedraw"]`: the `version`, the server's
+    `settings` for this training, the coefficient `proximal` of a proximal term (0: none), and
+    `wants_loss`. A strategy that wants the loss takes `metrics["loss"]` of what the script sends:
+    the mean loss of the received model before training.
 
     Args:
         label_counts: The training samples by label, or a function that returns them. A function is
             called for each task, so that the counts may change. Without it, the server's strategy
             needs labels = "inferred".
         evaluate: Tests a model (the parameters as `flare.receive()` gives them) on the site's own
-            data and returns a Recall.
+            data. It returns a Recall, a mapping from names of metrics to numbers, or both as a
+            tuple.
         examples: The number of training samples; by default the total of the label counts.
 
     """
@@ -70,7 +73,7 @@ class SiteAPI:
         self,
         api: Any,
         label_counts: LabelCounts | None = None,
-        evaluate: Callable[[Mapping[str, Any]], Recall] | None = None,
+        evaluate: Evaluate | None = None,
         examples: int | None = None,
     ) -> None:
         self._api = api
@@ -78,26 +81,39 @@ class SiteAPI:
         self._evaluate = evaluate
         self._examples = examples
         self._model: FLModel | None = None  # what the script is training
+        self._task: dict[str, Any] = {}
         self._declared: dict[str, int] | None = None
         if hasattr(api, "result_check_interval"):
-            api.result_check_interval = 0.05  # seconds between two looks for a task
+            api.result_check_interval = LOOK
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
 
     def is_running(self) -> bool:
         """Wait for a model to train; return False if the job is over."""
-        return self._next(None) is not None
+        return self.receive() is not None
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
         """Return the model to train, after answering fedraw's own tasks that come before it."""
-        return self._next(timeout)
+        while self._model is None:
+            model = self._api.receive(timeout)
+            if model is None:
+                return None
+            self._task = _fields_of(model)
+            if self._task["kind"] == "train":
+                self._model = model
+            else:
+                self._answer(model)
+        return self._model
 
     def send(self, model: FLModel, clear_cache: bool = True) -> None:
-        """Send a trained model, or its difference if the strategy needs that."""
+        """Send a trained model, with what the server needs to know of it."""
         if self._model is None:
             raise BadInput("flare.send was called before flare.receive, so there is no task")
-        self._complete(model)
+        if not isinstance(model.params, Mapping):
+            raise BadInput("flare.send got no params; send FLModel(params=model.state_dict())")
+        model.meta = {FIELDS: self._told_of(model.metrics or {})}
+        model.metrics = None
         self._api.send(model, clear_cache)
         if clear_cache:
             self._model = None
@@ -107,29 +123,13 @@ class SiteAPI:
         self._model = None
         self._api.clear()
 
-    def _next(self, timeout: float | None) -> FLModel | None:
-        while self._model is None:
-            model = self._api.receive(timeout)
-            if model is None:
-                return None
-            asked = _fields_of(model)
-            if asked.text("kind") == "train":
-                one_of("sends", asked.text("sends"), ("model", "delta"))
-                self._template = Template.of(model.params, asked.texts("statistics"))
-                self._start = self._template.read(self._template.model)
-                self._model = model
-            else:
-                self._answer(model, asked)
-        return self._model
-
-    def _answer(self, model: FLModel, asked: Fields) -> None:
+    def _answer(self, model: FLModel) -> None:
         """Answer a task in which the script has no part."""
         try:
-            told = self._summary() if asked.text("kind") == "summary" else self._tested(model)
+            told = self._summary() if self._task["kind"] == "summary" else self._tested(model)
         except Exception as error:  # the script can still train
             told = {ERROR: f"{type(error).__name__}: {error}"}
-        told["task"] = asked.whole("task")
-        self._api.send(FLModel(metrics={}, meta={FIELDS: told}))
+        self._api.send(FLModel(metrics={}, meta={FIELDS: {"task": self._task["task"], **told}}))
 
     def _summary(self) -> dict[str, Any]:
         self._declared = self._counts()
@@ -138,79 +138,51 @@ class SiteAPI:
     def _tested(self, model: FLModel) -> dict[str, Any]:
         if self._evaluate is None:
             raise BadInput("this site's script gives join no function evaluate")
-        recall = self._evaluate(model.params)
-        if not isinstance(recall, Recall):
-            raise BadInput(f"evaluate gives {type(recall).__name__}; it has to give a Recall")
+        tested = EvaluationResult.of(self._evaluate(model.params), "evaluate")
         return {
-            RIGHT: plain_counts(recall.right, "right"),
-            TOTAL: plain_counts(recall.total, "total"),
+            RIGHT: plain_counts(tested.recall.right, RIGHT),
+            TOTAL: plain_counts(tested.recall.total, TOTAL),
+            METRICS: {name: value for name, value in tested.own.items() if value is not None},
+            "examples": int(tested.samples) or self._samples(self._counts()),
         }
+
+    def _told_of(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the server is told of a trained model."""
+        own = checked_metrics(metrics, "the metrics of flare.send")
+        if self._task["wants_loss"] and own.get(LOSS) is None:
+            raise BadInput(
+                "the server's strategy weighs sites by their loss; send FLModel(..., metrics="
+                f"{{{LOSS!r}: x}}) with the mean loss of the received model before training"
+            )
+        counts = self._counts()
+        told: dict[str, Any] = {name: self._task[name] for name in ("task", "version")}
+        told["examples"] = self._samples(counts)
+        told[METRICS] = {name: value for name, value in own.items() if value is not None}
+        # A reply with new counts can be lost, so they go with every later reply until the server
+        # asks for a summary again.
+        if counts is not None and counts != self._declared:
+            told[COUNTS], self._declared = counts, None
+        return told
 
     def _counts(self) -> dict[str, int] | None:
         counts = self._label_counts() if callable(self._label_counts) else self._label_counts
         return None if counts is None else plain_counts(counts, "label_counts")
 
-    def _complete(self, model: FLModel) -> None:
-        """Turn what the script sends into the reply that the strategy needs."""
-        assert self._model is not None
-        asked, counts = _fields_of(self._model), self._counts()
-        told: dict[str, Any] = {"task": asked.whole("task"), "version": asked.whole("version")}
-        told["examples"] = (
-            sum((counts or {}).values()) if self._examples is None else self._examples
-        )
-        told["examples"] = index(told["examples"])
-        if asked.truth("loss"):
-            told["loss"] = _loss_of(model)
-        # A reply with new counts can be lost, so they go with every later reply until the server
-        # asks for a summary again.
-        if counts is not None and counts != self._declared:
-            told[COUNTS], self._declared = counts, None
-        model.params = self._parameters(model, asked.text("sends"))
-        model.params_type = ParamsType.DIFF if asked.text("sends") == "delta" else ParamsType.FULL
-        model.optimizer_params = None
-        model.metrics = None
-        model.meta = {FIELDS: told}
-
-    def _parameters(self, model: FLModel, sends: str) -> dict[str, Any]:
-        """Return the tensors to send, of the type that the script works with."""
-        assert self._model is not None
-        if not isinstance(model.params, Mapping):
-            raise BadInput("flare.send got no params; send FLModel(params=model.state_dict())")
-        arrays = {str(name): as_array(str(name), tensor) for name, tensor in model.params.items()}
-        try:
-            vector = self._template.read(arrays)
-        except RefusedUpdate as error:
-            raise BadInput(f"the script sends another model than it was handed: {error}") from None
-        if model.params_type == ParamsType.DIFF:  # of every tensor, statistics included
-            vector = vector + self._start
-        if sends == "delta":
-            vector = difference(vector, self._start, self._template.layout)
-        trained = {segment.name for segment in self._template.layout.segments}
-        written = self._template.write(vector)
-        return {name: _like(self._model.params[name], written[name]) for name in trained}
+    def _samples(self, counts: Mapping[str, int] | None) -> int:
+        return sum((counts or {}).values()) if self._examples is None else index(self._examples)
 
 
-def _fields_of(model: FLModel) -> Fields:
+def _fields_of(model: FLModel) -> dict[str, Any]:
+    """Return the fields of a task, checked; a task that has none is not fedraw's."""
     fields = (model.meta or {}).get(FIELDS)
     if not isinstance(fields, dict):
         raise BadInput(
             "this task has no fields of fedraw; the server's job needs fedraw's controller "
             "(fedraw.flare.FederationRecipe)"
         )
-    return Fields(fields)
-
-
-def _loss_of(model: FLModel) -> float:
-    loss = (model.metrics or {}).get("loss")
-    try:
-        return float(loss)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise BadInput(
-            "the server's strategy weighs sites by their loss; send FLModel(..., metrics={'loss': "
-            f"x}}) with the mean loss of the received model before training, not {loss!r:.40}"
-        ) from None
-
-
-def _like(tensor: Any, array: Any) -> Any:
-    """Return the array as a tensor of torch if the given tensor is one."""
-    return tensor.new_tensor(array) if hasattr(tensor, "new_tensor") else array
+    told = Fields(fields)
+    told.whole("task")
+    if told.text("kind") == "train":
+        told.whole("version")
+        told.truth("wants_loss")
+    return fields

@@ -1,0 +1,130 @@
+"""Supervises a federation's job on FLARE: submits it again whenever it fails.
+
+    python -m fedraw.flare.supervise JOB KIT [--rejoin SECONDS]
+
+JOB is the folder of an exported job, and KIT the start-up kit of a user who may submit jobs. FLARE
+fails a job if the job process of one site dies, gives up a job if its server restarts, and gives a
+site that comes back no part in a running job. The federation's folder has everything, so a new job
+continues where the last one stopped. Let systemd or the like run this command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    AuthorizationError,
+    InvalidJobDefinition,
+    JobNotFound,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedraw.server.supervise import LOG, EngineFailed, EngineRefused, supervise_until_stopped
+
+# Errors that a second try does not mend.
+REFUSALS = (AuthenticationError, AuthorizationError, InvalidJobDefinition, ValueError)
+# Seconds to wait for a connection, and for a stopped job to end.
+CONNECTION, ENDING = 30.0, 120.0
+
+
+@dataclass
+class Flare:
+    """A FLARE system, and the job that it runs.
+
+    Args:
+        job: The folder of an exported job.
+        kit: The start-up kit of a user, whose name is the folder's name.
+        rejoin: A site that is connected but has no part in the running job waits. After this many
+            seconds since the last such restart, the job is started again with it.
+
+    """
+
+    job: Path
+    kit: Path
+    rejoin: float = 600.0
+    clock: Callable[[], float] = time.monotonic
+    _restarted: float = field(default=-inf, init=False)
+
+    def start(self) -> str:
+        """Submit the job, and return its id."""
+        with self._session() as session:
+            return str(session.submit_job(str(self.job.absolute())))
+
+    def status(self, run: str) -> str:
+        """Return the status of a job, such as `finished:completed`."""
+        with self._session() as session:
+            try:
+                status = str(session.get_job_status(run)).lower()
+            except JobNotFound:
+                return "finished:forgotten"
+            if status == "running" and (sites := self._left_out(session, run)):
+                LOG.info("starting the job again for %s", ", ".join(sites))
+                self._restarted = self.clock()
+                self._end(session, run)
+                return "finished:restarted"
+            return "finished:stopped" if status == "finished:aborted" else status
+
+    def stop(self, run: str) -> None:
+        """Abort the job; its federation's folder is up to date."""
+        with self._session() as session:
+            self._end(session, run)
+
+    def log_of(self, run: str) -> str:
+        """Return where the log of a job is."""
+        return f"log.txt in the server's folder {run}"
+
+    def _left_out(self, session: Session, run: str) -> list[str]:
+        """Return the connected sites without a part in the job, if a restart is due."""
+        if self.clock() - self._restarted < self.rejoin:
+            return []
+        reports = session.get_client_job_status() or []
+        inside = {report["client_name"] for report in reports if report.get("job_id") == run}
+        return sorted({report["client_name"] for report in reports} - inside) if inside else []
+
+    def _end(self, session: Session, run: str) -> None:
+        session.abort_job(run)
+        until = self.clock() + ENDING
+        while not str(session.get_job_status(run)).startswith("FINISHED"):
+            if self.clock() > until:
+                raise EngineFailed(f"job {run} has not ended {ENDING:.0f} s after it was aborted")
+            time.sleep(1.0)
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        """Connect for one request, because a session does not outlive the server."""
+        session = None
+        try:
+            session = new_secure_session(self.kit.name, str(self.kit), timeout=CONNECTION)
+            yield session
+        except EngineFailed:
+            raise
+        except REFUSALS as problem:
+            raise EngineRefused(f"FLARE: {problem}") from None
+        except Exception as problem:  # FLARE has many errors for a server that is not there
+            raise EngineFailed(f"FLARE: {type(problem).__name__} {problem}") from None
+        finally:
+            if session is not None:
+                session.close()
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m fedraw.flare.supervise", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("job", type=Path, help="the folder of an exported job")
+    parser.add_argument("kit", type=Path, help="the start-up kit of a user")
+    parser.add_argument("--rejoin", type=float, default=Flare.rejoin, metavar="SECONDS")
+    options = parser.parse_args()
+    sys.exit(supervise_until_stopped(Flare(options.job, options.kit.absolute(), options.rejoin)))
+
+
+if __name__ == "__main__":
+    main()

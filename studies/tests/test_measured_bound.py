@@ -51,7 +51,7 @@ def test_one_step_of_the_library_is_one_gradient(model: str) -> None:
 
 
 def test_only_dense_networks_have_these_gradients() -> None:
-    with pytest.raises(BadInput, match="no dense network"):
+    with pytest.raises(BadInput, match="not a dense network"):
         DenseNetwork.of(Layout.of([("conv", (3, 2, 1, 1)), ("bias", (3,))]))
 
 

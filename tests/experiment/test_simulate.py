@@ -195,7 +195,10 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"speeds": 3.0}, "speeds = 3.0 are not speeds"),
         ({"speeds": "fast"}, "speeds = 'fast' is not the path of a trace; give such a path"),
         ({"train": lambda model: None}, r"is called with \(model, data, context\)"),
-        ({"metrics": {"AvgRare": max}}, "metrics has 'AvgRare', which is the name of a metric"),
+        (
+            {"metrics": {"AvgRare": max}},
+            "metrics has 'AvgRare', which is the name of a built-in metric",
+        ),
         ({"callbacks": 3}, "callbacks = 3 must be a list of functions"),
         ({"callbacks": [lambda record: None]}, r"is called with \(record, seed\)"),
         ({"train": "adam"}, "train = 'adam' is not a way to train; give fedraw.SGD"),

@@ -284,8 +284,8 @@ def flood_trial(folder: Path, rng: Rng, name: str) -> Result:
     strategy = int(rng.integers(len(STRATEGIES)))
     ended = run_forked(flooded(folder / "federation", strategy, name))
     if ended.code != 0:
-        said = ended.problem.splitlines()
-        return wrong(kind, f"{type(STRATEGIES[strategy]).__name__}: {said[0]}; {said[-1][:300]}")
+        lines = ended.problem.splitlines()
+        return wrong(kind, f"{type(STRATEGIES[strategy]).__name__}: {lines[0]}; {lines[-1][:300]}")
     return Result(kind, Outcome.ACCEPTED)
 
 
@@ -321,8 +321,8 @@ def introduction_trial(folder: Path, rng: Rng) -> Result:
 
     ended = run_forked(work)
     if ended.code != 0:
-        said = ended.problem.splitlines()
-        return wrong(kind, f"{said[0]}; {said[-1][:300]}")
+        lines = ended.problem.splitlines()
+        return wrong(kind, f"{lines[0]}; {lines[-1][:300]}")
     return Result(kind, Outcome.ACCEPTED)
 
 

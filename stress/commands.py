@@ -24,12 +24,12 @@ def command(*words: str) -> Callable[[Send], int]:
 
 def run_here(*words: str) -> None:
     """Run a command that must succeed in this process, which also imports its modules."""
-    said, before = io.StringIO(), sys.argv
+    output, before = io.StringIO(), sys.argv
     try:
-        with redirect_stdout(said), redirect_stderr(said):
+        with redirect_stdout(output), redirect_stderr(output):
             command(*words)(lambda message: None)
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise AssertionError(f"fedraw {' '.join(words)}: {said.getvalue()}") from None
+            raise AssertionError(f"fedraw {' '.join(words)}: {output.getvalue()}") from None
     finally:
         sys.argv = before

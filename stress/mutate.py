@@ -171,7 +171,7 @@ def examine(mutant: Mutant) -> Verdict:
 
 
 def worker_pool(workers: int, folder: Path) -> ProcessPoolExecutor:
-    """Forked workers, each with a copy of the tree in the folder.
+    """Start forked workers, each with a copy of the tree in the folder.
 
     Workers of `multiprocessing.Pool` are daemons, which may not start processes. Tests that start
     one would fail in them for every mutant.

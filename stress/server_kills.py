@@ -101,13 +101,13 @@ class Reported:
                 "loss": reply.loss,
                 "vector": reply.vector.tobytes().hex(),
             }
-            tell(self._send, "offered", update=offer)
+            report(self._send, "offered", update=offer)
         self._coordinator.receive(message_id, reply, now)
         if self._coordinator.accepted > before:
-            tell(self._send, "acknowledged")
+            report(self._send, "acknowledged")
 
 
-def tell(send: Send, what: str, **more: Any) -> None:
+def report(send: Send, what: str, **more: Any) -> None:
     send(json.dumps({"what": what, **more}).encode() + b"\n")
 
 
@@ -127,7 +127,7 @@ class Sites(Engine):
     def open(self) -> Coordinator:
         self.now = self._begun
         coordinator = super().open()
-        tell(self._send, "opened", accepted=coordinator.accepted)
+        report(self._send, "opened", accepted=coordinator.accepted)
         reported: Any = Reported(coordinator, self._send)
         return reported  # type: ignore[no-any-return]
 
@@ -154,7 +154,7 @@ class Sites(Engine):
             self.online = set(self.sites) - {gone}
         elif self.rng.random() < 0.1:
             self.online = set(self.sites)
-        tell(self._send, "turn", now=self.now)
+        report(self._send, "turn", now=self.now)
         self.look()
 
 
@@ -169,9 +169,9 @@ def serve(folder: Path, strategy: Strategy[Any], life: int, begun: float, seed: 
             engine.turn()
         else:
             raise AssertionError(f"not finished within {TURNS} turns")
-        tell(send, "finished", model=model_of(engine.coordinator).tobytes().hex())
+        report(send, "finished", model=model_of(engine.coordinator).tobytes().hex())
         engine.coordinator.close(engine.now)
-        tell(send, "closed")
+        report(send, "closed")
 
     return work
 

@@ -368,17 +368,17 @@ def check() -> int:
     for name, run in golden_runs().items():
         outcome = outcome_of(run)
         if name not in traces:
-            said = "DIFFERS: its trace is not pinned; run with --pin"
+            result = "DIFFERS: its trace is not pinned; run with --pin"
         elif problem := difference(traces[name], outcome.trace, exact=not run.trained):
-            said = f"DIFFERS: {problem}"
+            result = f"DIFFERS: {problem}"
         elif not run.trained and logs.get(name) != outcome.log:
-            said = "DIFFERS: the decisions are the same, but the bytes of events.jsonl are not"
+            result = "DIFFERS: the decisions are the same, but the bytes of events.jsonl are not"
         elif outcome.trace == traces[name]:
-            said = "same"
+            result = "same"
         else:
-            said = "same within the tolerance of another processor"
-        failed += said.startswith("DIFFERS")
-        print(f"{name}: {said}", flush=True)
+            result = "same within the tolerance of another processor"
+        failed += result.startswith("DIFFERS")
+        print(f"{name}: {result}", flush=True)
     gone = [name for name in traces if name not in golden_runs()]
     for name in gone:
         print(f"{name}: DIFFERS: it is pinned and no longer run")
@@ -430,15 +430,15 @@ def against(commit: str) -> int:
     failed = 0
     for name in {**before, **after}:
         if name not in before or name not in after:
-            said = f"only {'here' if name in after else 'there'}"
+            result = f"only {'here' if name in after else 'there'}"
         elif problem := difference(before[name][0], after[name][0], exact=True):
-            said = f"DIFFERS: {problem}"
+            result = f"DIFFERS: {problem}"
         elif before[name][1] != after[name][1]:
-            said = "DIFFERS: the decisions are the same, but the final model is not"
+            result = "DIFFERS: the decisions are the same, but the final model is not"
         else:
-            said = "same"
-        failed += said.startswith("DIFFERS")
-        print(f"{name}: {said}")
+            result = "same"
+        failed += result.startswith("DIFFERS")
+        print(f"{name}: {result}")
     return failed
 
 

@@ -1,4 +1,4 @@
-"""The errors that fedraw raises if the cause lies outside its code.
+"""The errors that fedraw raises for causes outside its code.
 
 FedrawError
 ├── BadInput            a file, key, table or setting that the user must correct (exit code 2)
@@ -73,6 +73,6 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of an error in a user's function, without the frame that called it."""
+    """Return the traceback of an error in a user's function, without the frame that called it."""
     own = error.__traceback__.tb_next if error.__traceback__ else None
     return "".join(traceback.format_exception(type(error), error, own)).rstrip()

@@ -152,7 +152,7 @@ def test_two_plugins_of_one_name_are_not_mixed_up(spec: Path, tmp_path: Path) ->
     import_plugin(module.stem, str(spec.parent))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / module.name).write_text(MODULE)
-    with pytest.raises(BadInput, match=r"was imported from .*; rename one of them"):
+    with pytest.raises(BadInput, match=r"is already imported from .*; rename one of them"):
         import_plugin(module.stem, str(tmp_path / "other"))
 
 

@@ -293,7 +293,7 @@ def _definitions() -> str:
 
 
 def _icon(method: str) -> str:
-    """Return the mark of a method, to show beside its name."""
+    """Return the mark of a method, to show next to its name."""
     use = f'<use href="#mark-{method}" class="{method}" x="50%" y="50%"/>'
     return f'<svg class="mark" aria-hidden="true">{use}</svg>'
 

@@ -1,4 +1,4 @@
-"""`fedraw server`: look after the folder of a server."""
+"""`fedraw server`: maintain the folder of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedraw.server.rollback import moments
 from fedraw.server.rollback import rollback as roll_back
 from fedraw.server.verification import verify_folder
 
-# Of many problems of one kind, this many are printed.
+# Maximum number of printed problems per check.
 MOST_PROBLEMS = 20
 
 server = typer.Typer(
@@ -32,7 +32,7 @@ def verify(
     folder: Folder,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Verify every checksum and every invariant of a folder whose server does not run."""
+    """Verify every checksum and every invariant of a folder whose server is not running."""
     checks = verify_folder(folder)
     if as_json:
         console.print_json({"folder": str(folder), "checks": [vars(check) for check in checks]})
@@ -49,7 +49,7 @@ def verify(
 @server.command("backup")
 def backup(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.")],
 ) -> None:
     """Copy a federation as of its newest snapshot; its server may be running."""
     console.say(f"{out} has {back_up(folder, out)}")
@@ -67,24 +67,24 @@ def rollback(
         ),
     ] = None,
 ) -> None:
-    """Take a federation back to an earlier state; without --to, list the states that are kept.
+    """Roll a federation back to an earlier state; without --to, list the available states.
 
-    The server must not be running. A copy of the folder as it was stays beside it.
+    The server must not be running. A copy of the previous folder stays next to it.
     """
     if to is None:
         for moment in moments(folder):
             console.write(f"{moment}\n")
         return
     moment, copy = roll_back(folder, to)
-    console.say(f"{folder} is at {moment}; the folder as it was is {copy}")
+    console.say(f"{folder} is at {moment}; the previous folder is {copy}")
 
 
 @server.command("revoke")
 def revoke(
     site: Annotated[str, typer.Argument(metavar="SITE", help="The name of the site.")],
     folder: Folder,
-    undo: Annotated[bool, typer.Option("--undo", help="Let the site in again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Admit the site again.")] = False,
 ) -> None:
-    """Keep a site out of a federation from now on; its server may be running."""
+    """Exclude a site from a federation from now on; its server may be running."""
     revoked = revoke_site(folder, site, undo=undo)
     console.say(f"revoked in {folder}: {several(revoked) if revoked else 'no site'}")

@@ -151,7 +151,7 @@ def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int]
     """
     if len(values) == 0:
         return np.zeros(0, np.int64)
-    # NumPy would read True beside 2 as 1, and 2 beside "a" as text.
+    # NumPy would read [True, 2] as [1, 2], and [2, "a"] as text.
     plain = isinstance(values, np.ndarray) or set(map(type, values)) <= {int, float}
     array = np.asarray(values) if plain else np.empty(0, object)
     if array.dtype.kind not in "iuf":  # also integers beyond 64 bits

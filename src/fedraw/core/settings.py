@@ -54,12 +54,12 @@ def checked_settings(
     table: object,
     section: str,
     hidden: tuple[str, ...] = (),
-    beside: tuple[str, ...] = (),
+    other_keys: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the table's values in the types of the dataclass's fields.
 
-    A field named in `hidden` counts as an unknown key. `beside` are keys of the section that the
-    caller has already read; a message about a misspelt key may suggest them.
+    A field named in `hidden` counts as an unknown key. `other_keys` are keys of the section that
+    the caller has already read; a message about a misspelt key may suggest them.
     """
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
@@ -67,7 +67,7 @@ def checked_settings(
     known = {field.name: field for field in fields(kind) if field.name not in hidden}
     for key in table:
         if key not in known:
-            choices = [*beside, *known]
+            choices = [*other_keys, *known]
             raise BadInput(f"[{section}] has the unknown key {key!r}; {nearest(key, choices)}")
     for name, field in known.items():
         optional = field.default is not MISSING or field.default_factory is not MISSING

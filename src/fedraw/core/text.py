@@ -41,7 +41,7 @@ def several(names: Iterable[str], most: int = 5) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and the noun that it counts.
+    """Return a number and the noun that it counts.
 
     >>> counted(1, "label"), counted(1000, "client")
     ('1 label', '1,000 clients')

@@ -53,11 +53,11 @@ def import_plugin(name: str, folder: str | None = None) -> ModuleType:
     """Import one module, which may import others from its folder."""
     if not _MODULE.fullmatch(name):
         raise BadInput(f'plugins has {name!r}; give the names of modules, such as "my_module"')
-    beside = _beside(name, folder)
-    if beside is not None:
-        _refuse_other(name, beside)
+    file = _file_in(folder, name)
+    if file is not None:
+        _refuse_other(name, file)
     try:
-        with _first_on_path(folder if beside is not None else None):
+        with _first_on_path(folder if file is not None else None):
             module = importlib.import_module(name)
     except ModuleNotFoundError as problem:
         if problem.name is not None and name.startswith(problem.name):
@@ -69,17 +69,17 @@ def import_plugin(name: str, folder: str | None = None) -> ModuleType:
         raise _failed(name, problem) from problem
     except Exception as problem:  # a module may fail in any way
         raise _failed(name, problem) from problem
-    if beside is not None:
+    if file is not None:
         _send_by_value(module)
     return module
 
 
 def holds_plugin(folder: Path, modules: Sequence[str]) -> bool:
     """Return whether one of the modules is in the folder."""
-    return any(_beside(name, str(folder)) is not None for name in modules)
+    return any(_file_in(str(folder), name) is not None for name in modules)
 
 
-def _beside(name: str, folder: str | None) -> str | None:
+def _file_in(folder: str | None, name: str) -> str | None:
     """Return the file of a module, or of its top-level package, in the folder, or None."""
     if folder is None:
         return None
@@ -88,14 +88,14 @@ def _beside(name: str, folder: str | None) -> str | None:
     return None if found is None else found.origin or str(Path(folder) / name.partition(".")[0])
 
 
-def _refuse_other(name: str, beside: str) -> None:
+def _refuse_other(name: str, file: str) -> None:
     """Refuse a module if another of the same name has been imported from elsewhere."""
     top = sys.modules.get(name.partition(".")[0])
-    file = getattr(top, "__file__", None)
-    if file is not None and Path(file).resolve() != Path(beside).resolve():
+    imported = getattr(top, "__file__", None)
+    if imported is not None and Path(imported).resolve() != Path(file).resolve():
         raise BadInput(
-            f"plugins: module {name!r} was imported from {file}, so {beside} cannot be; rename one "
-            "of them, or run in a new process"
+            f"plugins: module {name!r} is already imported from {imported}, so {file} cannot be "
+            "imported; rename one of them, or run in a new process"
         )
 
 

@@ -365,11 +365,11 @@ class StrategySpec:
         if is_plugin(name):
             factory = plugins.find(name, "strategy.name")
             if is_dataclass(factory):
-                settings = checked_settings(factory, settings, "strategy", beside=("name",))
+                settings = checked_settings(factory, settings, "strategy", other_keys=("name",))
             return cls(name, settings)
         method = find_method(name)
         checked = checked_settings(
-            method.factory, settings, "strategy", NOT_IN_SPECS, beside=("name",)
+            method.factory, settings, "strategy", NOT_IN_SPECS, other_keys=("name",)
         )
         return cls(method.base.name, method.with_preset(checked))
 

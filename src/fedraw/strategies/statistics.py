@@ -93,7 +93,7 @@ class AverageStatisticsState:
 
 @dataclass(frozen=True)
 class AverageStatistics:
-    """Runs a strategy on the parameters of a model, and averages the statistics beside it."""
+    """Runs a strategy on the parameters of a model, and averages the statistics separately."""
 
     strategy: Strategy[Any]
     layout: Layout

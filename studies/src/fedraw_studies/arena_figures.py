@@ -160,7 +160,7 @@ def _draw_ranks(ranks: Sequence[Rank], critical: float, ours: set[str]) -> Figur
     ax.set(
         ylim=(len(ranks) - 0.5, -0.5),
         xlim=(0.5, len(ranks) + 0.5),
-        xlabel="mean rank by AvgRare or worst label; grey: not told apart from the best",
+        xlabel="mean rank by AvgRare or worst label; grey: no significant difference from the best",
     )
     ax.grid(axis="x", clip_on=False)
     ax.patch.set_visible(False)

@@ -29,8 +29,8 @@ CAPTIONS = {
     "Orange: replay and its ablations.",
     "memory": "The mean of the settings with rare labels against the models that the server keeps. "
     "Line: methods that no other beats in both.",
-    "ranks": "Methods in the grey band are not told apart from the best by Nemenyi's test at 5 %, "
-    "which sees a few settings of one data set only.",
+    "ranks": "Methods in the grey band do not differ significantly from the best by Nemenyi's test "
+    "at 5 %, which uses only a few settings of one data set.",
 }
 HEAD = ("method", "setting", "rate", "rare", "GlobalAcc", "models", "N = 1,000", "copies", "runs")
 
@@ -46,7 +46,7 @@ def arena_page(arena: Arena, results: Sequence[ArenaResults]) -> str:
         "arena_page.html",
         title=text(arena.table["title"]),
         lead="<p class=lead>Asynchronous methods side by side, each with its main rate tuned on "
-        "the same budget and tested on seeds that nobody tuned on.</p>",
+        "the same budget and tested on seeds that were not used for tuning.</p>",
         settings=f"<ul>{settings}</ul>",
         sections="\n".join([contents(parts), *parts.values()]),
         footer=f"<p>scale {text(arena.scale.name)} · page by fedraw {text(fedraw.__version__)} · "

@@ -27,9 +27,10 @@ from fedraw_studies.rules import MeanInterval
 HOW_TO_READ = """\
 A cell is the mean over the test seeds of the last five evaluations, with its standard deviation: \
 AvgRare, or the recall of the worst label where no label is rare (Dirichlet, IID), and in brackets \
-GlobalAcc. Bold: the best mean of a column. "n of m": so many of the runs are finished. Rates were \
-chosen on other seeds, once for each data set. Models: what the server keeps; copies: processor \
-time of an arrival, in copies of the model, at 11.2 million parameters on a busy machine.\
+GlobalAcc. Bold: the best mean of a column. "n of m": n of m runs are finished. Rates were \
+chosen on other seeds, once for each data set. Models: number of models that the server stores; \
+copies: processor time of an arrival, in copies of the model, at 11.2 million parameters on a busy \
+machine.\
 """
 DIFFERENCES = """\
 One method minus another, seed by seed, in points: the mean difference and its 95 % interval; bold \
@@ -208,7 +209,8 @@ def _ranks(own: ArenaResults) -> Iterator[str]:
     yield (
         fill(
             f"1 is the best of {len(lines)} methods in {settings} settings. Two methods whose mean "
-            f"ranks differ by less than {critical:.1f} are not told apart (Nemenyi's test, 5 %).",
+            f"ranks differ by less than {critical:.1f} do not differ significantly (Nemenyi's test, "
+            "5 %).",
             WIDTH,
         )
         + "\n"

@@ -45,7 +45,7 @@ class Part:
     less: str = ""  # a metric of the same row that is subtracted
     limit: float = 0.0  # margin or bound
     falling: bool = False
-    beside: bool = False  # a condition of the claim, not the claim itself
+    condition: bool = False  # a condition of the claim, not the claim itself
     tables: tuple[str, ...] = ()  # training-free tables, for the rule "inside"
     why: str = ""  # why there is nothing to judge
     paper: str | None = None  # the paper's value, if no table prints it
@@ -174,7 +174,7 @@ class ClaimVerdict:
     @property
     def verdict(self) -> Verdict:
         """The verdict of all parts, by the last model."""
-        return _of_claim([(own.part.beside, own.verdict) for own in self.parts])
+        return _of_claim([(own.part.condition, own.verdict) for own in self.parts])
 
     @property
     def second(self) -> Verdict | None:
@@ -183,7 +183,7 @@ class ClaimVerdict:
             return None
         return _of_claim(
             [
-                (own.part.beside, own.verdict if own.second is None else own.second.verdict)
+                (own.part.condition, own.verdict if own.second is None else own.second.verdict)
                 for own in self.parts
             ]
         )
@@ -200,8 +200,8 @@ def _of_claim(parts: Sequence[tuple[bool, Verdict]]) -> Verdict:
     """Combine the parts of a claim; a condition can only turn "holds" into "partly"."""
     if any(verdict is Verdict.NOT_RUN for _, verdict in parts):
         return Verdict.NOT_RUN
-    verdict = together([verdict for beside, verdict in parts if not beside])
-    conditions = together([verdict for beside, verdict in parts if beside])
+    verdict = together([verdict for is_condition, verdict in parts if not is_condition])
+    conditions = together([verdict for is_condition, verdict in parts if is_condition])
     doubtful = conditions in (Verdict.PARTLY, Verdict.FAILS)
     return Verdict.PARTLY if verdict is Verdict.HOLDS and doubtful else verdict
 
@@ -302,7 +302,7 @@ def _part_json(own: PartVerdict) -> dict[str, Any]:
         "less": part.less or None,
         "a": list(part.a),
         "b": list(part.b),
-        "condition": part.beside,
+        "condition": part.condition,
         "paper": own.paper,
         "ours": own.ours,
         "difference": ends,  # mean, and its 95 % interval

@@ -232,7 +232,7 @@ def _counted(verdicts: Sequence[str]) -> str:
 
 
 def _name(own: PartVerdict) -> str:
-    return f"{own.part.name} (condition)" if own.part.beside else own.part.name
+    return f"{own.part.name} (condition)" if own.part.condition else own.part.name
 
 
 def _said(own: PartVerdict) -> str:

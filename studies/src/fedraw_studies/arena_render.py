@@ -209,8 +209,8 @@ def _ranks(own: ArenaResults) -> Iterator[str]:
     yield (
         fill(
             f"1 is the best of {len(lines)} methods in {settings} settings. Two methods whose mean "
-            f"ranks differ by less than {critical:.1f} do not differ significantly (Nemenyi's test, "
-            "5 %).",
+            f"ranks differ by less than {critical:.1f} do not differ significantly (Nemenyi's "
+            "test, 5 %).",
             WIDTH,
         )
         + "\n"

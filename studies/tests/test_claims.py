@@ -82,7 +82,7 @@ def test_names_are_distinct_and_every_claim_has_parts() -> None:
     for claim in CLAIMS:
         assert claim.parts
         assert len({part.name for part in claim.parts}) == len(claim.parts), claim.name
-        assert not all(part.beside for part in claim.parts), claim.name
+        assert not all(part.condition for part in claim.parts), claim.name
 
 
 @pytest.mark.parametrize("own", PARTS)

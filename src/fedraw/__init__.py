@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
+        ByColumn,
         Calibration,
         Correlated,
         Coverage,
@@ -104,6 +105,7 @@ _DEFINED_IN = {
     "Audit": "fedraw.auditing",
     "Availability": "fedraw.experiment.conditions",
     "BadInput": "fedraw.errors",
+    "ByColumn": "fedraw.experiment.sections",
     "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
     "Columns": "fedraw.data.own_data",
@@ -188,6 +190,7 @@ __all__ = [
     "Audit",
     "Availability",
     "BadInput",
+    "ByColumn",
     "Calibration",
     "ClientData",
     "Columns",

@@ -74,7 +74,8 @@ def test_list_as_json_says_what_is_there(tmp_path: Path) -> None:
     document = json.loads(fedraw("list", "--json", data=tmp_path).stdout)
     assert document["data"] == str(tmp_path)
     assert {one["name"]: one["here"] for one in document["releases"]} == {
-        "emnist": "no", "cifar10": "yes", "ham10000": "no", "isic2019": "no", "resnet18": "no",
+        "emnist": "no", "cifar10": "yes", "ham10000": "no", "isic2019": "no",
+        "shakespeare": "no", "flights": "no", "resnet18": "no",
     }  # fmt: skip
     assert document["releases"][3]["files"][2]["checksum"] is None
     nowhere = json.loads(fedraw("list", "--json").stdout)

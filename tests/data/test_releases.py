@@ -19,6 +19,8 @@ def test_the_counts_add_up_to_the_published_numbers() -> None:
         "cifar10": (60_000, 10),
         "ham10000": (10_015, 7),
         "isic2019": (25_331, 8),
+        "shakespeare": (198_212, 25),
+        "flights": (327_346, 6),
         "resnet18": (0, 0),
     }
     images = [source.count for source in find("ham10000").sources if source.kind == "zip"]

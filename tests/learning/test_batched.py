@@ -127,6 +127,31 @@ def test_clients_of_all_sizes_train_as_by_themselves(name: str, wanted: SGD) -> 
     agree(Federation(MODULES[name], wanted))
 
 
+def test_embeddings_train_as_by_themselves() -> None:
+    module = build("text", (6,), 10, rng(0), whole_numbers=True)
+    codes = rng(1).integers(97, 123, (sum(SIZES), 6))
+    federation = Federation(module, SGD(epochs=2, batch=16, momentum=0.5), images=codes)
+    agree(federation)
+    # What one client learns does not depend on who is trained beside it.
+    alone = federation.together([3])[0]
+    assert federation.together(range(len(SIZES)))[3].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Embedding(9, 2, padding_idx=0), nn.Flatten(), nn.Linear(12, 10)],
+        [nn.Embedding(9, 2), nn.Linear(2, 10)],
+        [nn.Embedding(9, 2), nn.Flatten(), nn.ReLU(), nn.Linear(12, 10)],
+    ],
+    ids=["padded", "not flat", "relu of an embedding"],
+)
+def test_other_uses_of_an_embedding_are_refused(layers: list[nn.Module]) -> None:
+    codes = np.zeros((sum(SIZES), 6), np.int64)
+    with pytest.raises(BadInput, match="batched executor cannot train"):
+        Federation(nn.Sequential(*layers), SGD(), images=codes)
+
+
 def test_a_proximal_term_pulls_towards_the_own_start() -> None:
     federation = Federation(MODULES["mlp"], SGD(epochs=4, momentum=0.5))
     agree(federation, proximal=0.5)

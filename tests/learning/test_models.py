@@ -14,12 +14,19 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"resnet18"}))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"resnet18", "text"}))
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 4, 5)])
 def test_every_model_scores_every_class(name: str, shape: tuple[int, ...]) -> None:
     module = build(name, shape, 7, rng())
     assert module(torch.zeros(2, *shape)).shape == (2, 7)
     assert module.training
+
+
+def test_a_model_of_texts_wants_texts() -> None:
+    module = build("text", (14,), 25, rng(), whole_numbers=True)
+    assert module(torch.full((2, 14), 127)).shape == (2, 25)
+    with pytest.raises(BadInput, match="needs texts of one length"):
+        build("text", (1, 8, 8), 10, rng())
 
 
 def test_one_generator_gives_one_initial_model() -> None:

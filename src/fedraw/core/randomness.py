@@ -25,6 +25,7 @@ Purpose = Literal[
     "losses",
     "membership",
     "bandwidth",
+    "long tail",
 ]  # Add new purposes at the end: every result depends on the positions of the others.
 _NUMBER = {purpose: number for number, purpose in enumerate(get_args(Purpose))}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -23,6 +23,8 @@ _NEEDED = ("inputs", "labels")
 _OPTIONAL = ("groups", "test_inputs", "test_labels", "test_groups", "label_names")
 # Other names of keys in an .npz file.
 _ALSO = {"images": "inputs", "test_images": "test_inputs"}
+# Other arrays with one value for each sample, by which clients can be made.
+_COLUMN = "column_"
 _UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
 # The name of the only group of samples that have no labels.
 NO_LABELS = "all"
@@ -38,6 +40,7 @@ def from_arrays(  # noqa: PLR0913 - one for each array
     test_labels: Any = None,
     test_groups: Any = None,
     label_names: Sequence[str] | None = None,
+    columns: Mapping[str, Any] | None = None,
     holdout: float = 0.2,
     rng: np.random.Generator | None = None,
 ) -> Dataset:
@@ -49,8 +52,9 @@ def from_arrays(  # noqa: PLR0913 - one for each array
     Labels are whole numbers from 0, or names, which are numbered in the order of `label_names`
     (default: alphabetical). Labels of a float type are the targets of a regression. With `groups`,
     `labels` are targets of any numeric type, and the groups take the place of the labels: methods
-    and metrics that go by labels go by them. Without test arrays, a share `holdout` of each label
-    or group, drawn with `rng`, becomes the test set.
+    and metrics that go by labels go by them. Each of the `columns` has one value for each training
+    sample, such as its hospital, by which `fedraw.ByColumn` makes clients. Without test arrays, a
+    share `holdout` of each label or group, drawn with `rng`, becomes the test set.
 
     >>> rng = np.random.default_rng(0)
     >>> data = from_arrays(np.eye(4), ["b", "a", "b", "a"], holdout=0.5, rng=rng)
@@ -66,16 +70,21 @@ def from_arrays(  # noqa: PLR0913 - one for each array
         test = read_samples(test_inputs, test_labels, test_groups, "test_")
     elif test_inputs is not None or test_labels is not None:
         raise BadInput("only one of test_inputs and test_labels is given; give both, or neither")
+    train = replace(train, columns=read_columns(columns or {}, len(train.inputs)))
     return make_dataset(name, train, test, label_names, holdout=holdout, rng=rng)
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples as a user gives them: their labels may be names, and are None if there are none."""
+    """Samples as a user gives them: their labels may be names, and are None if there are none.
+
+    The columns are those of `Dataset`.
+    """
 
     inputs: Inputs
     labels: Array | None
     targets: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
 
 
 def read_samples(inputs: Any, labels: Any, groups: Any = None, kind: str = "") -> Samples:
@@ -135,7 +144,7 @@ def make_dataset(
     if test is not None:
         return Dataset(
             name, train.inputs, numbers[0], test.inputs, numbers[1], names, (), train.targets,
-            test.targets, owners, tuple(clients), has_labels,
+            test.targets, owners, tuple(clients), has_labels, train.columns,
         )  # fmt: skip
     assert rng is not None
     (labels,) = numbers
@@ -148,7 +157,22 @@ def make_dataset(
         name, x.select(rest), labels[rest], x.select(held), labels[held], names, (),
         None if y is None else y[rest], None if y is None else y[held],
         None if owners is None else owners[rest], tuple(clients), has_labels,
+        {column: values[rest] for column, values in train.columns.items()},
     )  # fmt: skip
+
+
+def read_columns(columns: Mapping[str, Any], samples: int) -> dict[str, Array]:
+    """Return the columns as arrays of text or whole numbers, one value for each sample."""
+    read = {}
+    for name, values in columns.items():
+        array = _as_labels(f"column {name!r}", as_array(f"column {name!r}", values))
+        if array.shape != (samples,):
+            raise BadInput(
+                f"column {name!r} has shape {array.shape} for {samples} samples; give one value "
+                "for each sample"
+            )
+        read[str(name)] = array
+    return read
 
 
 def _leave_some_to_each(owners: Ints, clients: int, kept: Ints, held: Ints) -> tuple[Ints, Ints]:
@@ -163,17 +187,22 @@ def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     """Load a dataset from an .npz file of your own.
 
     The file has `inputs` and `labels`, and optionally `groups`, `test_inputs`, `test_labels`,
-    `test_groups` and `label_names`. Inputs may also be called `images`. The arrays may be anything
-    that `from_arrays` accepts. Nothing in the file is executed.
+    `test_groups`, `label_names` and columns such as `column_hospital`. Inputs may also be called
+    `images`. The arrays may be anything that `from_arrays` accepts. Nothing in the file is
+    executed.
     """
     arrays = _read_npz(Path(path))
     names = arrays.pop("label_names", None)
+    columns = {
+        key.removeprefix(_COLUMN): arrays.pop(key) for key in list(arrays) if _is_column(key)
+    }
     try:
         return from_arrays(
             arrays.pop("inputs"),
             arrays.pop("labels"),
             name=Path(path).stem,
             label_names=None if names is None else names.astype(str).ravel().tolist(),
+            columns=columns,
             rng=rng,
             **arrays,
         )
@@ -363,7 +392,7 @@ def _open_archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
 def _check_keys(path: Path, keys: list[str]) -> None:
     known = (*_NEEDED, *_OPTIONAL, *_ALSO)
     for key in keys:
-        if key not in known:
+        if key not in known and not _is_column(key):
             raise BadInput(f"{path}: unknown key {key!r}; {nearest(key, known)}")
         if _ALSO.get(key) in keys:
             raise BadInput(f"{path}: {key!r} and {_ALSO[key]!r} mean the same; keep one of them")
@@ -372,6 +401,10 @@ def _check_keys(path: Path, keys: list[str]) -> None:
         if key not in named:
             found = ", ".join(keys) or "no key at all"
             raise BadInput(f"{path}: key {key!r} is missing (found {found}); add it")
+
+
+def _is_column(key: str) -> bool:
+    return key.startswith(_COLUMN) and key != _COLUMN
 
 
 def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:

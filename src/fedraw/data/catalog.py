@@ -1,9 +1,9 @@
 """The datasets that a spec can name, and how each of them is loaded and checked.
 
-`digits` ships inside scikit-learn, `npz` is the user's own file, and the public datasets are
-decoded once from the files of a data root and cached. `emnist-labels` and the like have the label
-counts of the public releases and no images: they are enough for a run without training and need no
-files.
+`digits` ships inside scikit-learn, `npz` is the user's own file, `leaf` a folder that LEAF has
+written, and the public datasets are decoded once from the files of a data root and cached.
+`emnist-labels` and the like have the label counts of the public releases and no images: they are
+enough for a run without training and need no files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from fedraw.data import cache
 from fedraw.data.arrays import from_arrays, load_npz
 from fedraw.data.batches import PARTS, BatchedRelease, find_cifar10, find_emnist
 from fedraw.data.dataset import Dataset, Inputs, downscale
+from fedraw.data.flights import find_flights
+from fedraw.data.leaf import load_leaf
 from fedraw.data.lesions import LESION_IDS, Lesions, find_ham10000, find_isic2019
+from fedraw.data.natural import NaturalRelease, dataset_of
 from fedraw.data.partition import grouped_holdout, random_holdout
 from fedraw.data.releases import RELEASES, CheckReport, Progress, data_root
+from fedraw.data.shakespeare import find_shakespeare
 from fedraw.errors import BadInput, MissingExtra, nearest
 
 # The paper holds out a fifth of the images of a release without a test set of its own.
@@ -51,13 +55,19 @@ LESIONS: Mapping[str, Callable[[Path], Lesions]] = {
     "ham10000": find_ham10000,
     "isic2019": find_isic2019,
 }
+NATURAL: Mapping[str, Callable[[Path], NaturalRelease]] = {
+    "shakespeare": find_shakespeare,
+    "flights": find_flights,
+}
 # Datasets that are decoded from the files of a data root and cached.
-PUBLIC = (*BATCHES, *LESIONS)
+PUBLIC = (*BATCHES, *LESIONS, *NATURAL)
 HISTOGRAMS = {
     **{f"{name}-labels": Histogram(RELEASES[name].counts["train"]) for name in BATCHES},
     **{f"{name}-labels": Histogram(RELEASES[name].counts["all"], _HELD_OUT) for name in LESIONS},
 }
-DATASETS = ("digits", "npz", *HISTOGRAMS, *PUBLIC)
+# Datasets whose samples have no pixels, so that no size can be given.
+_WITHOUT_PIXELS = (*HISTOGRAMS, *NATURAL)
+DATASETS = ("digits", "npz", "leaf", *HISTOGRAMS, *PUBLIC)
 
 
 def load(
@@ -74,7 +84,7 @@ def load(
 
     Args:
         name: one of DATASETS.
-        path: the file of dataset 'npz'.
+        path: the file of dataset 'npz', or the folder of dataset 'leaf'.
         root: the data root of the public datasets (default: FEDRAW_DATA).
         size: pixels per side of each image; the default is 64 for photographs, and the original
             size for all other datasets.
@@ -95,14 +105,19 @@ def load(
         )
     if name in BATCHES:
         dataset = load_batches(name, data_root(root, name), progress)
+    elif name in NATURAL:
+        release = NATURAL[name](data_root(root, name))
+        write = partial(release.write, progress=progress)
+        dataset = dataset_of(RELEASES[name], cache.entry(name, release.facts(), write), rng)
     elif name in HISTOGRAMS:
         dataset = labels_only(name, HISTOGRAMS[name], rng)
     elif name == "digits":
         dataset = digits(rng)
     elif path is None:
-        raise BadInput("dataset 'npz' needs a path; set path to the .npz file")
+        what = "the .npz file" if name == "npz" else "the folder that LEAF has written"
+        raise BadInput(f"dataset {name!r} needs a path; set path to {what}")
     else:
-        dataset = load_npz(path, rng)
+        dataset = (load_npz if name == "npz" else load_leaf)(path, rng)
     return dataset if size is None else downscale(dataset, size)
 
 
@@ -115,8 +130,8 @@ def check(name: str, root: Path | None = None, progress: Progress | None = None)
     if name not in PUBLIC:
         raise BadInput(f"dataset {name!r} cannot be checked; {nearest(name, PUBLIC)}")
     folder = data_root(root, name)
-    release = BATCHES[name](folder) if name in BATCHES else LESIONS[name](folder)
-    return release.check(progress)
+    find = {**BATCHES, **LESIONS, **NATURAL}[name]
+    return find(folder).check(progress)
 
 
 def digits(rng: np.random.Generator, holdout: float = 0.2) -> Dataset:
@@ -205,9 +220,9 @@ def _refuse_settings_without_effect(
             f"dataset {name!r} takes no holdout, got {holdout!r}; leave it out (it is for "
             f"{' and '.join(LESIONS)})"
         )
-    if size is not None and name in HISTOGRAMS:
-        raise BadInput(f"dataset {name!r} has labels only, no size; leave size out")
-    if path is not None and name != "npz":
+    if size is not None and name in _WITHOUT_PIXELS:
+        raise BadInput(f"dataset {name!r} has no images, so it takes no size; leave size out")
+    if path is not None and name not in ("npz", "leaf"):
         remedy = "give the data root with --data" if name in PUBLIC else "did you mean 'npz'?"
         raise BadInput(f"dataset {name!r} takes no path, got {str(path)!r}; {remedy}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,6 +192,8 @@ class Dataset:
             it belongs to none. None: a partition divides the samples.
         clients: The names of the clients, if the dataset says whose its samples are.
         has_labels: False if the samples have neither labels nor groups; then all are one group.
+        columns: By name: one value for each training sample, such as the writer of a letter. A
+            partition can make a client of each value.
 
     >>> two = Inputs(np.zeros((2, 1, 8, 8), dtype=np.float32))
     >>> test = two.select([0])
@@ -213,6 +215,7 @@ class Dataset:
     owners: Ints | None = None
     clients: tuple[ClientId, ...] = ()
     has_labels: bool = True
+    columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(set(self.label_names)) < len(self.label_names):
@@ -280,6 +283,7 @@ class Dataset:
             for key in ("targets", "owners"):
                 values = getattr(self, key)
                 kept[key] = None if values is None else values[rows]
+            kept["columns"] = {column: values[rows] for column, values in self.columns.items()}
         if test_rows is not None:
             kept["test_inputs"] = self.test_inputs.select(test_rows)
             kept["test_labels"] = self.test_labels[test_rows]
@@ -340,6 +344,30 @@ def limit_per_label(
     return dataset
 
 
+def long_tail(dataset: Dataset, imbalance: float, rng: np.random.Generator) -> Dataset:
+    """Keep exponentially fewer training samples of each label, as in CIFAR-10-LT.
+
+    Of C labels, label k keeps n · (1 / imbalance)^(k / (C - 1)) samples, where n is the size of the
+    largest label; a label with fewer samples keeps all of them. Labels are in the order of their
+    numbers. The test set stays as it is.
+
+    Cui, Jia, Lin, Song, Belongie: Class-balanced loss based on effective number of samples. CVPR
+    2019.
+
+    >>> inputs, labels = Inputs(np.zeros((24, 1), np.float32)), np.repeat([0, 1, 2], 8)
+    >>> data = Dataset("toy", inputs, labels, inputs.select([0]), labels[:1], ("a", "b", "c"))
+    >>> np.bincount(long_tail(data, 4.0, np.random.default_rng(0)).labels)
+    array([8, 4, 2])
+    """
+    if not 1 <= imbalance < float("inf"):
+        raise BadInput(f"data.imbalance = {imbalance} must be a number from 1 on")
+    sizes = np.bincount(dataset.labels, minlength=dataset.classes)
+    place = np.arange(dataset.classes) / max(1, dataset.classes - 1)
+    most = np.maximum(1, np.rint(sizes.max() * imbalance**-place).astype(np.int64))
+    changed = dataset.keep(_first_of_each(dataset.labels, most, rng))
+    return _with_note(changed, f"long tail, the largest label {imbalance:g} times the smallest")
+
+
 def downscale(dataset: Dataset, size: int) -> Dataset:
     """Shrink the images to size x size pixels, each the mean of a block of the original pixels."""
     *_, height, width = 0, 0, *dataset.input_shape
@@ -397,12 +425,16 @@ def check_finite(what: str, inputs: Inputs) -> None:
 def _draw_per_label(labels: Ints, most: int, key: str, rng: np.random.Generator) -> Ints:
     if most < 1:
         raise BadInput(f"data.{key} = {most} leaves no image; give a number from 1 up")
+    return _first_of_each(labels, np.full(int(labels.max(initial=0)) + 1, most), rng)
+
+
+def _first_of_each(labels: Ints, most: Ints, rng: np.random.Generator) -> Ints:
+    """Draw an order of the samples, and keep the first `most[label]` of each label in it."""
     order = rng.permutation(len(labels))
-    # Keep the first `most` of each label in the drawn order.
     by_label = order[np.argsort(labels[order], kind="stable")]
     starts = np.searchsorted(labels[by_label], labels[by_label])
     rank = np.arange(len(labels)) - starts
-    return np.sort(by_label[rank < most])
+    return np.sort(by_label[rank < most[labels[by_label]]])
 
 
 def _with_note(dataset: Dataset, note: str) -> Dataset:

@@ -28,6 +28,7 @@ from fedraw.data.arrays import (
     as_array,
     encode_labels,
     make_dataset,
+    read_columns,
     read_samples,
 )
 from fedraw.data.dataset import Array, Dataset, Inputs, check_finite
@@ -360,16 +361,25 @@ def _read_columns(wanted: Columns) -> _Found:
                 f"the dataset has no column {column!r} (its columns: {several(features, 10)}); "
                 "name its columns with fedraw.Columns(data, inputs=..., labels=...)"
             )
-    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
-    values = {column: _column(column, table[column]) for column in used}
+    others = [c for c, kind in features.items() if c not in used and _names_clients(kind)]
+    table = data.select_columns(list(dict.fromkeys([*used, *others]))).with_format("numpy")[:]
+    values = {column: _column(column, table[column]) for column in (*used, *others)}
     x = values[str(inputs)] if not several_inputs else _side_by_side(several_inputs, values)
     groups = None if wanted.groups is None else values[wanted.groups]
     names = getattr(features[labels if groups is None else wanted.groups], "names", None)
+    samples = read_samples(x, values[labels], groups)
+    columns = read_columns({column: values[column] for column in others}, len(samples.inputs))
     return _Found(
         "huggingface",
-        read_samples(x, values[labels], groups),
+        replace(samples, columns=columns),
         label_names=None if names is None else tuple(names),
     )
+
+
+def _names_clients(kind: Any) -> bool:
+    """Whether a column of this kind holds text or whole numbers, by which clients can be made."""
+    dtype = str(getattr(kind, "dtype", ""))
+    return dtype == "string" or dtype.startswith(("int", "uint"))
 
 
 def _label_column(features: Mapping[str, Any]) -> str:

@@ -106,6 +106,37 @@ def dirichlet(
     return [np.sort(part) for part in _with_at_least(min_samples, parts, rng)]
 
 
+def by_column(
+    values: npt.NDArray[Any], *, least_samples: int = 1, clients: int | None = None
+) -> dict[ClientId, Ints]:
+    """Make a client of each value of a column, such as the writer of each letter.
+
+    Values with fewer than `least_samples` samples are left out. `clients` keeps those with the most
+    samples, and of equal ones the first in the order of their names.
+
+    >>> by_column(np.array(["ann", "bob", "ann", "cy"]), least_samples=1, clients=2)
+    {'ann': array([0, 2]), 'bob': array([1])}
+    """
+    found, number = np.unique(values, return_inverse=True)
+    shares = shares_of(number, len(found))
+    sizes = np.array([len(share) for share in shares])
+    kept = np.flatnonzero(sizes >= least_samples)
+    if not kept.size:
+        raise BadInput(
+            f"no client has {least_samples} samples, the largest has {sizes.max(initial=0)}; give "
+            "less as least_samples"
+        )
+    if clients is not None:
+        if clients > kept.size:
+            raise BadInput(
+                f"there are {kept.size} clients with at least {least_samples} samples, and "
+                f"partition.clients asks for {clients}; ask for fewer"
+            )
+        kept = np.sort(kept[np.argsort(-sizes[kept], kind="stable")[:clients]])
+    names = client_names(found[kept])
+    return {name: shares[i] for name, i in zip(names, kept.tolist(), strict=True)}
+
+
 def split_local(indices: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Split a client's samples into train and test; at least one sample stays in train.
 

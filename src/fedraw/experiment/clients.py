@@ -17,13 +17,16 @@ from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.data.own_data import Shares
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, nearest
 from fedraw.experiment.loading import load_dataset, standardised
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.sections import (
+    DEFAULT_CLIENTS,
+    TEXT_MODEL,
     Drift,
     LabelNoise,
     Misreport,
+    PartitionSpec,
     Summaries,
 )
 from fedraw.experiment.spec import Spec
@@ -89,8 +92,9 @@ def draw_clients(
         shares=None if callable(given) else given,
     )
     own_model = (parts is not None and parts.model is not None) or ":" in spec.training.model
-    if not own_model and dataset.inputs.dtype == np.int64:
-        # The library's models compute with floats; whole numbers are for embeddings.
+    reads_codes = own_model or spec.training.model == TEXT_MODEL
+    if not reads_codes and dataset.inputs.dtype == np.int64:
+        # The library's other models compute with floats; whole numbers are for embeddings.
         dataset = replace(
             dataset,
             inputs=dataset.inputs.as_floats(),
@@ -156,22 +160,43 @@ def _partition(
         )
     if own is not None:
         return partition.check_partition(own(labels, classes, rng), len(labels))
+    if wanted.kind == "column":
+        return _by_column(wanted, dataset)
+    clients = wanted.clients or DEFAULT_CLIENTS
     if wanted.kind == "iid":
-        parts = partition.iid(labels, classes, rng, clients=wanted.clients)
+        parts = partition.iid(labels, classes, rng, clients=clients)
     elif wanted.kind == "dirichlet":
         alpha = wanted.alpha or 1.0
-        parts = partition.dirichlet(labels, classes, rng, clients=wanted.clients, alpha=alpha)
+        parts = partition.dirichlet(labels, classes, rng, clients=clients, alpha=alpha)
     else:
         parts = partition.coverage(
             labels,
             classes,
             rng,
-            clients=wanted.clients,
+            clients=clients,
             rare_labels=dataset.label_indices(wanted.rare_labels),
             clients_per_rare_label=wanted.clients_per_rare_label,
             clients_per_common_label=wanted.clients_per_common_label,
         )
     return dict(enumerate(parts))
+
+
+def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
+    """A client of each value of the column that the spec names."""
+    column = wanted.column or ""
+    if column not in dataset.columns:
+        known = nearest(column, dataset.columns) if dataset.columns else "it has none"
+        raise BadInput(
+            f"partition.column = {column!r}: dataset {dataset.name!r} has no such column; {known}"
+        )
+    try:
+        return partition.by_column(
+            dataset.columns[column],
+            least_samples=wanted.least_samples or 1,
+            clients=wanted.clients,
+        )
+    except BadInput as problem:
+        raise BadInput(f"partition.column = {column!r}: {problem}") from None
 
 
 def _rare_labels(spec: Spec, dataset: Dataset, table: LabelTable) -> tuple[str, ...]:

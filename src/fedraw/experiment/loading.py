@@ -13,7 +13,7 @@ import numpy as np
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints
 from fedraw.data import cache, catalog
-from fedraw.data.dataset import Dataset, Inputs, limit_per_label
+from fedraw.data.dataset import Dataset, Inputs, limit_per_label, long_tail
 from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
@@ -75,6 +75,8 @@ def load_dataset(
         dataset = dataset if shares is None else with_shares(dataset, shares)
     else:
         dataset = own_dataset(data, test=test, shares=shares, rng=rng)
+    if spec.data.imbalance is not None:
+        dataset = long_tail(dataset, spec.data.imbalance, streams.generator("long tail"))
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))

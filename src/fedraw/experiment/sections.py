@@ -1,8 +1,9 @@
 """The sections of a spec, each a frozen dataclass that refuses impossible settings.
 
 In a SPEC.toml, [partition] and [speeds] have a `kind` and the keys of that kind. In Python, every
-kind has its own class: `Coverage`, `Dirichlet`, `IID`, and `Correlated`, `Uniform`, `Equal`,
-`Ratio`, `Stragglers`. `to_dict` returns the section of a SPEC.toml, so both ways give the same run.
+kind has its own class: `Coverage`, `Dirichlet`, `IID`, `ByColumn`, and `Correlated`, `Uniform`,
+`Equal`, `Ratio`, `Stragglers`. `to_dict` returns the section of a SPEC.toml, so both ways give the
+same run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ IMAGENET = "imagenet"
 
 # Durations are drawn from (1 ± this) times a client's mean.
 DEFAULT_JITTER = 0.2
+
+# The model of fedraw.learning.models that reads texts as character codes.
+TEXT_MODEL = "text"
+
+DEFAULT_CLIENTS = 30
+
+# A client of a column needs a sample to train on and one to test with.
+DEFAULT_LEAST_SAMPLES = 2
 
 # More clients than any data set has samples for, and few enough to partition quickly.
 MOST_CLIENTS = 10_000_000
@@ -86,8 +95,12 @@ class DataSpec:
     test_per_label: int | None = None
     holdout: Literal["random", "grouped"] | None = None  # for data without a published test set
     normalise: Literal["none", "imagenet"] = "none"
+    # A long tail: the largest label has so many times the training samples of the smallest.
+    imbalance: float | None = None
 
     def __post_init__(self) -> None:
+        if self.imbalance is not None and not 1 <= self.imbalance < float("inf"):
+            raise BadInput(f"data.imbalance = {self.imbalance} must be a number from 1 on")
         # Defaults are stored, so that every result says how its test set was made.
         for key, default in (("size", DEFAULT_SIZE), ("holdout", DEFAULT_HOLDOUT)):
             if self.name in LESIONS and getattr(self, key) is None:
@@ -122,20 +135,32 @@ class Features:
 class PartitionSpec:
     """The section [partition]: how the samples are divided among the clients."""
 
-    kind: str = "coverage"  # or dirichlet, iid, or a plugin's function
-    clients: int = 30
+    kind: str = "coverage"  # or dirichlet, iid, column, or a plugin's function
+    clients: int | None = None  # default: 30; with "column", one for each of its values
     rare_labels: Names = ()
     clients_per_rare_label: int = 2
     clients_per_common_label: int = 20
     alpha: float | None = None
     local_test: float = 0.2
+    column: str | None = None
+    least_samples: int | None = None  # default with "column": 2
 
     def __post_init__(self) -> None:
-        known_kind("partition.kind", self.kind, ("coverage", "dirichlet", "iid"))
+        known_kind("partition.kind", self.kind, ("coverage", "dirichlet", "iid", "column"))
         goes_with("partition.alpha", self.alpha, "kind", self.kind, "dirichlet")
+        goes_with("partition.column", self.column, "kind", self.kind, "column")
+        if self.kind == "column":
+            if self.least_samples is None:
+                object.__setattr__(self, "least_samples", DEFAULT_LEAST_SAMPLES)
+        else:
+            goes_with("partition.least_samples", self.least_samples, "kind", self.kind, "column")
+            if self.clients is None:
+                object.__setattr__(self, "clients", DEFAULT_CLIENTS)
+        if self.least_samples is not None and self.least_samples < 1:
+            raise BadInput(f"partition.least_samples = {self.least_samples} must be at least 1")
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise BadInput(f"partition.alpha = {self.alpha} must be a positive number")
-        if not 1 <= self.clients <= MOST_CLIENTS:
+        if self.clients is not None and not 1 <= self.clients <= MOST_CLIENTS:
             raise BadInput(f"partition.clients = {self.clients} must be from 1 to {MOST_CLIENTS:,}")
         if not 0 <= self.local_test < 1:
             raise BadInput(f"partition.local_test = {self.local_test} must be from 0 to below 1")
@@ -209,7 +234,7 @@ class Coverage(_Kind):
     kind = "coverage"
     section, spec = "partition", PartitionSpec
 
-    clients: int = 30
+    clients: int = DEFAULT_CLIENTS
     rare_labels: Sequence[int | str] = ()
     clients_per_rare_label: int = 2
     clients_per_common_label: int = 20
@@ -231,7 +256,7 @@ class Dirichlet(_Kind):
     section, spec = "partition", PartitionSpec
 
     alpha: float
-    clients: int = 30
+    clients: int = DEFAULT_CLIENTS
     local_test: float = 0.2
 
 
@@ -248,7 +273,28 @@ class IID(_Kind):
     kind = "iid"
     section, spec = "partition", PartitionSpec
 
-    clients: int = 30
+    clients: int = DEFAULT_CLIENTS
+    local_test: float = 0.2
+
+
+@dataclass(frozen=True)
+class ByColumn(_Kind):
+    """A partition in which each value of a column of the data is a client, such as a hospital.
+
+    Args:
+        column: The name of the column; see `fedraw.from_arrays` and `fedraw.Columns`.
+        clients: The number of clients: those with the most samples. By default all.
+        least_samples: Values with fewer samples are left out.
+        local_test: The share of each client's samples that is its local test set.
+
+    """
+
+    kind = "column"
+    section, spec = "partition", PartitionSpec
+
+    column: str
+    clients: int | None = None
+    least_samples: int = DEFAULT_LEAST_SAMPLES
     local_test: float = 0.2
 
 

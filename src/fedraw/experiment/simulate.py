@@ -29,6 +29,7 @@ from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
 from fedraw.experiment.sections import (
     IID,
+    ByColumn,
     Calibration,
     Correlated,
     Coverage,
@@ -55,7 +56,7 @@ from fedraw.strategies.protocol import Strategy
 # Called in this process with each record of the log and its seed.
 Callback = Callable[[Record, int], object]
 
-_PARTITIONS = (Coverage, Dirichlet, IID)
+_PARTITIONS = (Coverage, Dirichlet, IID, ByColumn)
 _SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
 
 
@@ -64,7 +65,13 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     *,
     strategy: str | Strategy[Any] | None = None,
     data: Any = None,
-    partition: Coverage | Dirichlet | IID | Callable[..., Any] | Sequence[Any] | None = None,
+    partition: Coverage
+    | Dirichlet
+    | IID
+    | ByColumn
+    | Callable[..., Any]
+    | Sequence[Any]
+    | None = None,
     speeds: Correlated | Uniform | Equal | Ratio | Stragglers | Sequence[float] | Any = None,
     arrivals: Literal["poisson", "fixed", "jitter"] | None = None,
     local_test: float | None = None,
@@ -115,9 +122,9 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         data: The name of a data set; `fedraw.DataSpec(...)` to use a part of it; or your own data:
             (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set per
             client.
-        partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)` or `fedraw.IID(...)`; a function
-            of the labels, the number of classes and a generator that returns the samples of each
-            client; or the list of these samples.
+        partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)`, `fedraw.IID(...)` or
+            `fedraw.ByColumn(...)`; a function of the labels, the number of classes and a generator
+            that returns the samples of each client; or the list of these samples.
         speeds: `fedraw.Correlated()`, `fedraw.Uniform()`, `fedraw.Equal()` or `fedraw.Ratio(10)`;
             the seconds of each client; or the path of a trace of recorded durations.
         arrivals: With the seconds of each client: "poisson" (default) draws durations with this
@@ -384,8 +391,8 @@ class _Chosen:
         else:
             raise BadInput(
                 f"partition = {shown(wanted)} is not a partition; give fedraw.Coverage(...), "
-                "fedraw.Dirichlet(...) or fedraw.IID(...), a function, or the samples of each "
-                "client"
+                "fedraw.Dirichlet(...), fedraw.IID(...) or fedraw.ByColumn(...), a function, or "
+                "the samples of each client"
             )
 
     def speeds(self, wanted: Any, arrivals: str | None) -> None:

@@ -464,7 +464,7 @@ def _refuse_receivers(spec: Spec, labels: str) -> None:
     run, clients = spec.run, spec.partition.clients
     if run.receivers != "rare-first":
         return
-    if run.concurrency is None or run.concurrency >= clients:
+    if run.concurrency is None or (clients is not None and run.concurrency >= clients):
         raise BadInput(
             "run.receivers = 'rare-first' changes nothing while all clients train at once; set "
             f"run.concurrency below partition.clients = {clients}"

@@ -19,6 +19,7 @@ from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.clients import LocalData, shared
 from fedraw.experiment.loading import weights_file
 from fedraw.experiment.options import Options
+from fedraw.experiment.sections import TEXT_MODEL
 from fedraw.experiment.spec import Spec
 from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.learning.sgd import SGD
@@ -90,6 +91,8 @@ def make_network(
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "torch", "sim") from None
     _refuse_targets(parts, dataset)
+    if parts.model is None and spec.training.model == TEXT_MODEL:
+        _refuse_other_codes(dataset)
     form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
     module = _module(spec, parts.model, form, streams)
     wanted = spec.training.weights
@@ -110,6 +113,20 @@ def _refuse_targets(parts: Parts, dataset: Dataset) -> None:
                 f"the labels of dataset {dataset.name!r} have a float type, so they are targets of "
                 f"a regression, and {reason}: {key} = … (docs/how-to/training.md); convert them to "
                 "whole numbers or names if they are classes"
+            )
+
+
+def _refuse_other_codes(dataset: Dataset) -> None:
+    """Refuse inputs that are not character codes, before a training fails on them."""
+    from fedraw.learning.models import CHARACTERS
+
+    for kind, inputs in (("inputs", dataset.inputs), ("test_inputs", dataset.test_inputs)):
+        codes = inputs[:]
+        if codes.size and not 0 <= codes.min() <= codes.max() < CHARACTERS:
+            raise BadInput(
+                f"model 'text' reads ASCII codes from 0 to {CHARACTERS - 1}, and {kind} of dataset "
+                f"{dataset.name!r} have values from {codes.min()} to {codes.max()}; encode the "
+                "texts in ASCII, or use a model of your own"
             )
 
 

@@ -1,4 +1,4 @@
-"""Local SGD of many clients at once, for small fully connected networks.
+"""Local SGD of many clients at once, for small fully connected networks and embeddings.
 
 For networks this small, a call into torch costs more than its arithmetic. One NumPy call here
 serves all networks of a stack, and gradients are computed in closed form.
@@ -177,23 +177,29 @@ class BatchedTrainer:
 
     def _read(self, rows: Ints) -> Stacked:
         found = self._samples.read(rows.ravel())
+        if self._layers[0].embeds:
+            return found.reshape(*rows.shape, -1)
         if self._is_normalised or found.dtype != np.float32:
             found = self._preprocess(input_tensor(found)).numpy()
         return found.reshape(*rows.shape, -1)
 
 
 class DenseLayer(NamedTuple):
-    """A linear layer by its place in the model vector, and whether a ReLU follows it."""
+    """A linear layer by its place in the model vector, and whether a ReLU follows it.
+
+    A first layer that `embeds` looks up rows of its weight by whole numbers, and joins them.
+    """
 
     weight: Segment
     bias: Segment | None
     relu: bool
+    embeds: bool = False
 
 
 def dense_layers(
     module: nn.Module, layout: Layout, input_shape: tuple[int, ...]
 ) -> list[DenseLayer]:
-    """Return the layers of a module made of Linear, ReLU and a leading Flatten.
+    """Return the layers of a module made of Linear, ReLU and a leading Embedding and Flatten.
 
     Raises BadInput for any other module, which only `Trainer` can train.
 
@@ -210,9 +216,12 @@ def dense_layers(
             raise _unsupported(name, layer, " (it has hooks)")
         if _flattens(layer):
             flat = True
+        elif _embeds(layer) and flat and not layers:
+            layers.append(_dense(name, layer, segments)._replace(embeds=True))
+            flat = False
         elif type(layer) is nn.Linear and flat:
             layers.append(_dense(name, layer, segments))
-        elif type(layer) is nn.ReLU and layers:
+        elif type(layer) is nn.ReLU and layers and not layers[-1].embeds:
             layers[-1] = layers[-1]._replace(relu=True)
         else:
             raise _unsupported(name, layer)
@@ -266,6 +275,11 @@ class DenseStack:
     def _forward(self, inputs: Stacked) -> list[Stacked]:
         outputs: list[Stacked] = []
         for layer, (weight, bias) in zip(self._layers, self._tensors, strict=True):
+            if layer.embeds:
+                networks = np.arange(len(weight))[:, None, None]
+                inputs = weight[networks, inputs].reshape(*inputs.shape[:2], -1)
+                outputs.append(inputs)
+                continue
             inputs = inputs @ weight.swapaxes(1, 2)
             if bias is not None:
                 inputs += bias[:, None]
@@ -277,6 +291,9 @@ class DenseStack:
     def _backward(self, inputs: Stacked, outputs: list[Stacked], flow: Stacked) -> None:
         for i in reversed(range(len(self._layers))):
             weight, bias = self._grads[i]
+            if self._layers[i].embeds:
+                _add_rows(weight, inputs, flow)
+                continue
             if self._layers[i].relu:
                 flow *= outputs[i] > 0
             np.matmul(flow.swapaxes(1, 2), outputs[i - 1] if i else inputs, out=weight)
@@ -284,6 +301,23 @@ class DenseStack:
                 np.add.reduce(flow, axis=1, out=bias)
             if i:
                 flow = flow @ self._tensors[i][0]
+
+
+def _add_rows(gradient: Stacked, codes: Stacked, flow: Stacked) -> None:
+    """Set the gradient of an embedding: the sum of the flows into each of its rows.
+
+    >>> gradient = np.zeros((1, 3, 1), np.float32)
+    >>> _add_rows(gradient, np.array([[[0, 2], [2, 2]]]), np.float32([[[1, 2], [3, 4]]]))
+    >>> gradient.ravel().tolist()
+    [1.0, 0.0, 9.0]
+    """
+    networks, rows, width = gradient.shape
+    first = (np.arange(networks) * rows)[:, None, None]
+    places = ((codes + first) * width)[..., None] + np.arange(width)
+    sums = np.zeros(gradient.size, np.float32)  # the gradient itself is not contiguous
+    # In the order of the samples, so that a network's sums do not depend on the others.
+    np.add.at(sums, places.reshape(-1), flow.reshape(-1))
+    gradient[:] = sums.reshape(gradient.shape)
 
 
 def softmax(scores: Stacked) -> Stacked:
@@ -370,9 +404,19 @@ def _flattens(layer: nn.Module) -> bool:
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
-def _dense(name: str, layer: nn.Linear, segments: dict[str, Segment]) -> DenseLayer:
+def _embeds(layer: nn.Module) -> bool:
+    return (
+        type(layer) is nn.Embedding
+        and layer.padding_idx is None
+        and layer.max_norm is None
+        and not layer.scale_grad_by_freq
+        and not layer.sparse
+    )
+
+
+def _dense(name: str, layer: nn.Module, segments: dict[str, Segment]) -> DenseLayer:
     prefix = f"{name}." if name else ""
-    own = ("weight",) if layer.bias is None else ("weight", "bias")
+    own = ("weight",) if getattr(layer, "bias", None) is None else ("weight", "bias")
     for key in own:
         if prefix + key not in segments:
             raise _unsupported(name, layer, f" (its {key} is not a parameter of its own)")
@@ -391,5 +435,6 @@ def _unsupported(name: str, layer: nn.Module, why: str = "") -> BadInput:
     where = f"layer {name!r}, {what}" if name else f"a model of type {what}"
     return BadInput(
         f"the batched executor cannot train {where}{why}: it supports only "
-        "Flatten, then Linear and ReLU in nn.Sequential; use --executor inline or processes"
+        "Embedding, Flatten, then Linear and ReLU in nn.Sequential; use --executor inline or "
+        "processes"
     )

@@ -19,6 +19,8 @@ Module = nn.Module
 # Takes the shape of one image and the number of classes; returns a network that maps (n, *shape)
 # to (n, classes).
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
+# Model 'text' knows the codes of ASCII.
+CHARACTERS = 128
 
 
 def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -59,12 +61,35 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return _cnn("cnn-small", (16, 32, 64), input_shape, classes)
 
 
+def text(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Build an embedding of character codes in 8 numbers each, then 64 units.
+
+    A sample is a text of one length, as ASCII codes below 128.
+
+    >>> text((14,), 25)(torch.full((5, 14), ord("a"))).shape
+    torch.Size([5, 25])
+    """
+    if len(input_shape) != 1:
+        raise BadInput(
+            f"model 'text' needs texts of one length as character codes, got samples of shape "
+            f"{input_shape}; use another model"
+        )
+    return nn.Sequential(
+        nn.Embedding(CHARACTERS, 8),
+        nn.Flatten(),
+        nn.Linear(8 * input_shape[0], 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
 MODELS: dict[str, ModelFactory] = {
     "cnn": cnn,
     "cnn-small": cnn_small,
     "linear": linear,
     "mlp": mlp,
     "resnet18": resnet18,
+    "text": text,
 }
 _WITH_STEM: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18}
 

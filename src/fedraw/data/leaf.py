@@ -1,0 +1,111 @@
+"""Reads the JSON files of LEAF, such as FEMNIST by writer and Shakespeare by role.
+
+LEAF's scripts write the folders `train` and `test`, or `all_data`, each with JSON files of users
+and their samples: {"users": […], "user_data": {user: {"x": […], "y": […]}}}. Samples are lists of
+numbers, or texts of one length, which are read as ASCII codes. Labels are numbers or texts. The
+column `user` says whose each sample is. Samples of 784 numbers become images of 28 x 28.
+
+Caldas et al.: LEAF: a benchmark for federated settings. arXiv:1812.01097, 2018.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.data.arrays import from_arrays
+from fedraw.data.dataset import Dataset
+from fedraw.errors import BadInput
+
+# FEMNIST's samples are flattened images of this shape.
+_IMAGE = (1, 28, 28)
+_PIXELS = 784
+
+
+class _Samples(NamedTuple):
+    inputs: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    users: npt.NDArray[Any]
+
+
+def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
+    """Load the dataset of a folder that LEAF's scripts have written.
+
+    Without `test`, a fifth of each label is held out. Who wrote a test sample does not matter.
+    """
+    folder = Path(folder)
+    train = _read(folder / "train" if (folder / "train").is_dir() else folder / "all_data")
+    test = _read(folder / "test") if (folder / "test").is_dir() else None
+    try:
+        return from_arrays(
+            train.inputs,
+            train.labels,
+            name=folder.resolve().name,
+            test_inputs=None if test is None else test.inputs,
+            test_labels=None if test is None else test.labels,
+            columns={"user": train.users},
+            rng=rng,
+        )
+    except BadInput as problem:
+        raise BadInput(f"{folder}: {problem}") from None
+
+
+def _read(folder: Path) -> _Samples:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise BadInput(
+            f"{folder} has no .json file; give the folder with LEAF's train and test, or all_data"
+        )
+    inputs: list[Any] = []
+    labels: list[Any] = []
+    users: list[str] = []
+    for file in files:
+        for user, (x, y) in _users(file).items():
+            inputs += x
+            labels += y
+            users += [user] * len(y)
+    return _Samples(_as_inputs(folder, inputs), np.array(labels), np.array(users))
+
+
+def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        data = {str(user): (own["x"], own["y"]) for user, own in content["user_data"].items()}
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(
+            f"{file}: is not a file of LEAF, which is an object with user_data, and there for each "
+            "user x and y; write it again with LEAF's preprocess.sh"
+        ) from None
+    for user, (x, y) in data.items():
+        if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+            raise BadInput(
+                f"{file}: user {user!r} has not one y for each x; write the file again with LEAF's "
+                "preprocess.sh"
+            )
+    return data
+
+
+def _as_inputs(folder: Path, samples: list[Any]) -> npt.NDArray[Any]:
+    if samples and all(isinstance(sample, str) for sample in samples):
+        lengths = {len(sample) for sample in samples}
+        if len(lengths) > 1:
+            raise BadInput(
+                f"{folder}: texts have {min(lengths)} to {max(lengths)} characters; cut or pad "
+                "them to one length"
+            )
+        codes = np.frombuffer("".join(samples).encode("ascii", "replace"), np.uint8)
+        return codes.reshape(len(samples), -1).astype(np.int64)
+    try:
+        inputs = np.array(samples, np.float32)
+    except (ValueError, TypeError):
+        raise BadInput(
+            f"{folder}: the samples are not lists of numbers of one length; flatten them, or give "
+            "texts"
+        ) from None
+    return inputs.reshape(-1, *_IMAGE) if inputs.shape[1:] == (_PIXELS,) else inputs

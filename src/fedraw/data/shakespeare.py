@@ -1,0 +1,87 @@
+"""Shakespeare's First Folio as a task: which letter stands in the gap, in the words of a role.
+
+The text of each speaking role is cut into pieces of 15 characters. The letter in the middle is the
+label, and the seven characters before and after it are the inputs, as lower-case ASCII codes. A
+role is a speech prefix of one play; where the printers of 1623 write a name in several ways, each
+is a role of its own. The Folio prints i for j, so there are 25 letters. Roles differ in size from a
+line to a leading part, and small ones never use q, x and z: that is the label skew of this task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from fedraw.data.natural import NaturalRelease, OwnedSamples
+from fedraw.data.releases import SHAKESPEARE
+from fedraw.errors import BadInput
+
+BEFORE = AFTER = 7
+_PIECE = BEFORE + 1 + AFTER
+# The label of each character code; -1 if it is no label.
+_LABEL_OF = np.full(256, -1)
+_LABEL_OF[[ord(letter) for letter in SHAKESPEARE.label_names]] = range(SHAKESPEARE.labels)
+# A speech begins with an indented prefix: "  Fran. Nay answer me".
+_SPEECH = re.compile(r"^ {1,4}([A-Z][A-Za-z. ]{0,14}?)\. (.*)$")
+_STAGE = ("Enter ", "Exit", "Exeunt")
+
+
+def find_shakespeare(root: Path) -> NaturalRelease:
+    """Find the plays of the First Folio below the data root."""
+    return NaturalRelease(SHAKESPEARE, root, read_play)
+
+
+def read_play(path: Path) -> OwnedSamples:
+    """Read the pieces of all roles of one play."""
+    try:
+        text = path.read_text(encoding="latin-1")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; make the file readable") from None
+    play = path.name.removesuffix("_gut_f.txt")
+    found = {role: pieces(words) for role, words in speeches(text).items()}
+    if not any(len(own) for own in found.values()):
+        raise BadInput(f"{path}: has no speeches of the form '  Name. Text'; download it again")
+    codes = np.concatenate(list(found.values()))
+    sizes = [len(own) for own in found.values()]
+    return OwnedSamples(
+        np.delete(codes, BEFORE, axis=1).astype(np.int16),
+        _LABEL_OF[codes[:, BEFORE]],
+        {
+            "role": np.repeat([f"{play}/{role}" for role in found], sizes),
+            "play": np.repeat(np.array([play]), len(codes)),
+        },
+    )
+
+
+def speeches(text: str) -> dict[str, str]:
+    r"""Return everything that each role says, in one text.
+
+    >>> speeches("  Bar. Long liue the King\n\n  Fran. Barnardo?\n  Bar. He\nEnter Ghost.\n")
+    {'Bar': 'Long liue the King He', 'Fran': 'Barnardo?'}
+    """
+    said: dict[str, list[str]] = defaultdict(list)
+    role = None
+    for line in text.splitlines():
+        start = _SPEECH.match(line)
+        if start is not None:
+            role = start[1]
+            said[role].append(start[2].strip())
+        elif not line.strip():
+            role = None
+        elif role is not None and not line.startswith(_STAGE):
+            said[role].append(line.strip())
+    return {role: " ".join(lines) for role, lines in said.items()}
+
+
+def pieces(words: str) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """Cut a text into pieces whose middle character is a letter, one piece a row.
+
+    >>> ["".join(map(chr, piece)) for piece in pieces("Who's there? Nay answer me")]
+    ["who's there? na"]
+    """
+    codes = np.frombuffer(words.lower().encode("ascii", "replace"), np.uint8)
+    whole = codes[: len(codes) // _PIECE * _PIECE].reshape(-1, _PIECE)
+    return whole[_LABEL_OF[whole[:, BEFORE]] >= 0]

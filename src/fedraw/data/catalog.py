@@ -130,8 +130,12 @@ def check(name: str, root: Path | None = None, progress: Progress | None = None)
     if name not in PUBLIC:
         raise BadInput(f"dataset {name!r} cannot be checked; {nearest(name, PUBLIC)}")
     folder = data_root(root, name)
-    find = {**BATCHES, **LESIONS, **NATURAL}[name]
-    return find(folder).check(progress)
+    release: BatchedRelease | Lesions | NaturalRelease
+    if name in BATCHES:
+        release = BATCHES[name](folder)
+    else:
+        release = LESIONS[name](folder) if name in LESIONS else NATURAL[name](folder)
+    return release.check(progress)
 
 
 def digits(rng: np.random.Generator, holdout: float = 0.2) -> Dataset:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from fedraw.data.partition import (
     shuffle_labels,
     split_local,
 )
+from fedraw.data.ragged import Ragged
 from fedraw.errors import BadInput
 
 SEEDS = st.integers(0, 2**32)
@@ -89,21 +91,45 @@ def test_a_starving_client_is_fed_by_the_largest() -> None:
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(seed=SEEDS, n=st.integers(1, 60), share=st.floats(0, 0.999))
+@given(
+    seed=SEEDS,
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    share=st.floats(0, 0.999),
+)
 def test_a_local_split_loses_nothing_and_keeps_one_for_training(
-    seed: int, n: int, share: float
+    seed: int, sizes: list[int], share: float
 ) -> None:
-    indices = np.arange(n) * 3
-    train, test = split_local(indices, share, np.random.default_rng(seed))
-    assert np.array_equal(np.sort(np.concatenate([train, test])), indices)
-    assert len(train) >= 1
-    assert len(test) == min(round(n * share), n - 1)
-    assert train.dtype == test.dtype == np.int64
+    ends = np.cumsum([0, *sizes])
+    clients = Ragged.of(np.arange(a, b) * 3 for a, b in itertools.pairwise(ends))
+    train, test = split_local(clients, share, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    for own, kept, held in zip(clients, train, test, strict=True):
+        assert len(held) == min(round(len(own) * share), len(own) - 1)
+        shuffled = rng.permutation(own)  # one client after the other
+        assert held.tolist() == sorted(shuffled[: len(held)])
+        assert kept.tolist() == sorted(shuffled[len(held) :])
 
 
 def test_no_share_means_no_local_test() -> None:
-    train, test = split_local(np.arange(4), 0.0, np.random.default_rng(0))
-    assert (train.tolist(), test.tolist()) == ([0, 1, 2, 3], [])
+    train, test = split_local(Ragged.of([np.arange(4)]), 0.0, np.random.default_rng(0))
+    assert (train[0].tolist(), test[0].tolist()) == ([0, 1, 2, 3], [])
+
+
+@given(
+    owners=st.lists(st.integers(-1, 4), max_size=30), arrays=st.lists(st.lists(st.integers(0, 9)))
+)
+def test_ragged_arrays_are_what_a_list_of_them_would_be(
+    owners: list[int], arrays: list[list[int]]
+) -> None:
+    found = Ragged.by_owner(np.array(owners, np.int64), 5)
+    expected = [[i for i, own in enumerate(owners) if own == client] for client in range(5)]
+    assert [part.tolist() for part in found] == expected
+    ragged = Ragged.of(arrays)
+    assert [part.tolist() for part in ragged] == arrays
+    assert [part.tolist() for part in ragged.sorted()] == [sorted(part) for part in arrays]
+    assert ragged.owners().tolist() == [i for i, part in enumerate(arrays) for _ in part]
+    with pytest.raises(IndexError):
+        ragged[len(arrays)]
 
 
 def test_counts_leave_out_labels_that_a_client_lacks() -> None:
@@ -152,7 +178,7 @@ def spread(**settings: Any) -> list[Ints]:
         (lambda: spread(clients=6, min_samples=2), "at most 5 clients"),
         (lambda: spread(min_samples=0), "min_samples = 0"),
         (lambda: iid(np.zeros(2, int), 1, np.random.default_rng(0), clients=3), "at most 2"),
-        (lambda: split_local(np.arange(3), 1.0, np.random.default_rng(0)), "local_test = 1.0"),
+        (lambda: split_local(Ragged.of([[0]]), 1.0, np.random.default_rng(0)), "local_test = 1.0"),
     ],
 )
 def test_impossible_settings_are_refused(call: Callable[[], object], words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -88,15 +88,32 @@ class LabelTable:
         start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(clients)))])
         return cls(tuple(clients), tuple(labels), start, column, count, count / totals[row])
 
+    @classmethod
+    def from_matrix(
+        cls, clients: Sequence[ClientId], labels: Sequence[Label], counts: Ints
+    ) -> LabelTable:
+        """Build from the counts of all clients (rows) and labels (columns), which are not checked.
+
+        >>> LabelTable.from_matrix("ab", ["cat", "dog"], np.array([[2, 0], [1, 3]])).counts()
+        {'a': {'cat': 2}, 'b': {'cat': 1, 'dog': 3}}
+        """
+        row, column = np.nonzero(counts)
+        totals = counts.sum(axis=1)
+        _refuse_empty_rows(totals, clients)
+        _refuse_unheld_labels(column, labels)
+        count = counts[row, column]
+        start = np.concatenate([[0], np.cumsum(np.count_nonzero(counts, axis=1))])
+        return cls(tuple(clients), tuple(labels), start, column, count, count / totals[row])
+
     def __len__(self) -> int:
         return len(self.clients)
 
     def counts(self) -> dict[ClientId, dict[Label, int]]:
         """Return one histogram per client, as `from_counts` takes it."""
-        names = [self.labels[column] for column in self.column.tolist()]
-        entries = list(zip(names, self.count.tolist(), strict=True))
-        rows = (self.row(position) for position in range(len(self)))
-        return {c: dict(entries[own]) for c, own in zip(self.clients, rows, strict=True)}
+        names = map(self.labels.__getitem__, self.column.tolist())
+        entries = zip(names, self.count.tolist(), strict=True)
+        pairs = zip(self.clients, np.diff(self.start).tolist(), strict=True)
+        return {client: dict(islice(entries, size)) for client, size in pairs}
 
     def select(self, positions: Ints) -> LabelTable:
         """Return the table of the clients at these positions, with the labels that they hold.

@@ -1,7 +1,8 @@
 """Partitions and splits: distribute samples over clients, and hold out samples for testing.
 
 A partition is a function of the labels and a generator; it returns one sorted array of sample
-indices per client. `shuffle_labels` adds label noise to a client's samples.
+indices per client, all of them in one `Ragged`. `shuffle_labels` adds label noise to a client's
+samples.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import numpy.typing as npt
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data.dataset import count_labels
+from fedraw.data.ragged import Ragged
 from fedraw.errors import BadInput
 
 # The clients that hold each label, in the order of the labels.
-Holders = list[list[int]]
+Holders = list[Ints]
+_BLOCK = 4096
 
 
 def coverage(
@@ -34,7 +37,7 @@ def coverage(
     rare_labels: Sequence[int],
     clients_per_rare_label: int,
     clients_per_common_label: int,
-) -> list[Ints]:
+) -> Ragged:
     """Give each rare label to a few dedicated clients and each common label to many random ones.
 
     With m clients per rare label, clients 0 to m-1 hold the first rare label, m to 2m-1 the second,
@@ -57,12 +60,11 @@ def coverage(
     for label, chosen in enumerate(holders):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
         each, rest = divmod(len(shuffled), len(chosen))
-        owner[shuffled] = np.repeat(chosen, [each + 1] * rest + [each] * (len(chosen) - rest))
-    ends = np.cumsum(np.bincount(owner, minlength=clients))
-    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
+        owner[shuffled] = np.repeat(chosen, each + (np.arange(len(chosen)) < rest))
+    return Ragged.by_owner(owner, clients)
 
 
-def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -> list[Ints]:
+def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -> Ragged:
     """Split the shuffled samples into equal parts.
 
     `classes` is not used; it is there because all partitions have the same signature.
@@ -71,7 +73,10 @@ def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -
     [3, 2, 2]
     """
     _check_clients(clients, 1, len(labels))
-    return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+    each, rest = divmod(len(labels), clients)
+    sizes = each + (np.arange(clients) < rest)
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    return Ragged(rng.permutation(len(labels)), start).sorted()
 
 
 def dirichlet(
@@ -82,7 +87,7 @@ def dirichlet(
     clients: int,
     alpha: float,
     min_samples: int = 1,
-) -> list[Ints]:
+) -> Ragged:
     """Distribute each label in proportions ~ Dir(alpha); a smaller alpha is more uneven.
 
     A client with fewer than `min_samples` samples receives random samples, one at a time, from the
@@ -103,7 +108,7 @@ def dirichlet(
         _cut(np.flatnonzero(labels == k), _shares(clients, alpha, rng), rng) for k in range(classes)
     ]
     parts = [np.concatenate(pieces) for pieces in zip(*drawn, strict=True)]
-    return [np.sort(part) for part in _with_at_least(min_samples, parts, rng)]
+    return Ragged.of(_with_at_least(min_samples, parts, rng)).sorted()
 
 
 def by_column(
@@ -118,8 +123,8 @@ def by_column(
     {'ann': array([0, 2]), 'bob': array([1])}
     """
     found, number = np.unique(values, return_inverse=True)
-    shares = shares_of(number, len(found))
-    sizes = np.array([len(share) for share in shares])
+    shares = Ragged.by_owner(number, len(found))
+    sizes = shares.sizes
     kept = np.flatnonzero(sizes >= least_samples)
     if not kept.size:
         raise BadInput(
@@ -137,16 +142,27 @@ def by_column(
     return {name: shares[i] for name, i in zip(names, kept.tolist(), strict=True)}
 
 
-def split_local(indices: Ints, share: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Split a client's samples into train and test; at least one sample stays in train.
+def split_local(indices: Ragged, share: float, rng: np.random.Generator) -> tuple[Ragged, Ragged]:
+    """Split each client's samples into train and test; at least one sample stays in train.
 
-    >>> [len(part) for part in split_local(np.arange(10), 0.2, np.random.default_rng(0))]
-    [8, 2]
+    >>> clients = Ragged.of([np.arange(10), [10, 11]])
+    >>> [part.sizes.tolist() for part in split_local(clients, 0.2, np.random.default_rng(0))]
+    [[8, 2], [2, 0]]
     """
     check_share("local_test", share)
-    size = min(round(share * len(indices)), len(indices) - 1)
-    shuffled = rng.permutation(indices)
-    return np.sort(shuffled[size:]), np.sort(shuffled[:size])
+    shuffled, shuffle, ends = indices.flat.copy(), rng.shuffle, indices.start.tolist()
+    for first, end in itertools.pairwise(ends):
+        shuffle(shuffled[first:end])
+    # Each client's test samples, then its training samples, as one sequence of parts.
+    parts = np.empty((len(indices), 2), np.int64)
+    sizes = indices.sizes
+    parts[:, 0] = np.minimum(np.rint(share * sizes), sizes - 1)
+    parts[:, 1] = sizes - parts[:, 0]
+    start = np.concatenate([[0], np.cumsum(parts)])
+    both = Ragged(shuffled, start).sorted().flat
+    is_test = np.repeat(np.arange(parts.size) % 2 == 0, parts.ravel())
+    test_start = np.concatenate([[0], np.cumsum(parts[:, 0])])
+    return Ragged(both[~is_test], indices.start - test_start), Ragged(both[is_test], test_start)
 
 
 def label_counts(
@@ -208,17 +224,6 @@ def owners_of(shares: Mapping[ClientId, Ints], n: int) -> Ints:
             )
         owner[once] = client
     return owner
-
-
-def shares_of(owners: Ints, clients: int) -> list[Ints]:
-    """Return the samples of each client; the inverse of `owners_of`.
-
-    >>> shares_of(np.array([0, -1, 0, 1]), 2)
-    [array([0, 2]), array([3])]
-    """
-    order = np.argsort(owners, kind="stable")
-    ends = np.searchsorted(owners[order], np.arange(clients + 1))
-    return [order[first:end] for first, end in itertools.pairwise(ends.tolist())]
 
 
 def client_names(names: Iterable[Any]) -> tuple[ClientId, ...]:
@@ -386,11 +391,11 @@ class _Coverage:
     def draw(self, classes: int, rng: np.random.Generator) -> Holders:
         return [self._draw(label, rng) for label in range(classes)]
 
-    def _draw(self, label: int, rng: np.random.Generator) -> list[int]:
+    def _draw(self, label: int, rng: np.random.Generator) -> Ints:
         if label in self.rare:
             first = self.rare.index(label) * self.per_rare
-            return list(range(first, first + self.per_rare))
-        return [int(c) for c in rng.choice(self.clients, self.per_common, replace=False)]
+            return np.arange(first, first + self.per_rare)
+        return rng.choice(self.clients, self.per_common, replace=False)
 
     def check(self, samples: Ints) -> None:
         self._check_clients()
@@ -440,23 +445,36 @@ def _no_samples(label: int, found: list[int]) -> str:
 
 def _occupy_all(setting: _Coverage, holders: Holders, rng: np.random.Generator) -> Holders:
     """Move a common label to every client that holds nothing."""
-    load = np.bincount(
-        [client for chosen in holders for client in chosen], minlength=setting.clients
+    load = np.bincount(np.concatenate(holders), minlength=setting.clients)
+    common = Ragged.of(
+        chosen[:0] if label in setting.rare else chosen for label, chosen in enumerate(holders)
     )
-    common = [label for label in range(len(holders)) if label not in setting.rare]
-    places = [(label, place) for label in common for place in range(len(holders[label]))]
-    held = np.array([holders[label][place] for label, place in places], np.int64)
+    held = common.flat
+    # Places whose client holds two labels or more, and how many there are in each block of places.
+    spare = load[held] > 1
+    in_block = np.add.reduceat(spare, np.arange(0, len(spare), _BLOCK), dtype=np.int64)
     for idle in np.flatnonzero(load == 0):
-        spare = np.flatnonzero(load[held] > 1)
-        if not spare.size:
+        if not in_block.any():
             raise BadInput(
                 f"{setting.clients} clients are too many for {len(holders)} labels with "
                 f"clients_per_common_label = {setting.per_common}: client {idle} would hold "
                 "nothing; use fewer clients or more clients per common label"
             )
-        pick = spare[rng.integers(spare.size)]
-        load[held[pick]] -= 1
-        label, place = places[pick]
-        held[pick] = holders[label][place] = int(idle)
+        pick = _nth(spare, in_block, int(rng.integers(in_block.sum())))
+        giver, held[pick] = held[pick], idle
+        load[giver] -= 1
         load[idle] += 1
-    return holders
+        taken = [pick] if load[giver] > 1 else [pick, *np.flatnonzero(held == giver).tolist()]
+        for place in taken:
+            in_block[place // _BLOCK] -= spare[place]
+            spare[place] = False
+    return [own if len(own) else rare for own, rare in zip(common, holders, strict=True)]
+
+
+def _nth(chosen: npt.NDArray[np.bool_], in_block: Ints, n: int) -> int:
+    """The place of the n-th true value, counted from 0; `in_block` counts them in each block."""
+    ends = np.cumsum(in_block)
+    block = int(np.searchsorted(ends, n, side="right"))
+    first = block * _BLOCK
+    inside = np.flatnonzero(chosen[first : first + _BLOCK])
+    return first + int(inside[n - ends[block] + in_block[block]])

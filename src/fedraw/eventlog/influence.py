@@ -65,6 +65,10 @@ class Influence:
         now = sum(influence.get(c, 0.0) - since / count for c, since in self._rare_since.items())
         return 100 * (now + self._rare_once / count)
 
+    def founded(self, clients: int) -> None:
+        """Count so many members that are there from the start."""
+        self._members += clients
+
     def joined(self, client: ClientId) -> None:
         """Count one more member."""
         self._members += 1

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from fedraw.core.aggregation import ServingAverage
+from fedraw.core.collection import paused_collection
+from fedraw.core.types import ClientId, Floats, Ints, Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
-from fedraw.simulation.loop import Saved, Simulation, Timeline
+from fedraw.simulation.loop import InTraining, Saved, Simulation, Timeline
 from fedraw.storage import snapshot
 from fedraw.storage.numbered_folders import NumberedFolders
 
 # Seconds between two checkpoints, at least, and the largest share of the time that they may take.
 EVERY_SECONDS = 15.0
 LARGEST_SHARE = 0.02
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,100 @@ class Checkpoint:
 
 
 @dataclass
+class _Flights:
+    """The clients in training, and the hand-outs they are part of, one column for each field.
+
+    Clients that were handed the model together share one `InTraining`: `flight` is the position of
+    each client's. `model` and `reason` are positions in `models` and `reasons`.
+    """
+
+    clients: list[ClientId]
+    flight: Ints
+    models: list[Vector]
+    model: Ints
+    version: Ints
+    event: Ints
+    time: Floats
+    copies: Ints
+    reasons: list[str]
+    reason: Ints
+    paused: Floats
+
+    @classmethod
+    def of(cls, in_flight: Mapping[ClientId, InTraining]) -> _Flights:
+        flights, flight = _shared(in_flight.values())
+        models, model = _shared(one.model for one in flights)
+        reasons = list(dict.fromkeys(one.reason for one in flights))
+        return cls(
+            list(in_flight),
+            flight,
+            models,
+            model,
+            np.array([one.version for one in flights], np.int64),
+            np.array([one.event for one in flights], np.int64),
+            np.array([one.time for one in flights], np.float64),
+            np.array([one.copies for one in flights], np.int64),
+            reasons,
+            np.array([reasons.index(one.reason) for one in flights], np.int64),
+            np.array([one.paused for one in flights], np.float64),
+        )
+
+    def in_flight(self) -> dict[ClientId, InTraining]:
+        flights = [
+            InTraining(self.models[model], version, event, time, copies, self.reasons[why], paused)
+            for model, version, event, time, copies, why, paused in zip(
+                self.model.tolist(),
+                self.version.tolist(),
+                self.event.tolist(),
+                self.time.tolist(),
+                self.copies.tolist(),
+                self.reason.tolist(),
+                self.paused.tolist(),
+                strict=True,
+            )
+        ]
+        own = map(flights.__getitem__, self.flight.tolist())
+        return dict(zip(self.clients, own, strict=True))
+
+
+def _shared(objects: Iterable[T]) -> tuple[list[T], Ints]:
+    """Each object once, and for every one given the position of it."""
+    everything = list(objects)
+    once = {id(one): one for one in everything}
+    place = dict(zip(once, range(len(once)), strict=True))
+    positions = np.array(list(map(place.__getitem__, map(id, everything))), np.int64)
+    return list(once.values()), positions
+
+
+@dataclass
+class _Moments:
+    """Clients by the moment at which something is due: the columns of a heap of the loop."""
+
+    time: Floats
+    turn: Ints
+    clients: list[ClientId]
+
+    @classmethod
+    def of(cls, heap: Sequence[tuple[float, int, ClientId]]) -> _Moments:
+        times, turns, clients = zip(*heap, strict=True) if heap else ((), (), ())
+        return cls(np.array(times, np.float64), np.array(turns, np.int64), list(clients))
+
+    def heap(self) -> list[tuple[float, int, ClientId]]:
+        return list(zip(self.time.tolist(), self.turn.tolist(), self.clients, strict=True))
+
+
+@dataclass
 class _Content:
-    """What a checkpoint holds, in the form of its files."""
+    """What a checkpoint holds, in the form of its files.
+
+    The clients in training and those that wait are columns, because a million of them take far
+    longer one by one; the timeline has the rest.
+    """
 
     timeline: Timeline
+    flights: _Flights
+    due: _Moments
+    offline: _Moments
     state: Any
     receivers: str
     serving: ServingAverage | None
@@ -64,12 +160,20 @@ class Checkpoints:
         """Save under a new name, rename, then remove the older checkpoint."""
         begun = self._clock()
         saved = simulation.save()
-        content = _Content(saved.timeline, saved.state, saved.receivers, serving)
-        self._folders.write(
-            saved.timeline.event,
-            lambda draft: snapshot.save(content, draft),
-            {"log": list(log)},
-        )
+        timeline = saved.timeline
+        with paused_collection():
+            content = _Content(
+                replace(timeline, in_flight={}, due=[], offline=[]),
+                _Flights.of(timeline.in_flight),
+                _Moments.of(timeline.due),
+                _Moments.of(timeline.offline),
+                saved.state,
+                saved.receivers,
+                serving,
+            )
+            self._folders.write(
+                timeline.event, lambda draft: snapshot.save(content, draft), {"log": list(log)}
+            )
         spent = self._clock() - begun
         self._next = self._clock() + max(EVERY_SECONDS, spent / LARGEST_SHARE)
 
@@ -80,7 +184,8 @@ class Checkpoints:
             return None
         try:
             length, lines, digest = kept.metadata["log"]
-            saved, serving = _load(kept.path, state)
+            with paused_collection():
+                saved, serving = _load(kept.path, state)
             return Checkpoint(saved, Position(int(length), int(lines), digest), serving)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(
@@ -95,9 +200,15 @@ class Checkpoints:
 
 def _load(folder: Path, state: type[Any]) -> tuple[Saved, ServingAverage | None]:
     tree, arrays = snapshot.read(folder)
-    saved = Saved(
-        timeline=snapshot.unpack(Timeline, tree["timeline"], arrays),
-        state=snapshot.unpack(state, tree["state"], arrays),
-        receivers=tree["receivers"],
+
+    def part(kind: Any, name: str) -> Any:
+        return snapshot.unpack(kind, tree[name], arrays)
+
+    timeline = replace(
+        part(Timeline, "timeline"),
+        in_flight=part(_Flights, "flights").in_flight(),
+        due=part(_Moments, "due").heap(),
+        offline=part(_Moments, "offline").heap(),
     )
+    saved = Saved(timeline, part(state, "state"), tree["receivers"])
     return saved, snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays)

@@ -17,6 +17,7 @@ from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.data.own_data import Shares
+from fedraw.data.ragged import Ragged
 from fedraw.errors import BadInput, nearest
 from fedraw.experiment.loading import load_dataset, standardised
 from fedraw.experiment.options import DEFAULTS, Options
@@ -49,8 +50,8 @@ Partition = Shares | Callable[[Ints, int, np.random.Generator], Shares]
 class DataEpoch:
     """The training samples of all clients in one data epoch."""
 
-    indices: list[Ints]
-    labels: list[Ints]  # the labels that each client trains with, right or wrong
+    indices: Ragged
+    labels: Ragged  # the labels that each client trains with, right or wrong
     table: LabelTable  # counted with the true labels
 
 
@@ -60,7 +61,7 @@ class Clients:
 
     dataset: Dataset
     epochs: tuple[DataEpoch, ...]  # one, or two with a drift
-    test_indices: list[Ints]
+    test_indices: Ragged
     claimed: LabelTable  # what the server is told
     rare_labels: tuple[int, ...]  # the labels that the metrics call rare
     rare: frozenset[int]  # positions of the clients that hold one of them
@@ -101,20 +102,20 @@ def draw_clients(
             test_inputs=dataset.test_inputs.as_floats(),
         )
     rng = streams.generator("partition")
-    shares = _partition(spec, dataset, given if callable(given) else None, rng)
-    split = [partition.split_local(own, spec.partition.local_test, rng) for own in shares.values()]
-    drawn = [train for train, _ in split]
+    names, shares = _partition(spec, dataset, given if callable(given) else None, rng)
+    drawn, held = partition.split_local(shares, spec.partition.local_test, rng)
     if spec.features is not None and spec.features.standardise and spec.training.kind != "none":
-        dataset = standardised(dataset, np.concatenate(drawn))
+        dataset = standardised(dataset, drawn.flat)
     # Which clients are slow and which are rare does not change in a drift.
-    whole = label_table(dataset, drawn, tuple(shares))
+    labels = drawn.mapped(dataset.labels)
+    whole = label_table(dataset, labels, names)
     rare_labels = _rare_labels(spec, dataset, whole)
     rare = holders(whole, dataset, rare_labels, "metrics.rare_labels")
     slow = rare
     if spec.partition.rare_labels:
         slow = holders(whole, dataset, spec.partition.rare_labels, "partition.rare_labels")
     seconds, trace = _speeds(spec, None if parts is None else parts.speeds, whole, slow, streams)
-    epochs = [DataEpoch(drawn, [dataset.labels[own] for own in drawn], whole)]
+    epochs = [DataEpoch(drawn, labels, whole)]
     if spec.drift is not None:
         epochs = _drifting(spec.drift, dataset, whole.clients, drawn, rare, streams)
     if spec.label_noise is not None:
@@ -130,7 +131,7 @@ def draw_clients(
     return Clients(
         dataset=dataset,
         epochs=tuple(epochs),
-        test_indices=[test for _, test in split],
+        test_indices=held,
         claimed=claimed,
         rare_labels=dataset.label_indices(rare_labels),
         rare=frozenset(rare),
@@ -145,23 +146,22 @@ def _partition(
     dataset: Dataset,
     own: Callable[[Ints, int, np.random.Generator], Shares] | None,
     rng: np.random.Generator,
-) -> Mapping[ClientId, Ints]:
-    """The samples of each client, by its name or number."""
+) -> tuple[tuple[ClientId, ...], Ragged]:
+    """The names or numbers of the clients, and the samples of each."""
     labels, classes, wanted = dataset.labels, dataset.classes, spec.partition
-    if dataset.owners is not None:
-        if own is not None:
-            raise BadInput(
-                "the data already say which samples each client has, and the partition would "
-                "divide them again; leave the partition out"
-            )
-        shares = partition.shares_of(dataset.owners, len(dataset.clients))
-        return partition.check_partition(
-            dict(zip(dataset.clients, shares, strict=True)), len(labels)
+    if dataset.owners is not None and own is not None:
+        raise BadInput(
+            "the data already say which samples each client has, and the partition would "
+            "divide them again; leave the partition out"
         )
+    if dataset.owners is not None:
+        parts = Ragged.by_owner(dataset.owners, len(dataset.clients))
+        named = dict(zip(dataset.clients, parts, strict=True))
+        return _named(partition.check_partition(named, len(labels)))
     if own is not None:
-        return partition.check_partition(own(labels, classes, rng), len(labels))
+        return _named(partition.check_partition(own(labels, classes, rng), len(labels)))
     if wanted.kind == "column":
-        return _by_column(wanted, dataset)
+        return _named(_by_column(wanted, dataset))
     clients = wanted.clients or DEFAULT_CLIENTS
     if wanted.kind == "iid":
         parts = partition.iid(labels, classes, rng, clients=clients)
@@ -178,7 +178,11 @@ def _partition(
             clients_per_rare_label=wanted.clients_per_rare_label,
             clients_per_common_label=wanted.clients_per_common_label,
         )
-    return dict(enumerate(parts))
+    return tuple(range(len(parts))), parts
+
+
+def _named(shares: Mapping[ClientId, Ints]) -> tuple[tuple[ClientId, ...], Ragged]:
+    return tuple(shares), Ragged.of(shares.values())
 
 
 def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
@@ -235,7 +239,7 @@ def _drifting(
     wanted: Drift,
     dataset: Dataset,
     clients: Sequence[ClientId],
-    drawn: list[Ints],
+    drawn: Ragged,
     rare: Sequence[int],
     streams: Streams,
 ) -> list[DataEpoch]:
@@ -243,18 +247,17 @@ def _drifting(
     rng = streams.generator("drift")
     label = _label_index(dataset, wanted.label, "drift.label")
     try:
+        before = after = drawn
         if wanted.kind == "new":
-            before, after = drift.without(drawn, dataset.labels, label), drawn
+            before = Ragged.of(drift.without(drawn, dataset.labels, label))
         else:
             receivers = drift.draw_receivers(drawn, dataset.labels, label, rare, rng)
-            before, after = drawn, drift.moved(drawn, dataset.labels, label, receivers)
+            after = Ragged.of(drift.moved(drawn, dataset.labels, label, receivers))
         drift.refuse_empty(before if wanted.kind == "new" else after)
     except BadInput as problem:
         raise BadInput(f"drift.label = {wanted.label!r}: {problem}") from None
-    return [
-        DataEpoch(own, [dataset.labels[i] for i in own], label_table(dataset, own, clients))
-        for own in (before, after)
-    ]
+    both = [(own, own.mapped(dataset.labels)) for own in (before, after)]
+    return [DataEpoch(own, held, label_table(dataset, held, clients)) for own, held in both]
 
 
 def _noisy(epoch: DataEpoch, noise: LabelNoise, rare: Sequence[int], streams: Streams) -> DataEpoch:
@@ -263,7 +266,7 @@ def _noisy(epoch: DataEpoch, noise: LabelNoise, rare: Sequence[int], streams: St
     for client in rare if noise.clients == "rare" else range(len(labels)):
         rng = streams.generator("label noise", client)
         labels[client] = partition.shuffle_labels(labels[client], noise.share, rng)
-    return replace(epoch, labels=labels)
+    return replace(epoch, labels=Ragged.of(labels))
 
 
 def _attackers(
@@ -317,20 +320,31 @@ def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> Lab
         raise BadInput(f"[summaries]: {problem}") from None
 
 
-def label_table(
-    dataset: Dataset, indices: Sequence[Ints], clients: Sequence[ClientId]
-) -> LabelTable:
-    """Each client's label counts, with labels in the order in which clients first hold them."""
-    client = np.repeat(np.arange(len(indices)), [len(own) for own in indices])
-    label = dataset.labels[np.concatenate(indices)]
-    entry, count = np.unique(client * dataset.classes + label, return_counts=True)
-    row, label = np.divmod(entry, dataset.classes)
-    held, first = np.unique(label, return_index=True)
-    held = held[np.argsort(first)]
-    column = np.empty(dataset.classes, np.int64)
+def label_table(dataset: Dataset, labels: Ragged, clients: Sequence[ClientId]) -> LabelTable:
+    """Count each client's labels, with labels in the order in which clients first hold them."""
+    classes = dataset.classes
+    entries = labels.owners() * classes + labels.flat
+    if len(labels) * classes <= 4 * len(entries):  # counting is faster than sorting
+        counts = np.bincount(entries, minlength=len(labels) * classes).reshape(-1, classes)
+        first = np.where(counts.any(axis=0), (counts > 0).argmax(axis=0), len(labels))
+        held = _in_order(first, len(labels))
+        names = [dataset.label_names[i] for i in held]
+        return LabelTable.from_matrix(clients, names, counts[:, held])
+    entry, count = np.unique(entries, return_counts=True)
+    row, label = np.divmod(entry, classes)
+    first = np.full(classes, len(labels))
+    np.minimum.at(first, label, row)
+    held = _in_order(first, len(labels))
+    column = np.empty(classes, np.int64)
     column[held] = np.arange(held.size)
     names = [dataset.label_names[i] for i in held]
     return LabelTable.from_entries(clients, names, row, column[label], count)
+
+
+def _in_order(first: Ints, clients: int) -> Ints:
+    """The labels that a client holds, in the order of the first client that holds each."""
+    order = np.argsort(first, kind="stable")
+    return order[first[order] < clients]
 
 
 def _label_index(dataset: Dataset, label: int | str, key: str) -> int:
@@ -375,12 +389,13 @@ class LocalData:
     @classmethod
     def of(cls, clients: Clients) -> LocalData:
         """Select the training samples of all clients and epochs."""
-        own = [indices for epoch in clients.epochs for indices in epoch.indices]
-        start = np.concatenate([[0], np.cumsum([len(indices) for indices in own])])
-        dataset, rows = clients.dataset, np.concatenate(own)
+        sizes = [epoch.indices.sizes for epoch in clients.epochs]
+        start = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+        dataset = clients.dataset
+        rows = np.concatenate([epoch.indices.flat for epoch in clients.epochs])
         targets = dataset.targets
         if targets is None:
-            targets = np.concatenate([own for epoch in clients.epochs for own in epoch.labels])
+            targets = np.concatenate([epoch.labels.flat for epoch in clients.epochs])
         else:
             targets = targets[rows]
         inputs = dataset.inputs.select(rows)

@@ -49,10 +49,9 @@ class Evaluator:
         self._is_rare = np.isin(self._dataset.test_labels, list(clients.rare_labels))
         # All local test samples in one array: one pass through the model instead of one per client.
         own = clients.test_indices
-        everything = np.concatenate(own) if own else np.zeros(0, np.int64)
-        self._owner = np.repeat(np.arange(len(own)), [len(indices) for indices in own])
-        self._local_images = self._dataset.inputs.select(everything)
-        self._local_labels = self._dataset.labels[everything]
+        self._owner = own.owners()
+        self._local_images = self._dataset.inputs.select(own.flat)
+        self._local_labels = self._dataset.labels[own.flat]
         self._clients = len(own)
 
     def __call__(

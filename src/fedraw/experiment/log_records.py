@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fedraw.core.types import ClientId, Label
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import (
     ArrivalRecord,
@@ -43,16 +41,19 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
 
 def opening_records(scenario: Scenario) -> Iterator[Record]:
     """Yield the records before the first arrival: the start, the first clients, false claims."""
-    yield _start_record(scenario)
-    table = founders(scenario.clients.table, scenario.changes)
-    names = [table.labels[column] for column in table.column.tolist()]
-    entries = zip(names, table.count.tolist(), strict=True)
-    for client, size in zip(table.clients, np.diff(table.start).tolist(), strict=True):
-        yield JoinedRecord(event=0, time=0.0, client=client, counts=dict(islice(entries, size)))
-    yield from _claim_records(scenario)
+    yield start_record(scenario)
+    for client, counts in founder_counts(scenario).items():
+        yield JoinedRecord(event=0, time=0.0, client=client, counts=counts)
+    yield from claim_records(scenario)
 
 
-def _start_record(scenario: Scenario) -> StartRecord:
+def founder_counts(scenario: Scenario) -> dict[ClientId, dict[Label, int]]:
+    """Return the label counts of the clients that are there from the start."""
+    return founders(scenario.clients.table, scenario.changes).counts()
+
+
+def start_record(scenario: Scenario) -> StartRecord:
+    """Return the first record of a log: what is run, on which data."""
     dataset = scenario.clients.dataset
     labels = dataset.label_names
     loaded = scenario.loaded
@@ -106,7 +107,7 @@ def _sha256(path: str | None, key: str) -> str | None:
     return hashlib.sha256(content).hexdigest()
 
 
-def _claim_records(scenario: Scenario) -> Iterator[Record]:
+def claim_records(scenario: Scenario) -> Iterator[Record]:
     """Yield the claims of misreporting clients; none in an honest federation."""
     claim = scenario.spec.misreport
     if claim is None:

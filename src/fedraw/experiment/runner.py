@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedraw.core.aggregation import ServingAverage
+from fedraw.core.collection import paused_collection
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
@@ -23,9 +24,12 @@ from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
 from fedraw.experiment.log_records import (
     arrival_record,
+    claim_records,
     drift_records,
+    founder_counts,
     happening_records,
     opening_records,
+    start_record,
 )
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
@@ -57,7 +61,8 @@ def run_seed(
     options: Options = DEFAULTS,
 ) -> SeedResult:
     """Run one seed, and write its folder if one is given."""
-    scenario = Scenario.of(spec, seed, parts, options)
+    with paused_collection():
+        scenario = Scenario.of(spec, seed, parts, options)
     if folder is not None and options.resume:
         finished = _finished(RunFolder(folder), scenario)
         if finished is not None:
@@ -148,6 +153,15 @@ class Recorder:
         for record in records:
             self.note(record)
 
+    def note_opening(self, scenario: Scenario) -> None:
+        """Add what comes before the first arrival; without a log, records of clients are spared."""
+        if self.log is not None or self.observe is not None or self.meter is not None:
+            self.note_all(opening_records(scenario))
+            return
+        self.summary.observe(start_record(scenario))
+        self.summary.observe_founders(founder_counts(scenario))
+        self.note_all(claim_records(scenario))
+
     def checkpoint(self, simulation: Simulation) -> None:
         """Write a checkpoint if the run has a folder and its state can be written."""
         if self.log is not None and self.checkpoints is not None:
@@ -164,7 +178,8 @@ def _recording(
         log = None if memory is None else LogWriter(memory)
         serving, meter = scenario.serving_average(), scenario.cost_meter()
         recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving, meter)
-        recorder.note_all(opening_records(scenario))
+        with paused_collection():
+            recorder.note_opening(scenario)
         yield recorder
         return
     run_folder, checkpoints = RunFolder(folder), Checkpoints(folder)
@@ -178,7 +193,8 @@ def _recording(
             serving = scenario.serving_average()
             recorder = Recorder(RunSummary(), log, usable, options.observe, serving=serving)
             recorder.meter = scenario.cost_meter()
-            recorder.note_all(opening_records(scenario))
+            with paused_collection():
+                recorder.note_opening(scenario)
         else:
             summary, meter = RunSummary(), scenario.cost_meter()
             for record in read_log(run_folder.log, until=checkpoint.log):

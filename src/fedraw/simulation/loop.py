@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.collection import paused_collection
 from fedraw.core.types import ClientId, Finding, Vector
 from fedraw.core.update import Update, difference
 from fedraw.errors import BadInput, FedrawError, RefusedUpdate
@@ -262,7 +263,8 @@ class Simulation:
         """Advance to the next arrival; Stalled if there is none."""
         timeline = self.timeline
         if self._founders:
-            self._hand_out(self._founders)
+            with paused_collection():
+                self._hand_out(self._founders)
             self._founders = ()
         if self._changes:
             for declared in self._scheduled.get(timeline.event, ()):
@@ -407,7 +409,11 @@ class Simulation:
 
     def _hand_out(self, receivers: Iterable[ClientId]) -> None:
         if self._nobody_waits:
-            for client in receivers:
+            named = list(receivers)
+            if self._conditions is None and len(named) > 1 and not self.timeline.gone:
+                self._launch_together(named)
+                return
+            for client in named:
                 self._launch(client)
             return
         ordinary, first = self.timeline.waiting, self.timeline.waiting_first
@@ -442,6 +448,27 @@ class Simulation:
         flight = InTraining(state.model, state.version, timeline.event, timeline.now, *plan[1:])
         timeline.in_flight[client] = flight
         self._submit(client, training, plan.ends, flight)
+
+    def _launch_together(self, clients: Sequence[ClientId]) -> None:
+        """Hand several clients the model, as `_launch` does for one client after the other.
+
+        All of them share one `InTraining`, which is never changed.
+        """
+        timeline, state = self.timeline, self.state
+        now, trainings = timeline.now, timeline.trainings
+        position, duration = self._position, self._law.duration
+        flight = InTraining(state.model, state.version, timeline.event, now)
+        entries = []
+        for turn, client in enumerate(clients, timeline.turn):
+            training = trainings.get(client, 0)
+            trainings[client] = training + 1
+            entries.append((now + duration(position[client], training), turn, client))
+        timeline.turn += len(entries)
+        timeline.in_flight.update(dict.fromkeys(clients, flight))
+        timeline.due += entries
+        heapify(timeline.due)
+        for due, _, client in entries:
+            self._submit(client, trainings[client] - 1, due, flight)
 
     def _submit(self, client: ClientId, training: int, due: float, flight: InTraining) -> None:
         if not flight.copies or due == inf:

@@ -13,6 +13,7 @@ import stat
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,6 +30,9 @@ from fedraw.storage.files import PRIVATE_FILE, atomic_file
 MODEL, SERVING = "model.safetensors", "serving.safetensors"
 CALIBRATED = "calibrated.safetensors"
 BEST, CONSTANTS = "best.safetensors", "constants.safetensors"
+
+# As many whole numbers are written as an array, and fewer as JSON.
+_MANY = 256
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -142,17 +146,34 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def pack(value: Any, arrays: Arrays) -> Any:
-    """The value as JSON, in which an array is {"array": its name in `arrays`}."""
+    """The value as JSON, in which an array is {"array": its name in `arrays`}.
+
+    Many whole numbers are {"column": name}, and a mapping of them {"keys": …, "values": …}.
+    """
     if isinstance(value, np.ndarray):
         return {"array": arrays.keep(value)}
     if is_dataclass(value):
         kept = {f.name: pack(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"type": type(value).__name__, **kept}
-    if isinstance(value, Mapping):  # pairs, because a JSON key is always text
+    if isinstance(value, Mapping):
+        values = _column(list(value.values()), arrays)
+        keys = None if values is None else _column(list(value), arrays)
+        if keys is not None:
+            return {"keys": keys, "values": values}
+        # Pairs, because a JSON key is always text.
         return [[key, pack(v, arrays)] for key, v in value.items()]
     if isinstance(value, list | tuple):
-        return [pack(v, arrays) for v in value]
+        column = _column(value, arrays)
+        return column or [pack(v, arrays) for v in value]
     return value
+
+
+def _column(values: Sequence[Any], arrays: Arrays) -> dict[str, str] | None:
+    """Many whole numbers as an array; None if they are few, or not all of them whole numbers."""
+    if len(values) < _MANY or set(map(type, values)) != {int}:
+        return None
+    column = np.array(values)
+    return {"column": arrays.keep(column)} if column.dtype == np.int64 else None
 
 
 def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
@@ -160,10 +181,10 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
     kind = _alternative(kind, tree)
     build: Any = get_origin(kind) or kind
     args = get_args(kind)
-    if isinstance(tree, dict) and "array" in tree:
-        return arrays[tree["array"]]
+    if isinstance(tree, dict) and "type" not in tree:
+        return _from_arrays(build, tree, arrays)
     if is_dataclass(build):
-        hints = get_type_hints(build)
+        hints = _hints(build)
         values = {n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"}
         make: Any = build
         return make(**values)
@@ -174,6 +195,19 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
     if build is tuple:
         return tuple(unpack(k, v, arrays) for k, v in zip(args, tree, strict=True))
     return tree
+
+
+def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+    """An array, or whole numbers or a mapping of them that were written as arrays."""
+    if "array" in tree:
+        return arrays[tree["array"]]
+    if "column" in tree:
+        return build(arrays[tree["column"]].tolist())
+    keys, values = (_from_arrays(list, tree[part], arrays) for part in ("keys", "values"))
+    return dict(zip(keys, values, strict=True))
+
+
+_hints = lru_cache(maxsize=256)(get_type_hints)
 
 
 def _alternative(kind: Any, tree: Any) -> Any:

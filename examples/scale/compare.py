@@ -1,0 +1,123 @@
+"""Seven methods on federations of a thousand clients and more, and the tables of what came of it.
+
+    fedraw data fetch emnist shakespeare flights
+    python examples/scale/compare.py emnist shakespeare flights --out runs/scale
+
+Finished runs are not repeated, and a run that was stopped is resumed: give the command again.
+`--tables` prints the tables of the runs that are finished, as Markdown, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+import fedraw
+
+HERE = Path(__file__).parent
+METHODS = {
+    "fedavg": "FedAvg",
+    "fedbuff": "FedBuff",
+    "fedfa": "FedFa",
+    "ca2fl": "CA2FL",
+    "fedraw": "FedRAW",
+    "fedraw-replay": "replay",
+    "fedraw-replay-debt": "debt replay",
+}
+METRICS = ("GlobalAcc", "AvgRare")
+
+
+def run(tasks: Sequence[str], out: Path) -> None:
+    """Run what is not there yet, seed after seed, so that all methods have the same seeds."""
+    seeds = fedraw.Spec.from_file(HERE / f"{tasks[0]}.toml").run.seeds
+    for seed, task, method in product(seeds, tasks, METHODS):
+        folder = out / task / method
+        if (folder / f"seed-{seed}" / "summary.json").exists():
+            continue
+        print(f"{task}, {METHODS[method]}, seed {seed}", flush=True)
+        spec = fedraw.Spec.from_file(HERE / f"{task}.toml", {"strategy.name": method})
+        fedraw.simulate(
+            spec, seeds=[seed], executor="batched", out=folder, resume=True, progress=False
+        )
+
+
+Curves = dict[int, dict[str, np.ndarray]]
+
+
+def curves_of(folder: Path) -> Curves:
+    """The evaluations of each finished seed: events, virtual hours and metrics."""
+    found: Curves = {}
+    for seed in sorted(folder.glob("seed-*/summary.json")):
+        table = fedraw.load(seed.parent).curves
+        keys = ("event", "hours", *METRICS)
+        found[table["seed"][0]] = {key: np.array(table[key], float) for key in keys}
+    return found
+
+
+def cell(curves: Curves, over: str, upto: float) -> str:
+    """GlobalAcc and AvgRare at the last evaluation up to a moment, as means over the seeds."""
+    values = []
+    for curve in curves.values():
+        place = int(np.searchsorted(curve[over], upto, side="right")) - 1
+        if place < 0:
+            return "–"
+        values.append([curve[metric][place] for metric in METRICS])
+    return " / ".join(f"{value:.1f}" for value in np.mean(values, axis=0))
+
+
+def last(curves: Curves) -> str:
+    """Mean and standard deviation over the seeds of the last five evaluations."""
+    tails = [[curve[metric][-5:].mean() for metric in METRICS] for curve in curves.values()]
+    pairs = zip(np.mean(tails, axis=0), np.std(tails, axis=0), strict=True)
+    return " | ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in pairs)
+
+
+def tables(task: str, out: Path) -> str:
+    """The results of one task: at the end, over events, and over virtual hours."""
+    results = {method: curves_of(out / task / method) for method in METHODS}
+    results = {method: curves for method, curves in results.items() if curves}
+    if not results:
+        return f"{task}: no run is finished"
+    end = max(curve["event"][-1] for curves in results.values() for curve in curves.values())
+    # FedAvg waits for clients that are offline: the hours are those of the others.
+    others = [curves for method, curves in results.items() if method != "fedavg"]
+    hours = max(c["hours"][-1] for curves in others or results.values() for c in curves.values())
+    quarters = (0.25, 0.5, 0.75, 1.0)
+    lines = [
+        "| method | seeds | virtual hours | GlobalAcc | AvgRare |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for method, curves in results.items():
+        mean = np.mean([curve["hours"][-1] for curve in curves.values()])
+        lines.append(f"| {METHODS[method]} | {len(curves)} | {mean:.1f} | {last(curves)} |")
+    for over, most, unit in (("event", end, "events"), ("hours", hours, "h")):
+        marks = [share * most for share in quarters]
+        names = [
+            f"{mark:,.0f} {unit}" if over == "event" else f"{mark:.1f} {unit}" for mark in marks
+        ]
+        lines += ["", f"| GlobalAcc / AvgRare | {' | '.join(names)} |", "|---|--:|--:|--:|--:|"]
+        for method, curves in results.items():
+            cells = [cell(curves, over, mark + 1e-9) for mark in marks]
+            lines.append(f"| {METHODS[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the comparisons, and print their tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="+", choices=("emnist", "shakespeare", "flights"))
+    parser.add_argument("--out", type=Path, default=Path("runs/scale"))
+    parser.add_argument("--tables", action="store_true", help="run nothing")
+    asked = parser.parse_args()
+    if not asked.tables:
+        run(asked.tasks, asked.out)
+    for task in asked.tasks:
+        print(f"\n**{task}**\n\n{tables(task, asked.out)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

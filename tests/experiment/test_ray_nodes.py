@@ -1,0 +1,70 @@
+"""A Ray cluster of two nodes, one of which is killed in the middle of a run: the same log."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.experiment.small_runs import same, spec
+
+from fedraw.experiment.options import Options
+from fedraw.experiment.runner import run_seed
+from fedraw.simulation.executors.ray_cluster import _environment, _on_loopback, _short_path
+
+ray = pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning"),
+]
+
+
+@pytest.fixture
+def nodes() -> Iterator[Any]:
+    """Two nodes of one CPU each, on loopback; this process is connected to the first."""
+    from ray.cluster_utils import Cluster
+
+    with (
+        tempfile.TemporaryDirectory(**_short_path()) as folder,
+        _environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}),
+        _on_loopback(ray),
+    ):
+        common = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+        cluster = Cluster(True, head_node_args=common)
+        try:
+            cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+            ray.init(cluster.address, log_to_driver=False, logging_level="error")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def test_a_killed_node_changes_nothing(nodes: Any, tmp_path: Path) -> None:
+    wanted = spec(events=100).with_changes(
+        {
+            "availability.online": 0.5,
+            "availability.cycle": 4.0,
+            "losses.lost": 0.1,
+            "losses.twice": 0.1,
+            "membership.joining": 0.3,
+            "membership.leaving": 0.3,
+            "membership.within": 10.0,
+        }
+    )
+    assert sorted(node["Resources"]["CPU"] for node in ray.nodes()) == [1.0, 1.0]
+    alive = []
+
+    def kill_the_second(event: int) -> None:
+        if event == 40:
+            nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        alive.append(sum(node["Alive"] for node in ray.nodes()))
+
+    run_seed(wanted, 1, tmp_path / "inline")
+    options = Options("ray", 2, progress=kill_the_second)
+    run_seed(wanted, 1, tmp_path / "ray", options=options)
+    assert (alive[0], alive[-1]) == (2, 1)
+    assert same(tmp_path / "inline", tmp_path / "ray")

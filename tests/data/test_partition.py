@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,11 @@ from fedraw.errors import BadInput
 SEEDS = st.integers(0, 2**32)
 
 
-def used_once(parts: list[Ints], n: int) -> bool:
+def used_once(parts: Sequence[Ints], n: int) -> bool:
     return np.array_equal(np.sort(np.concatenate(parts)), np.arange(n))
 
 
-def well_formed(parts: list[Ints]) -> bool:
+def well_formed(parts: Sequence[Ints]) -> bool:
     return all(p.dtype == np.int64 and len(p) and np.all(np.diff(p) > 0) for p in parts)
 
 
@@ -61,7 +61,7 @@ def test_dirichlet_uses_every_sample_and_starves_nobody(
     least = min(least, len(labels))
     y = np.array(labels)
 
-    def parts() -> list[Ints]:
+    def parts() -> Sequence[Ints]:
         rng = np.random.default_rng(seed)
         return dirichlet(y, 5, rng, clients=clients, alpha=alpha, min_samples=least)
 
@@ -161,7 +161,7 @@ def test_a_bad_partition_is_refused_by_client_and_sample(parts: list[Any], words
         check_partition(parts, n=5)
 
 
-def spread(**settings: Any) -> list[Ints]:
+def spread(**settings: Any) -> Sequence[Ints]:
     rng = np.random.default_rng(0)
     return dirichlet(
         np.zeros(10, dtype=np.int64), 1, rng, **({"clients": 2, "alpha": 1} | settings)
@@ -195,7 +195,7 @@ class Case:
     classes: int
     keys: dict[str, Any]
 
-    def parts(self) -> list[Ints]:
+    def parts(self) -> Sequence[Ints]:
         rng = np.random.default_rng(self.seed)
         return coverage(self.labels, self.classes, rng, **self.keys)
 

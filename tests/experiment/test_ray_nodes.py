@@ -12,7 +12,12 @@ from tests.experiment.small_runs import same, spec
 
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
-from fedraw.simulation.executors.ray_cluster import _environment, _on_loopback, _short_path
+from fedraw.simulation.executors.ray_cluster import (
+    _environment,
+    _on_loopback,
+    _short_path,
+    cluster,
+)
 
 ray = pytest.importorskip("ray")
 pytestmark = [
@@ -27,25 +32,25 @@ def nodes() -> Iterator[Any]:
     """Two nodes of one CPU each, on loopback; this process is connected to the first."""
     from ray.cluster_utils import Cluster
 
+    node = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
     with (
         tempfile.TemporaryDirectory(**_short_path()) as folder,
         _environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}),
         _on_loopback(ray),
     ):
-        common = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
-        cluster = Cluster(True, head_node_args=common)
+        both: Any = Cluster(True, head_node_args={**node, "include_dashboard": False})
         try:
-            cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
-            ray.init(cluster.address, log_to_driver=False, logging_level="error")
-            yield cluster
+            both.add_node(**node)
+            with cluster(both.address):
+                yield both
         finally:
-            ray.shutdown()
-            cluster.shutdown()
+            both.shutdown()
 
 
 def test_a_killed_node_changes_nothing(nodes: Any, tmp_path: Path) -> None:
     wanted = spec(events=100).with_changes(
         {
+            "strategy.buffer": 3,
             "availability.online": 0.5,
             "availability.cycle": 4.0,
             "losses.lost": 0.1,

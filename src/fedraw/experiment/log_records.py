@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fedraw.core.types import ClientId, Label
+from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import (
     ArrivalRecord,
@@ -47,9 +47,10 @@ def opening_records(scenario: Scenario) -> Iterator[Record]:
     yield from claim_records(scenario)
 
 
-def founder_counts(scenario: Scenario) -> dict[ClientId, dict[Label, int]]:
+def founder_counts(scenario: Scenario) -> dict[ClientId, dict[str, int]]:
     """Return the label counts of the clients that are there from the start."""
-    return founders(scenario.clients.table, scenario.changes).counts()
+    counts = founders(scenario.clients.table, scenario.changes).counts()
+    return cast("dict[ClientId, dict[str, int]]", counts)  # labels of a dataset have names
 
 
 def start_record(scenario: Scenario) -> StartRecord:

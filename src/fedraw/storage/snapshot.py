@@ -184,10 +184,9 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(tree, dict) and "type" not in tree:
         return _from_arrays(build, tree, arrays)
     if is_dataclass(build):
-        hints = _hints(build)
-        values = {n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"}
         make: Any = build
-        return make(**values)
+        hints = _hints(make)
+        return make(**{n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"})
     if build is dict:
         return {key: unpack(args[1], v, arrays) for key, v in tree}
     if build is list or (build is tuple and args[-1] is Ellipsis):
@@ -207,7 +206,9 @@ def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any])
     return dict(zip(keys, values, strict=True))
 
 
-_hints = lru_cache(maxsize=256)(get_type_hints)
+@lru_cache(maxsize=256)
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _alternative(kind: Any, tree: Any) -> Any:

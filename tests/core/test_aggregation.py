@@ -116,6 +116,17 @@ def test_a_running_mean_is_the_direct_one_whatever_has_left(
         assert mean == pytest.approx([held.mean()], rel=1e-6, abs=slack)
 
 
+@pytest.mark.parametrize(("times", "is_exact"), [(1.3, True), (0.7, False)])
+def test_a_term_dwarfs_the_sum_from_a_million_times_its_size_on(
+    times: float, is_exact: bool
+) -> None:
+    large, small = (1 / 3, vector(times * 2**20)), (1 / 3, vector(1.0))
+    total = RunningSum.zeros(1)
+    total.correct([large, small], [large, small])
+    total.correct([(-1 / 3, large[1])], [small])
+    assert bool(total.total[0] == 1 / 3) == is_exact
+
+
 def test_ordinary_terms_are_never_summed_anew() -> None:
     """Committed results rest on the order of the additions."""
     total = RunningSum.zeros(1)

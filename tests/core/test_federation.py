@@ -70,6 +70,14 @@ def test_everyone_may_leave_and_someone_come_again() -> None:
     assert members.score("c") == 1
 
 
+def test_a_client_that_has_left_cannot_leave_again() -> None:
+    federation = Federation.of(LabelTable.from_counts({"a": {"cat": 1}, "b": {"cat": 3}}))
+    federation.leave("a")
+    with pytest.raises(BadInput, match="client 'a' is not a member of the federation"):
+        federation.leave("a")
+    assert federation.coverage.tolist() == [1]
+
+
 def test_changing_a_federation_leaves_its_table_alone() -> None:
     table = LabelTable.from_counts({"a": {"cat": 1}, "b": {"cat": 3}})
     Federation.of(table).leave("a")

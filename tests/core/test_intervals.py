@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedraw.core.intervals import poisson_interval, student_quantiles
+from fedraw.core.intervals import poisson_interval, student_quantile, student_quantiles
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,10 @@ def test_no_event_leaves_the_rule_of_three() -> None:
     low, high = poisson_interval(np.array([0, 3, 0]))
     assert (low[0], high[0]) == (0, pytest.approx(-np.log(0.05)))
     assert (low[2], high[2]) == (low[0], high[0])
+
+
+def test_a_quantile_below_one() -> None:
+    assert student_quantile(4, 0.5) == pytest.approx(0.7407, abs=1e-4)
 
 
 def test_student_quantiles_of_tables() -> None:

@@ -29,8 +29,7 @@ A cell is the mean over the test seeds of the last five evaluations, with its st
 AvgRare, or the recall of the worst label where no label is rare (Dirichlet, IID), and in brackets \
 GlobalAcc. Bold: the best mean of a column. "n of m": n of m runs are finished. Rates were \
 chosen on other seeds, once for each data set. Models: number of models that the server stores; \
-copies: processor time of an arrival, in copies of the model, at 11.2 million parameters on a busy \
-machine.\
+copies: processor time of an arrival, in copies of the model, at 11.2 million parameters.\
 """
 DIFFERENCES = """\
 One method minus another, seed by seed, in points: the mean difference and its 95 % interval; bold \

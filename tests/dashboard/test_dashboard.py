@@ -167,7 +167,7 @@ def test_ten_thousand_sites_are_shown_in_pages(tmp_path: Path) -> None:
     joined = [record("joined", client=f"site {n}", counts={"cat": 1}) for n in range(10_000)]
     (tmp_path / "events.jsonl").write_bytes(as_bytes([start, *joined]))
     watcher = watched(tmp_path)
-    view = watcher.view(watcher.run_ids()[0])
+    view = watcher.view(watcher.views()[0].id)
     assert view is not None
     shown = full(view)
     assert len(shown["sites"]["rows"]) == MOST_SITES

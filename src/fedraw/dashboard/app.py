@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from fedraw.dashboard.metrics import exposition
 from fedraw.dashboard.view import full, overview, sites_page
-from fedraw.dashboard.watcher import Watcher
+from fedraw.dashboard.watcher import EVERY, Watcher
 from fedraw.errors import MissingExtra
 from fedraw.pages.html import fill
 
@@ -36,67 +35,27 @@ LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 class Feed:
-    """The newest state of all runs as JSON, for any number of streams."""
+    """The newest state of runs as JSON, worked out once after each look for all streams."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._wanted: dict[str, int] = {}
-        self._texts: dict[str, str] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed: asyncio.Event | None = None
-        watcher.on_look(self.refresh)
-
-    def bind(self) -> None:
-        """Wake the streams of the running event loop from now on."""
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-
-    def refresh(self) -> None:
-        """Work out the newest state; called in the watcher's thread."""
-        if not self._wanted:
-            return
-        views, problems = self._watcher.views(), self._watcher.problems
-        texts = {"": json.dumps(overview(views, problems))}
-        for run_id in list(self._wanted):
-            view = self._watcher.view(run_id) if run_id else None
-            if view is not None:
-                texts[run_id] = json.dumps(full(view))
-        if texts != self._texts:
-            self._texts = texts
-            loop, changed = self._loop, self._changed
-            if loop is not None and changed is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = asyncio.Event()
+        self._lock = threading.Lock()
+        self._looks = -1
+        self._texts: dict[str, str | None] = {}
+        self.streams = 0  # open ones
 
     def text(self, run_id: str) -> str | None:
-        """The newest state of a run, or of all runs for the empty id."""
-        return self._texts.get(run_id)
-
-    def join(self, run_id: str) -> None:
-        """Keep the state of a run up to date for one more stream."""
-        for key in ("", run_id):
-            self._wanted[key] = self._wanted.get(key, 0) + 1
-
-    def leave(self, run_id: str) -> None:
-        """One stream less needs the state of a run."""
-        for key in ("", run_id):
-            self._wanted[key] -= 1
-            if not self._wanted[key]:
-                del self._wanted[key]
-
-    @property
-    def streams(self) -> int:
-        """How many streams are open."""
-        return self._wanted.get("", 0)
-
-    def next_change(self) -> asyncio.Event:
-        """An event that is set when the state changes the next time."""
-        if self._changed is None:
-            raise RuntimeError("the feed is not bound to an event loop")
-        return self._changed
+        """The state of a run, or of all runs for the empty id; None if there is no such run."""
+        with self._lock:
+            if self._looks != self._watcher.looks:
+                self._looks, self._texts = self._watcher.looks, {}
+            if run_id not in self._texts:
+                view = self._watcher.view(run_id) if run_id else None
+                if run_id and view is None:
+                    return None
+                state = overview(self._watcher.views(), self._watcher.problems)
+                self._texts[run_id] = json.dumps(state if view is None else full(view))
+            return self._texts[run_id]
 
 
 class EventStream:
@@ -112,35 +71,35 @@ class EventStream:
             return
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("run", [""])[0]
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._feed.join(asked)
+        self._feed.streams += 1
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send_all(asked, send, gone)
         except (TimeoutError, OSError):
             return  # it does not read, or has gone
         finally:
             gone.cancel()
-            self._feed.leave(asked)
+            self._feed.streams -= 1
 
     async def _send_all(self, run_id: str, send: Send, gone: asyncio.Future[None]) -> None:
-        await asyncio.to_thread(self._feed.refresh)
-        sent: dict[str, str | None] = {}
+        wanted = {"overview": "", **({"run": run_id} if run_id else {})}
+        sent: dict[str, str] = {}
+        last = -HEARTBEAT
         while not gone.done():
-            changed = self._feed.next_change()  # before the state is read, so that none is missed
             parts = []
-            for key, name in (("", "overview"), (run_id, "run")):
-                text = self._feed.text(key)
-                if text is not None and (key or name == "overview") and sent.get(name) != text:
+            for name, key in wanted.items():
+                text = await asyncio.to_thread(self._feed.text, key)
+                if text is not None and sent.get(name) != text:
                     sent[name] = text
                     parts.append(f"event: {name}\ndata: {text}\n\n")
-            parts.append(f"event: now\ndata: {time.time():.1f}\n\n")
-            body = "".join(parts).encode()
-            await asyncio.wait_for(
-                send({"type": "http.response.body", "body": body, "more_body": True}), UNREAD
-            )
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), HEARTBEAT)
+            if parts or time.monotonic() - last >= HEARTBEAT:
+                last = time.monotonic()
+                body = "".join([*parts, f"event: now\ndata: {time.time():.1f}\n\n"]).encode()
+                await asyncio.wait_for(
+                    send({"type": "http.response.body", "body": body, "more_body": True}), UNREAD
+                )
+            await asyncio.wait([gone], timeout=EVERY)
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -271,11 +230,6 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
         content, status = health_of(watcher)
         return JSONResponse(content, status, headers=safe)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        feed.bind()
-        yield
-
     routes = [
         Route("/", show_page),
         Route("/events", EventStream(feed)),
@@ -285,7 +239,7 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
         Route("/metrics", metrics),
         Route("/health", health),
     ]
-    return starlette(routes=routes, lifespan=lifespan)
+    return starlette(routes=routes)
 
 
 def health_of(watcher: Watcher) -> tuple[dict[str, Any], int]:

@@ -7,7 +7,7 @@ out for runs with very many of them; the numbers of sites by state are always th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
 from fedraw.core.text import printable
 from fedraw.dashboard.watcher import RunView
@@ -18,8 +18,76 @@ if TYPE_CHECKING:
 
 # Runs with more sites or labels have no series of their own for each.
 MOST_SITES, MOST_LABELS = 500, 500
-STATES: tuple[RunState, ...] = ("starting", "running", "stopped", "finished")
-RUN = ["run", "seed", "folder"]
+# The labels of every series.
+RUN = ("run", "seed", "folder")
+
+T = TypeVar("T")
+# The values of a metric's own labels, and a value; without a value there is no series.
+Sample = tuple[Sequence[str], float | None]
+
+
+class Family(NamedTuple):
+    """A metric, and where its samples of one run come from."""
+
+    name: str
+    words: str
+    labels: Sequence[str]
+    samples: Callable[[RunView], Iterable[Sample]]
+    is_counter: bool = False
+
+
+def _one(value: Callable[[RunView], float | None]) -> Callable[[RunView], Iterable[Sample]]:
+    """One sample a run, without labels of its own."""
+    return lambda view: [((), value(view))]
+
+
+FAMILIES = (
+    Family("run_state", "1 for the state that the run is in.", ["state"],
+           lambda v: (((s,), v.status.state == s) for s in get_args(RunState))),
+    Family("run_readable",
+           "1 if the event log can be followed, 0 if it is damaged, gone or of another version.",
+           [], _one(lambda v: v.problem is None)),
+    Family("arrivals", "Updates that have reached the server, refused ones included.", [],
+           _one(lambda v: v.status.event), is_counter=True),
+    Family("rejected_updates", "Updates that were refused.", [],
+           _one(lambda v: sum(v.detail.rejected.values())), is_counter=True),
+    Family("restarts", "Restarts of the server.", [],
+           _one(lambda v: v.detail.history.restarts), is_counter=True),
+    Family("model_version", "How often the global model has changed.", [],
+           _one(lambda v: v.detail.version)),
+    Family("wanted_arrivals", "Updates after which the run ends, if it has such a limit.", [],
+           _one(lambda v: v.status.events)),
+    Family("log_written_timestamp_seconds", "When the event log last grew, in unix seconds.", [],
+           _one(lambda v: v.status.written)),
+    Family("log_unread_bytes", "Bytes of the event log that the dashboard has not read yet.", [],
+           _one(lambda v: v.status.unread)),
+    Family("metric_percent", "Metrics of the last evaluation, in percent.", ["metric"],
+           lambda v: (((k,), value) for k, value in v.status.metrics.items())),
+    Family("serving_metric_percent", "Metrics of the average that is served, in percent.",
+           ["metric"], lambda v: (((k,), value) for k, value in v.detail.serving.items())),
+    Family("labels_at_risk", "Labels that are being lost or may be lost.", ["rare"],
+           lambda v: (((str(rare).lower(),), sum(risk.rare == rare for risk in v.detail.at_risk))
+                      for rare in (True, False))),
+    Family("label_recall_percent", "Recall of the label at the last evaluation.", ["label"],
+           lambda v: (((t.label,), t.recall) for t in _few(v.detail.labels, MOST_LABELS))),
+    Family("label_holders", "Members that hold the label now.", ["label"],
+           lambda v: (((k,), n) for k, n in _few(list(v.detail.holders.items()), MOST_LABELS))),
+    Family("label_at_risk", "1 for every reason why the label may be lost.", ["label", "reason"],
+           lambda v: (((risk.label, reason), 1) for risk in v.detail.at_risk[:MOST_LABELS]
+                      for reason in risk.reasons)),
+    Family("sites", "Sites in each state.", ["state"],
+           lambda v: (((state,), n) for state, n in v.site_counts.items())),
+    Family("site_arrivals", "Updates of the site that were accepted.", ["site"],
+           lambda v: (((str(s.client),), s.arrivals) for s in _few(v.sites, MOST_SITES)),
+           is_counter=True),
+    Family("site_silent_seconds", "Seconds of the log's time since the site was last heard.",
+           ["site"], lambda v: (((str(s.client),), s.silent) for s in _few(v.sites, MOST_SITES))),
+)  # fmt: skip
+
+
+def _few(items: Sequence[T], most: int) -> Sequence[T]:
+    """All items, or none of them if there are too many."""
+    return items if len(items) <= most else ()
 
 
 class StatusCollector:
@@ -29,169 +97,20 @@ class StatusCollector:
         self._views = views
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, each with a sample for every run."""
+        """Yield every metric, each with its samples of every run."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         views = self._views()
-        yield from _of_runs(views)
-        yield from _of_labels(views)
-        yield from _of_sites(views)
-
-
-def _gauge(name: str, words: str, labels: list[str], samples: Iterable[_Sample]) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(f"fedraw_{name}", words, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric([printable(text) for text in values], value)
-    return family
-
-
-def _counter(name: str, words: str, labels: list[str], samples: Iterable[_Sample]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"fedraw_{name}", words, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric([printable(text) for text in values], value)
-    return family
-
-
-_Sample = tuple[list[str], float | None]
-
-
-def _run(view: RunView) -> list[str]:
-    status = view.status
-    seed = "" if status.seed is None else str(status.seed)
-    return [view.method, seed, str(status.folder)]
-
-
-def _of_runs(views: Sequence[RunView]) -> Iterator[Metric]:
-    yield _gauge(
-        "run_state",
-        "1 for the state that the run is in.",
-        [*RUN, "state"],
-        (([*_run(v), s], float(v.status.state == s)) for v in views for s in STATES),
-    )
-    yield _gauge(
-        "run_readable",
-        "1 if the event log can be followed, 0 if it is damaged, gone or of another version.",
-        RUN,
-        ((_run(v), float(v.problem is None)) for v in views),
-    )
-    yield _counter(
-        "arrivals",
-        "Updates that have reached the server, refused ones included.",
-        RUN,
-        ((_run(v), float(v.status.event)) for v in views),
-    )
-    yield _counter(
-        "rejected_updates",
-        "Updates that were refused.",
-        RUN,
-        ((_run(v), float(sum(v.detail.rejected.values()))) for v in views),
-    )
-    yield _counter(
-        "restarts",
-        "Restarts of the server.",
-        RUN,
-        ((_run(v), float(v.detail.history.restarts)) for v in views),
-    )
-    yield _gauge(
-        "model_version",
-        "How often the global model has changed.",
-        RUN,
-        ((_run(v), float(v.detail.version)) for v in views),
-    )
-    yield _gauge(
-        "wanted_arrivals",
-        "Updates after which the run ends, if it has such a limit.",
-        RUN,
-        ((_run(v), v.status.events) for v in views),
-    )
-    yield _gauge(
-        "log_written_timestamp_seconds",
-        "When the event log last grew, in unix seconds.",
-        RUN,
-        ((_run(v), v.status.written) for v in views),
-    )
-    yield _gauge(
-        "log_unread_bytes",
-        "Bytes of the event log that the dashboard has not read yet.",
-        RUN,
-        ((_run(v), float(v.status.unread)) for v in views),
-    )
-    yield _gauge(
-        "metric_percent",
-        "Metrics of the last evaluation, in percent.",
-        [*RUN, "metric"],
-        (([*_run(v), k], value) for v in views for k, value in v.status.metrics.items()),
-    )
-    yield _gauge(
-        "serving_metric_percent",
-        "Metrics of the average that is served, in percent.",
-        [*RUN, "metric"],
-        (([*_run(v), k], value) for v in views for k, value in v.detail.serving.items()),
-    )
-    yield _gauge(
-        "labels_at_risk",
-        "Labels that are being lost or may be lost.",
-        [*RUN, "rare"],
-        (
-            ([*_run(v), str(rare).lower()], float(sum(r.rare == rare for r in v.detail.at_risk)))
-            for v in views
-            for rare in (True, False)
-        ),
-    )
-
-
-def _of_labels(views: Sequence[RunView]) -> Iterator[Metric]:
-    few = [v for v in views if len(v.detail.labels) <= MOST_LABELS]
-    held = [v for v in views if len(v.detail.holders) <= MOST_LABELS]
-    yield _gauge(
-        "label_recall_percent",
-        "Recall of the label at the last evaluation.",
-        [*RUN, "label"],
-        (([*_run(v), t.label], t.recall) for v in few for t in v.detail.labels),
-    )
-    yield _gauge(
-        "label_holders",
-        "Members that hold the label now.",
-        [*RUN, "label"],
-        (([*_run(v), k], float(n)) for v in held for k, n in v.detail.holders.items()),
-    )
-    yield _gauge(
-        "label_at_risk",
-        "1 for every reason why the label may be lost.",
-        [*RUN, "label", "reason"],
-        (
-            ([*_run(v), r.label, reason], 1.0)
-            for v in views
-            for r in v.detail.at_risk[:MOST_LABELS]
-            for reason in r.reasons
-        ),
-    )
-
-
-def _of_sites(views: Sequence[RunView]) -> Iterator[Metric]:
-    yield _gauge(
-        "sites",
-        "Sites in each state.",
-        [*RUN, "state"],
-        (([*_run(v), s], float(n)) for v in views for s, n in v.site_counts.items()),
-    )
-    few = [v for v in views if len(v.sites) <= MOST_SITES]
-    yield _counter(
-        "site_arrivals",
-        "Updates of the site that were accepted.",
-        [*RUN, "site"],
-        (([*_run(v), str(s.client)], float(s.arrivals)) for v in few for s in v.sites),
-    )
-    yield _gauge(
-        "site_silent_seconds",
-        "Seconds of the log's time since the site was last heard.",
-        [*RUN, "site"],
-        (([*_run(v), str(s.client)], s.silent) for v in few for s in v.sites),
-    )
+        for family in FAMILIES:
+            kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
+            metric = kind(f"fedraw_{family.name}", family.words, labels=[*RUN, *family.labels])
+            for view in views:
+                seed = "" if view.status.seed is None else str(view.status.seed)
+                run = (view.method, seed, str(view.status.folder))
+                for own, value in family.samples(view):
+                    if value is not None:
+                        metric.add_metric([printable(text) for text in (*run, *own)], float(value))
+            yield metric
 
 
 def exposition(views: Callable[[], Sequence[RunView]]) -> Callable[[], bytes]:

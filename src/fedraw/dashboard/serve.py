@@ -119,7 +119,7 @@ def serve(
         log_config=None,
         log_level="warning",
         access_log=False,
-        lifespan="on",
+        lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=1,
         limit_concurrency=256,

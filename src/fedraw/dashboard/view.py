@@ -10,13 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedraw.dashboard.watcher import RunView
-from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import SHOWN, EvaluationPoint, Incident, LabelRisk
+from fedraw.eventlog.follow import plain
+from fedraw.eventlog.sites import SiteState
+from fedraw.eventlog.status import SHOWN, EvaluationPoint
 
 # The most that is shown of sequences that may be long.
 MOST_SITES, MOST_LABELS, MOST_LINES, MOST_SLOTS, MOST_NAMED = 200, 300, 16, 60, 12
-# The points of a run's curve in the list of all runs.
-POINTS = 60
+# The points of a run's curve in the list of all runs, and the decimals of all numbers.
+POINTS, DIGITS = 60, 4
+# What the list of all runs has of a run's status.
+STATUS = (
+    "name", "seed", "folder", "state", "event", "events", "rate", "written", "unread", "checkpoint",
+    "metrics",
+)  # fmt: skip
 # Sites that need attention come first.
 ORDER: dict[SiteState, int] = {
     "quarantined": 0,
@@ -29,32 +35,22 @@ ORDER: dict[SiteState, int] = {
 
 def overview(views: Sequence[RunView], problems: Sequence[str]) -> dict[str, Any]:
     """All runs, a row and a short curve each."""
-    return {"runs": [_row(view) for view in views], "problems": list(problems)}
+    return {"runs": [plain(_row(view), DIGITS) for view in views], "problems": list(problems)}
 
 
 def _row(view: RunView) -> dict[str, Any]:
     status, detail = view.status, view.detail
     return {
         "id": view.id,
-        "name": status.name,
-        "seed": status.seed,
-        "folder": str(status.folder),
-        "state": status.state,
+        **{name: getattr(status, name) for name in STATUS},
         "server": status.is_server,
-        "event": status.event,
-        "events": status.events,
-        "rate": _rounded(status.rate, 3),
-        "written": round(status.written, 1),
-        "unread": status.unread,
-        "checkpoint": status.checkpoint,
         "problem": view.problem,
-        "metrics": {key: _rounded(value) for key, value in status.metrics.items()},
         "at_risk": len(detail.at_risk),
         "rare_at_risk": sum(risk.rare for risk in detail.at_risk),
         "members": detail.members,
         "curve": [
-            [p.event, *(_rounded(p.metrics.get(key)) for key in SHOWN)]
-            for p in _thinned(detail.curve, POINTS)
+            [point.event, *(point.metrics.get(key) for key in SHOWN)]
+            for point in _thinned(detail.curve, POINTS)
         ],
     }
 
@@ -62,25 +58,17 @@ def _row(view: RunView) -> dict[str, Any]:
 def full(view: RunView) -> dict[str, Any]:
     """One run with everything that the page shows of it."""
     detail = view.detail
-    return {
+    found: dict[str, Any] = {
         **_row(view),
-        "time": round(view.time, 1),
-        "changes": {key: _rounded(value) for key, value in detail.changes.items()},
-        "serving": {key: _rounded(value) for key, value in detail.serving.items()},
-        "mean_recall": _rounded(detail.mean_recall),
-        "risks": [_risk(risk) for risk in detail.at_risk[:MOST_LABELS]],
+        "time": view.time,
+        "changes": detail.changes,
+        "serving": detail.serving,
+        "mean_recall": detail.mean_recall,
+        "risks": detail.at_risk[:MOST_LABELS],
         "labels": _labels(view),
         "lines": _lines(view),
         "buffer": {
-            "slots": [
-                {
-                    "client": str(slot.client),
-                    "weight": _rounded(slot.weight, 4),
-                    "age": slot.age,
-                    "rare": slot.rare,
-                }
-                for slot in detail.buffer[:MOST_SLOTS]
-            ],
+            "slots": detail.buffer[:MOST_SLOTS],
             "size": len(detail.buffer),
             "capacity": detail.capacity,
             "aggregated_at": detail.aggregated_at,
@@ -90,23 +78,10 @@ def full(view: RunView) -> dict[str, Any]:
         "site_counts": view.site_counts,
         "clients": detail.clients,
         "rare_clients": len(detail.rare_clients),
-        "participation": {
-            key: _rounded(detail.participation.get(key)) for key in ("RarePart", "BufPres")
-        },
+        "participation": {key: detail.participation.get(key) for key in ("RarePart", "BufPres")},
         **_incidents(view),
     }
-
-
-def _risk(risk: LabelRisk) -> dict[str, Any]:
-    own = risk._asdict()
-    last = risk.last_holder
-    return {
-        **own,
-        "last_holder": None if last is None else str(last),
-        "standing": _rounded(risk.standing, 3),
-        "recall": _rounded(risk.recall),
-        "change": _rounded(risk.change),
-    }
+    return {key: plain(value, DIGITS) for key, value in found.items()}
 
 
 def _labels(view: RunView) -> dict[str, Any]:
@@ -120,21 +95,19 @@ def _labels(view: RunView) -> dict[str, Any]:
         trend = trends.get(label)
         return label not in reasons, label not in rare, 101.0 if trend is None else trend.recall
 
-    rows = []
-    for label in sorted(names, key=place)[:MOST_LABELS]:
+    def row(label: str) -> dict[str, Any]:
         trend = trends.get(label)
-        rows.append(
-            {
-                "label": label,
-                "rare": label in rare,
-                "recall": trend and _rounded(trend.recall),
-                "change": trend and _rounded(trend.change),
-                "holders": detail.holders.get(label),
-                "standing": _rounded(detail.standing.get(label), 3),
-                "reasons": list(reasons.get(label, ())),
-            }
-        )
-    return {"rows": rows, "total": len(names)}
+        return {
+            "label": label,
+            "rare": label in rare,
+            "recall": trend and trend.recall,
+            "change": trend and trend.change,
+            "holders": detail.holders.get(label),
+            "standing": detail.standing.get(label),
+            "reasons": reasons.get(label, ()),
+        }
+
+    return {"rows": list(map(row, sorted(names, key=place)[:MOST_LABELS])), "total": len(names)}
 
 
 def _lines(view: RunView) -> dict[str, Any]:
@@ -143,14 +116,14 @@ def _lines(view: RunView) -> dict[str, Any]:
     shown = [row for row in _labels(view)["rows"] if row["recall"] is not None][:MOST_LINES]
     return {
         "events": [point.event for point in points],
-        "metrics": {key: [_rounded(point.metrics.get(key)) for point in points] for key in SHOWN},
-        "serving": {key: [_rounded(point.serving.get(key)) for point in points] for key in SHOWN},
+        "metrics": {key: [point.metrics.get(key) for point in points] for key in SHOWN},
+        "serving": {key: [point.serving.get(key) for point in points] for key in SHOWN},
         "labels": [
             {
                 "label": row["label"],
                 "rare": row["rare"],
                 "at_risk": bool(row["reasons"]),
-                "recall": [_rounded(point.recall.get(row["label"])) for point in points],
+                "recall": [point.recall.get(row["label"]) for point in points],
             }
             for row in shown
         ],
@@ -160,27 +133,16 @@ def _lines(view: RunView) -> dict[str, Any]:
 
 def sites_page(view: RunView, offset: int = 0, search: str = "") -> dict[str, Any]:
     """Some sites, those that need attention first, and how many there are."""
-    rare = set(view.detail.rare_clients)
+    rare, doubted = set(view.detail.rare_clients), view.detail.doubted
     found = [site for site in view.sites if search.lower() in str(site.client).lower()]
     found.sort(key=lambda site: (ORDER[site.state], site.client not in rare, -site.silent))
-    rows = [_site(view, site, site.client in rare) for site in found[offset : offset + MOST_SITES]]
-    return {"rows": rows, "offset": offset, "total": len(found)}
-
-
-def _site(view: RunView, site: SiteStatus, rare: bool) -> dict[str, Any]:
-    return {
-        "client": str(site.client),
-        "state": site.state,
-        "rare": rare,
-        "arrivals": site.arrivals,
-        "rejected": site.rejected,
-        "heard": _rounded(site.heard),
-        "staleness": _rounded(site.staleness),
-        "last_staleness": site.last_staleness,
-        "until": _rounded(site.until),
-        "reason": site.reason,
-        "doubted": list(view.detail.doubted.get(str(site.client), ()))[:MOST_NAMED],
-    }
+    rows = []
+    for site in found[offset : offset + MOST_SITES]:
+        own = site._asdict()
+        del own["silent"]  # an age
+        claims = doubted.get(str(site.client), ())[:MOST_NAMED]
+        rows.append({**own, "rare": site.client in rare, "doubted": list(claims)})
+    return {"rows": plain(rows, DIGITS), "offset": offset, "total": len(found)}
 
 
 def _incidents(view: RunView) -> dict[str, Any]:
@@ -192,40 +154,25 @@ def _incidents(view: RunView) -> dict[str, Any]:
         "rejected": {
             "total": sum(detail.rejected.values()),
             "clients": len(detail.rejected),
-            "most": [[client, count] for client, count in most],
-            "last": [_incident(incident) for incident in detail.refusals],
+            "most": most,
+            "last": detail.refusals,
         },
-        "away": [_incident(incident) for incident in history.away[:MOST_NAMED]],
-        "restarts": {
-            "total": history.restarts,
-            "last": [restart._asdict() for restart in history.last_restarts],
-        },
+        "away": history.away[:MOST_NAMED],
+        "restarts": {"total": history.restarts, "last": history.last_restarts},
         "notes": {
             "total": history.notes,
             "quarantined": history.quarantined,
-            "last": [_incident(i) for i in history.last_notes if i not in history.away],
+            "last": [note for note in history.last_notes if note not in history.away],
         },
         "doubted": _few(detail.doubted),
         "inferred": _few(detail.inferred),
     }
 
 
-def _incident(incident: Incident) -> dict[str, Any]:
-    client = incident.client
-    return {**incident._asdict(), "client": None if client is None else str(client)}
-
-
-def _few(named: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
-    shown = list(named.items())[: 5 * MOST_NAMED]
-    return [[key, [str(value) for value in values[:MOST_NAMED]]] for key, values in shown]
+def _few(named: Mapping[str, Sequence[Any]]) -> list[Any]:
+    return [(key, values[:MOST_NAMED]) for key, values in list(named.items())[: 5 * MOST_NAMED]]
 
 
 def _thinned(curve: Sequence[EvaluationPoint], most: int) -> Sequence[EvaluationPoint]:
     stride = -(-len(curve) // most)
-    if stride <= 1:
-        return curve
-    return [*curve[:-1][::stride], curve[-1]]
-
-
-def _rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(value, digits)
+    return curve if stride <= 1 else [*curve[:-1][::stride], curve[-1]]

@@ -111,6 +111,7 @@ class Watcher:
         self._problems: list[str] = []
         self._next_search = 0.0
         self._listeners: list[Callable[[], None]] = []
+        self.looks = 0  # so often the logs were looked at
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -150,6 +151,7 @@ class Watcher:
             with self._lock:  # held for one run at a time, so that requests are not kept waiting
                 complete = run.look(max(0.0, until - time.monotonic())) and complete
         with self._lock:
+            self.looks += 1
             starts = {log: run.follower.start for log, run in self._runs.items()}
             known = {log: start for log, start in starts.items() if start is not None}
             if known.keys() != self._names.keys():
@@ -196,11 +198,6 @@ class Watcher:
         """Whether every log was read to its end."""
         with self._lock:
             return all(run.complete or run.problem for run in self._runs.values())
-
-    def run_ids(self) -> list[str]:
-        """The ids of all runs, in the order of their folders and seeds."""
-        with self._lock:
-            return [run.id for run in self._runs.values()]
 
     def views(self, *, sites: bool = False) -> list[RunView]:
         """All runs, in the order of their folders and seeds; without `sites`, only their number."""

@@ -439,7 +439,7 @@ class RunsFollower:
             {**asdict(run.status(now, self._names.get(log))), **asdict(run.detail())}
             for log, run in self._runs.items()
         ]
-        return {"latest": str(self.latest.folder), "runs": [_plain(run) for run in runs]}
+        return {"latest": str(self.latest.folder), "runs": [plain(run) for run in runs]}
 
     def _name_runs(self) -> None:
         """Tell runs of one method apart by the settings in which they differ."""
@@ -461,14 +461,16 @@ def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
     return {log: shown[key] for log, key in keys.items()}
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: named tuples as objects, paths as text."""
+def plain(value: Any, digits: int | None = None) -> Any:
+    """A value as JSON has it: named tuples as objects, paths as text; `digits` rounds numbers."""
+    if isinstance(value, float):
+        return value if digits is None else round(value, digits)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item, digits) for key, item in value.items()}
     if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+        return plain(value._asdict(), digits)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item, digits) for item in value]
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -55,14 +55,17 @@ class ExportedModel:
     start: StartRecord
     event: int
     version: int | None
-    evaluation: EvaluationRecord | None  # the last one at or before the event
     finished: bool
+    # The last evaluation of this very model at or before the event, empty if there was none.
+    evaluated_at: int | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    recall: Mapping[str, float | None] = field(default_factory=dict)
     best_by: tuple[str, float] | None = None  # a metric, and its value
     best_is: str | None = None  # "current" or "serving": what the best model was then
 
     def metadata(self) -> dict[str, str]:
         """What stands in the header of the file; safetensors has room for texts only."""
-        start, last = self.start, self.evaluation
+        start = self.start
         facts: dict[str, Any] = {
             "which": self.which,
             "best_by": self.best_by and self.best_by[0],
@@ -75,32 +78,16 @@ class ExportedModel:
             "rare_labels": list(start.rare_labels),
             "spec": start.spec,
             "seed": start.seed,
-            "evaluated_at": last and last.event,
-            "metrics": dict(self._metrics()),
-            "recall": dict(self._recall()),
+            "evaluated_at": self.evaluated_at,
+            "metrics": dict(self.metrics),
+            "recall": dict(self.recall),
             "fedraw": fedraw.__version__,
         }
         return {"format": "pt", "fedraw": json.dumps(facts)}
 
-    def _metrics(self) -> Mapping[str, float | None]:
-        return self._evaluated("metrics")
-
-    def _recall(self) -> Mapping[str, float | None]:
-        return self._evaluated("recall")
-
-    def _evaluated(self, part: str) -> Mapping[str, float | None]:
-        """A part of the evaluation of this very model, empty if it was not evaluated."""
-        own: Any = {}
-        if self.evaluation is not None and self.which in ("serving", "calibrated"):
-            own = (getattr(self.evaluation, self.which) or {}).get(part, {})
-        elif self.evaluation is not None:
-            own = getattr(self.evaluation, part)
-        found: Mapping[str, float | None] = own
-        return found
-
     def card(self, file: Path) -> str:
         """A short model card in Markdown."""
-        start, last = self.start, self.evaluation
+        start = self.start
         count = sum(int(np.prod(t.shape)) for t in self.tensors.values())
         best = "" if self.best_by is None else f" by {self.best_by[0]} ({self.best_by[1]:.1f})"
         if self.best_is == "serving":
@@ -120,13 +107,18 @@ class ExportedModel:
             f"{', '.join(map(_cell, start.rare_labels)) or 'none'}.",
             f"- Exported with fedraw {fedraw.__version__}.",
         ]
-        metrics = {k: v for k, v in self._metrics().items() if v is not None}
-        if last is None or not metrics:
+        metrics = {k: v for k, v in self.metrics.items() if v is not None}
+        if not metrics:
             lines += ["", "This model was not evaluated."]
         else:
-            lines += ["", f"## Evaluation at arrival {last.event:,}", "", "| metric | value |"]
+            lines += [
+                "",
+                f"## Evaluation at arrival {self.evaluated_at:,}",
+                "",
+                "| metric | value |",
+            ]
             lines += ["|---|--:|", *(f"| {_cell(k)} | {v:.2f} |" for k, v in metrics.items())]
-        recall = {k: v for k, v in self._recall().items() if v is not None}
+        recall = {k: v for k, v in self.recall.items() if v is not None}
         if recall:
             rare = set(map(str, start.rare_labels))
             lines += ["", "| label | recall, % |", "|---|--:|"]
@@ -203,7 +195,8 @@ def _described(
     event: int | None = None,
 ) -> ExportedModel:
     """Look up in the log what is known about the model at an event; by default, at the end."""
-    last, version, reached, finished = None, None, 0, False
+    version, reached, finished = None, 0, False
+    evaluated: dict[str, Any] = {}
     for record in read_log(log, allow_cut_off=True):
         if event is not None and getattr(record, "event", 0) > event:
             break
@@ -211,8 +204,12 @@ def _described(
         version = getattr(record, "version", version)
         finished = finished or record.kind == "end"
         if isinstance(record, EvaluationRecord):
-            last = record
-    return ExportedModel(which, tensors, start, reached, version, last, finished)
+            own = {"metrics": record.metrics, "recall": record.recall}
+            if which != "current":
+                told = getattr(record, which) or {}
+                own = {part: told.get(part, {}) for part in own}
+            evaluated = {"evaluated_at": record.event, **own}
+    return ExportedModel(which, tensors, start, reached, version, finished, **evaluated)
 
 
 def _best(folder: Path, start: StartRecord) -> ExportedModel:
@@ -226,21 +223,22 @@ def _best(folder: Path, start: StartRecord) -> ExportedModel:
     try:
         with safe_open(path, "numpy") as file:
             facts = json.loads(file.metadata()["fedraw"])
-        by, event = (str(facts["metric"]), float(facts["value"])), int(facts["event"])
-        kind = str(facts["model"])
-        evaluated = EvaluationRecord(
-            event=event,
-            time=0.0,
-            version=int(facts["version"]),
-            metrics=facts["metrics"],
-            recall=facts["recall"],
-            server_models=0.0,
+        event = int(facts["event"])
+        return ExportedModel(
+            "best",
+            tensors,
+            start,
+            event,
+            int(facts["version"]),
+            finished=False,
+            evaluated_at=event,
+            metrics=dict(facts["metrics"]),
+            recall=dict(facts["recall"]),
+            best_by=(str(facts["metric"]), float(facts["value"])),
+            best_is=str(facts["model"]),
         )
     except (OSError, SafetensorError, ValueError, LookupError, TypeError):
         raise BadInput(f"{path} is no model that a server of this version has kept") from None
-    return ExportedModel(
-        "best", tensors, start, event, evaluated.version, evaluated, False, by, kind
-    )
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -184,17 +185,11 @@ class Alert(NamedTuple):
 
 def conditions(view: RunView, rules: Rules) -> Iterator[Alert]:
     """The alerts whose conditions hold for a run now."""
-    status = view.status
+    status, folder = view.status, str(view.status.folder)
     name = status.name if status.seed is None else f"{status.name}, seed {status.seed}"
-
-    def alert(rule: str, subject: str, text: str) -> Alert:
-        place = f"{one_line(name)} ({status.folder})"
-        words = one_line(f"{place}: {text}")
-        return Alert(rule, subject, words, name, str(status.folder), status.event)
-
-    found = [*_of_labels(view, rules), *_of_sites(view, rules), *_of_run(view, rules)]
-    for rule, subject, text in found:
-        yield alert(rule, subject, text)
+    for rule, subject, text in chain.from_iterable(of(view, rules) for of in _CONDITIONS):
+        words = one_line(f"{name} ({folder}): {text}")
+        yield Alert(rule, subject, words, name, folder, status.event)
 
 
 def _of_labels(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
@@ -242,6 +237,9 @@ def _of_run(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
         yield "run_stopped", "", f"the run stopped at event {status.event} without having completed"
     if rules.run_finished and status.state == "finished":
         yield "run_finished", "", f"the run has completed at event {status.event}"
+
+
+_CONDITIONS = (_of_labels, _of_sites, _of_run)
 
 
 class Alerts:

@@ -76,7 +76,8 @@ class Monitor:
             try:
                 told = json.loads(line)
                 level = logging.getLevelName(told["level"])
-                LOGGER.log(level, "%s", told["message"], extra=_extra(told))
+                extra = {"alert": told["alert"]} if "alert" in told else {}
+                LOGGER.log(level, "%s", told["message"], extra=extra)
             except (ValueError, LookupError, TypeError):
                 LOGGER.info("%s", line.decode(errors="replace").rstrip())
 
@@ -110,32 +111,17 @@ def monitored(
         monitor.close()
 
 
-def _extra(told: dict[str, Any]) -> dict[str, Any]:
-    return {"alert": told["alert"]} if "alert" in told else {}
-
-
-class _Parent:
-    """Notices when the server has gone."""
-
-    def __init__(self) -> None:
-        self._gone = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        while sys.stdin.buffer.read(1 << 10):
-            pass
-        self._gone.set()
-
-    def is_gone(self) -> bool:
-        return self._gone.is_set()
-
-    def wait(self) -> None:
-        self._gone.wait()
+def _wait_for_end(gone: threading.Event) -> None:
+    """Set the event when the server has closed its end of the pipe, as it also does by dying."""
+    while sys.stdin.buffer.read(1 << 10):
+        pass
+    gone.set()
 
 
 def run(settings: dict[str, Any]) -> None:
     """Follow one folder until the server has gone."""
-    parent = _Parent()
+    gone = threading.Event()
+    threading.Thread(target=_wait_for_end, args=[gone], daemon=True).start()
     watcher = Watcher([Path(settings["folder"])])
     rules, delivery = None, None
     if settings["alerts"] is not None:
@@ -147,8 +133,8 @@ def run(settings: dict[str, Any]) -> None:
     watcher.start()
     try:
         if settings["address"]:
-            _serve(settings, watcher, parent)
-        parent.wait()
+            _serve(settings, watcher, gone)
+        gone.wait()
     finally:
         watcher.stop()
         watcher.look(LAST_WORDS)
@@ -164,7 +150,7 @@ def _without_its_server(view: RunView) -> RunView:
     return replace(view, status=replace(view.status, state="stopped"))
 
 
-def _serve(settings: dict[str, Any], watcher: Watcher, parent: _Parent) -> None:
+def _serve(settings: dict[str, Any], watcher: Watcher, gone: threading.Event) -> None:
     """Serve the dashboard; a failure is told and ends nothing else."""
     try:
         address = Address.parse(settings["address"])
@@ -176,11 +162,11 @@ def _serve(settings: dict[str, Any], watcher: Watcher, parent: _Parent) -> None:
                 listener = bind(address)
                 break
             except BadInput:
-                if time.monotonic() > until or parent.is_gone():
+                if time.monotonic() > until or gone.is_set():
                     raise
                 time.sleep(1.0)
         LOGGER.info("dashboard at %s", address.url(listener.getsockname()[1], token))
-        serve(watcher, listener, token, until=parent.is_gone)
+        serve(watcher, listener, token, until=gone.is_set)
     except FedrawError as problem:
         LOGGER.error("no dashboard: %s", problem)
 

@@ -35,6 +35,12 @@ from fedraw.report.report_data import ReportData, read_report_data
 from fedraw.report.tables import grid, seeds_of
 
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
+BUFFER_CAPTION = f"Rare clients in the buffer when it is aggregated. {BANDS}"
+WEIGHTS_CAPTION = f"The weight of a client with several slots is their sum. {BANDS}"
+STALENESS_CAPTION = (
+    "Mark: median. Thick: the middle half. Thin: from 5 to 95 %. Methods that hand the model"
+    " back at once meet the same arrivals, so their rows are alike."
+)
 
 
 def write_report(
@@ -63,17 +69,30 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
     """
     groups = data.groups
     figures = drawings(data)
-    runs = details("Every run", _how_many_runs(data), page_tables.provenance(data))
+    every = f"{len(list(data.runs))} in all, with seed, state, fingerprint of the data and duration"
+    runs = details("Every run", every, page_tables.provenance(data))
+    numbers = details("All numbers", "", page_tables.staleness(data))
+
+    def shown_figure(name: str, title: str, words: str, *more: str, anchor: str = "") -> str:
+        """Return a section with a figure; empty if the logs have no data for it."""
+        if name not in figures:
+            return ""
+        return section(anchor or name, title, _figure(figures[name], words), *more)
+
     parts = {
-        "At a glance": _glance(groups, figures),
+        "At a glance": shown_figure(
+            "gap", "All labels and the rare labels", gap_caption(groups), anchor="glance"
+        ),
         "Comparison": _comparison(groups),
         "Over the run": _curves(data, figures),
         "Recall": _recall(groups),
         "Mistakes": _mistakes(groups),
         "Influence": _influence(data),
-        "Buffer": _buffer(data, figures),
-        "Weights": _weights(figures),
-        "Staleness": _staleness(data, figures),
+        "Buffer": shown_figure(
+            "buffer", "Rare clients in the buffer", BUFFER_CAPTION, _history_csv(data)
+        ),
+        "Weights": shown_figure("weights", "Weights over the run", WEIGHTS_CAPTION),
+        "Staleness": shown_figure("staleness", "How stale updates are", STALENESS_CAPTION, numbers),
         "Specs": _specs(groups),
         "Runs": section("provenance", "Where the numbers come from", runs),
     }
@@ -99,10 +118,6 @@ def _made(data: ReportData, command: str) -> str:
     return words + (f" · <code>{text(command)}</code>" if command else "")
 
 
-def _how_many_runs(data: ReportData) -> str:
-    return f"{len(list(data.runs))} in all, with seed, state, fingerprint of the data and duration"
-
-
 def _cautions(data: ReportData) -> str:
     items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(data))
     return f'<ul class="cautions">{items}</ul>' if items else ""
@@ -110,13 +125,6 @@ def _cautions(data: ReportData) -> str:
 
 def _changes(data: ReportData) -> str:
     return "".join(map(note, [*changes_of(data), *inferred_of(data)]))
-
-
-def _glance(groups: Sequence[Group], figures: Mapping[str, Drawing]) -> str:
-    if "gap" not in figures:
-        return ""
-    title = "All labels and the rare labels"
-    return section("glance", title, _figure(figures["gap"], gap_caption(groups)))
 
 
 def _comparison(groups: Sequence[Group]) -> str:
@@ -168,33 +176,6 @@ def _influence(data: ReportData) -> str:
     folded = details("Every label", "influence over fair share", every) if every else ""
     title = "Influence of rare clients and labels"
     return section("shares", title, clients, rare, folded)
-
-
-def _buffer(data: ReportData, figures: Mapping[str, Drawing]) -> str:
-    if "buffer" not in figures:
-        return ""
-    words = f"Rare clients in the buffer when it is aggregated. {BANDS}"
-    figure = _figure(figures["buffer"], words)
-    return section("buffer", "Rare clients in the buffer", figure, _history_csv(data))
-
-
-def _weights(figures: Mapping[str, Drawing]) -> str:
-    if "weights" not in figures:
-        return ""
-    words = f"The weight of a client with several slots is their sum. {BANDS}"
-    return section("weights", "Weights over the run", _figure(figures["weights"], words))
-
-
-def _staleness(data: ReportData, figures: Mapping[str, Drawing]) -> str:
-    if "staleness" not in figures:
-        return ""
-    words = (
-        "Mark: median. Thick: the middle half. Thin: from 5 to 95 %. Methods that hand the model"
-        " back at once meet the same arrivals, so their rows are alike."
-    )
-    figure = _figure(figures["staleness"], words)
-    table = details("All numbers", "", page_tables.staleness(data))
-    return section("staleness", "How stale updates are", figure, table)
 
 
 def _history_csv(data: ReportData) -> str:

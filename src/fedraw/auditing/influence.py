@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.auditing.methods import REPLAY, STALENESS_WINDOW, Buffer, Rule
+from fedraw.auditing.methods import REPLAY, Buffer, Rule
 from fedraw.auditing.participation import (
     corrected_influence,
     debt_influence,
@@ -44,6 +44,7 @@ from fedraw.auditing.presence import (
 from fedraw.core.rarity import weights_of_rarest
 from fedraw.core.types import Floats, Ints
 from fedraw.core.weighting import Cap, check_cap, weights_of_rows
+from fedraw.strategies import fedstaleweight
 
 # Under a cap:
 WORK = 4 * 10**6  # the maximum number of slots to weight: draws x scores x slots
@@ -108,7 +109,7 @@ def _by_participation(groups: Groups, size: int, rule: Rule) -> Floats:
         case "corrected":
             return corrected_influence(shares, many, size, rule.cutoff, rule.beta)
         case "staleness":
-            return staleness_influence(shares, many, size, STALENESS_WINDOW, rule.offset)
+            return staleness_influence(shares, many, size, fedstaleweight.WINDOW, rule.offset)
     slots = rule.slots(size, int(many.sum()))
     return recent_influence(shares, many, slots, 2 if rule.weighting == "started" else 1)
 

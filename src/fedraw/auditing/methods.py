@@ -125,14 +125,11 @@ def same_rule(method: str) -> tuple[str, ...]:
 
     def key(other: AuditedMethod) -> tuple[Any, ...]:
         # With a cache of all clients, the number of arrivals per step does not matter.
-        rule = replace(other.rule, buffer="blocks") if _is_cached(other) else other.rule
+        is_cached = other.rule.weighting == "cached"
+        rule = replace(other.rule, buffer="blocks") if is_cached else other.rule
         return rule, other.thresholds, bool(other.description)
 
     return tuple(other.name for other in _TABLE if key(other) == key(own))
-
-
-def _is_cached(method: AuditedMethod) -> bool:
-    return method.rule.weighting == "cached"
 
 
 # The default settings of a simulation or a server.
@@ -141,9 +138,6 @@ DEFAULT_BUFFER = int(CATALOG["fedraw"].factory().buffer)
 
 # How replay by debt computes the target weight of a client.
 DEBT_TARGET = RULES["fedraw-replay-debt"].target
-
-# The number of staleness values per client that FedStaleWeight remembers.
-STALENESS_WINDOW = 5
 
 # Replay can only repeat updates that it has received. With fewer updates from a label's holders in
 # the whole run, the calibration runs do not confirm its verdicts.

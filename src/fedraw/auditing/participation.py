@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedraw.core.types import Floats, Ints
+from fedraw.strategies.replay import NO_DEBT
 
 STEP = 0.6  # in log u; the trapezoid rule's error is then 6e-7
 SMALL, LARGE = 1e-3, 18.0  # u X at both ends: the integrand is flat below, zero above
@@ -26,8 +27,6 @@ SMALL, LARGE = 1e-3, 18.0  # u X at both ends: the integrand is flat below, zero
 LONGEST = 40.0
 # The number of grid points at which the mean number of distinct clients is computed.
 POINTS = 96
-# A smaller debt is a rounding error.
-NO_DEBT = 1e-9
 
 
 def nodes(least: float, most: float) -> Iterator[tuple[float, float]]:

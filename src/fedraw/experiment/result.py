@@ -219,7 +219,8 @@ class Result:
                 if isinstance(record, ArrivalRecord | RejectedRecord):
                     row = {name: getattr(record, name, None) for name in columns[1:-1]}
                     refused = record.reason if isinstance(record, RejectedRecord) else None
-                    trained = {f"train {k}": v for k, v in (_metrics(record) or {}).items()}
+                    metrics = record.metrics if isinstance(record, ArrivalRecord) else None
+                    trained = {f"train {k}": v for k, v in (metrics or {}).items()}
                     rows.append({"seed": run.seed, **row, "refused": refused, **trained})
         return Table.of_rows(rows, columns)
 
@@ -323,10 +324,6 @@ def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
         for key, value in (found.get(model) or {}).get("metrics", {}).items()
     }
     return {**found["metrics"], **(found.get("own") or {}), **rare, **others}
-
-
-def _metrics(record: ArrivalRecord | RejectedRecord) -> Mapping[str, float | None] | None:
-    return record.metrics if isinstance(record, ArrivalRecord) else None
 
 
 def load(folder: str | Path) -> Result:

@@ -100,7 +100,8 @@ class ACED:
         update = event.update
         check(state, update)
         take_in(state, update, self._rule)
-        state.born[update.client] = self._birth(state, update.start_version)
+        contact = self.age == "contact"
+        state.born[update.client] = state.version if contact else update.start_version
         oldest = len(state.federation) if self.tau_algo == "clients" else self.tau_algo
         for client in [c for c, born in state.born.items() if state.version - born > oldest]:
             self._drop(state, client)
@@ -111,9 +112,6 @@ class ACED:
             state.model, state.full = frozen(state.model.view()), True
             state.version += 1
         return state, [update.client]
-
-    def _birth(self, state: ACEDState, start_version: int) -> int:
-        return state.version if self.age == "contact" else start_version
 
     def _drop(self, state: ACEDState, client: ClientId) -> None:
         state.born.pop(client, None)

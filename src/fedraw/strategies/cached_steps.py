@@ -29,7 +29,6 @@ import numpy as np
 
 from fedraw.core.aggregation import BLOCK, RunningSum, Term
 from fedraw.core.federation import Federation
-from fedraw.core.layout import Layout
 from fedraw.core.settings import between, one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
@@ -210,7 +209,8 @@ class CachedMethod(ABC):
             return state, receivers
         check(state, event.update)
         take_in(state, event.update, rule)
-        if len(state.clients) >= rule.buffer and not _is_waiting(state, rule):
+        heard_all = state.version > 0 or len(state.cache) >= len(state.federation)
+        if len(state.clients) >= rule.buffer and (heard_all or not rule.wait):
             aggregate(state, rule)
         return state, [event.update.client]
 
@@ -221,7 +221,8 @@ def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
     residuals = RunningSum.zeros(0 if rule.replaces_at_once else size)
     cache_sum = RunningSum.zeros(size if rule.beta else 0)
     state = kind(setup.model, 0, Federation.of(setup.clients), residuals, cache_sum)
-    state.layers = _layers(setup.layout, size) if rule.bits else ()
+    layout = None if setup.layout is None else setup.layout.without_statistics()
+    state.layers = layer_ends(layout, size) if rule.bits else ()
     return state
 
 
@@ -276,7 +277,8 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     if rule.repeated == "newest" and earlier is not None:
         terms.append((-weight, earlier))  # the sum already contains −β h_i
         if state.weights:
-            state.weights[_last_place(state.clients, client)] = 0.0
+            last = len(state.clients) - 1 - state.clients[::-1].index(client)
+            state.weights[last] = 0.0
     elif rule.repeated == "arrival" and earlier is not None:
         terms.append((-weight * rule.beta, earlier))
     elif (kept := state.cache.get(client)) is not None:
@@ -284,10 +286,6 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     state.residuals.add(terms)
     if rule.participation == "estimated":
         state.weights.append(weight)
-
-
-def _last_place(clients: list[ClientId], client: ClientId) -> int:
-    return len(clients) - 1 - clients[::-1].index(client)
 
 
 def _moved(state: CachedState, rule: CacheRule) -> Vector:
@@ -328,11 +326,3 @@ def _replace(state: CachedState, client: ClientId, delta: Vector, rule: CacheRul
 
 def _recall(kept: Vector | QuantisedVector) -> Vector:
     return kept.restore() if isinstance(kept, QuantisedVector) else kept
-
-
-def _is_waiting(state: CachedState, rule: CacheRule) -> bool:
-    return rule.wait and not state.version and len(state.cache) < len(state.federation)
-
-
-def _layers(layout: Layout | None, size: int) -> tuple[int, ...]:
-    return layer_ends(None if layout is None else layout.without_statistics(), size)

@@ -24,6 +24,7 @@ from fedraw_studies.rules import (
     greater,
     inside,
     ordered,
+    seeds_text,
     together,
     wider,
 )
@@ -413,7 +414,7 @@ def _inside(part: Part, dynamics: DynamicsResults | None) -> PartVerdict:
     own = [f for f in dynamics.findings if f.artefact in part.tables and f.inside is not None]
     once, seeds = distinct(own, dynamics.seeds), dynamics.seeds
     judged = inside([bool(f.inside) for f in own], [bool(f.inside) for f in once])
-    ours = f"{judged.why}, {_seeds(seeds)}"
+    ours = f"{judged.why}, {seeds_text(seeds)}"
     return PartVerdict(part, judged.verdict, f"{len(own)} figures", ours, seeds=seeds)
 
 
@@ -519,11 +520,7 @@ def _said(evidence: Evidence) -> str:
         return ""
     if evidence.basis is Basis.MEASUREMENT:
         return ", measured elsewhere"
-    return f", {_seeds(len(evidence.seeds))}"
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
+    return f", {seeds_text(len(evidence.seeds))}"
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -85,7 +85,7 @@ def greater(
     if exact:
         return Judged(Verdict.HOLDS)
     if len(differences) < FEW:
-        return Judged(Verdict.PARTLY, _few(len(differences)))
+        return Judged(Verdict.PARTLY, seeds_text(len(differences)))
     if interval.low <= 0:
         return Judged(Verdict.PARTLY, "within chance")
     return Judged(Verdict.HOLDS)
@@ -151,7 +151,7 @@ def wider(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE
     if ours <= theirs:
         return Judged(Verdict.FAILS)
     if len(a) < FEW:
-        return Judged(Verdict.PARTLY, _few(len(a)))
+        return Judged(Verdict.PARTLY, seeds_text(len(a)))
     ratio = ours / theirs if theirs else inf
     df = len(a) - 1
     chance = (ratio - 1 / ratio) * sqrt(df) / 2 <= student_quantile(df, confidence)
@@ -240,5 +240,10 @@ def _share_as_ordered(values: Sequence[float], correlation: float) -> float:
     return sum(other >= correlation - 1e-9 for other in every) / len(every)
 
 
-def _few(seeds: int) -> str:
+def seeds_text(seeds: int) -> str:
+    """Format a number of seeds.
+
+    >>> seeds_text(1), seeds_text(3)
+    ('one seed', '3 seeds')
+    """
     return "one seed" if seeds == 1 else f"{seeds} seeds"

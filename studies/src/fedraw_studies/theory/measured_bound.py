@@ -21,7 +21,7 @@ from fedraw.experiment.options import Options
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
-from fedraw_studies.theory.bound import Constants, largest_rho
+from fedraw_studies.theory.bound import Constants, largest_rho, largest_step
 from fedraw_studies.theory.dense import DenseNetwork, Gradient
 
 # The number of models of the run at which the gradients of all clients are computed.
@@ -140,7 +140,7 @@ class Measured:
     @property
     def admissible_rate(self) -> float:
         """The largest rate with η Q ≤ 1/(4L)."""
-        return 1 / (4 * self.smoothness * self.local_steps)
+        return largest_step(self.smoothness, self.local_steps)
 
     def constants(self) -> Constants:
         """Return the theorem's constants; a rate that it does not admit raises BadInput."""

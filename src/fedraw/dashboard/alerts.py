@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import fedraw
@@ -101,6 +101,7 @@ class Command:
 
     run: tuple[str, ...]
     timeout: float = 30.0
+    attempts: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         positive("command.timeout", self.timeout)
@@ -279,7 +280,6 @@ class Delivery:
     def __init__(self, settings: AlertSettings) -> None:
         receivers = {"webhook": settings.webhook, "command": settings.command}
         self._receivers = {n: receiver for n, receiver in receivers.items() if receiver is not None}
-        self._attempts = {"webhook": settings.webhook.attempts if settings.webhook else 1}
         self._waiting: queue.Queue[Alert | None] = queue.Queue(MOST_WAITING)
         self._closing = threading.Event()
         self.delivered = 0
@@ -317,7 +317,7 @@ class Delivery:
 
     def _try(self, name: str, receiver: Webhook | Command, alert: Alert) -> None:
         problem: Exception | None = None
-        for attempt in range(self._attempts.get(name, 1)):
+        for attempt in range(receiver.attempts):
             if attempt and self._closing.wait(PAUSE * 2 ** (attempt - 1)):
                 break
             try:

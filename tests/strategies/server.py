@@ -23,6 +23,7 @@ from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.mf_ca2fl import MFCA2FL
@@ -95,6 +96,13 @@ METHODS: dict[str, Strategy[Any]] = {name: small(method) for name, method in CAT
     "fedraw water-filling": FedRAW(4, cap="water-filling", cap_at=0.3),
     "fedraw checked": On(HEADED, FedRAW(4, labels="checked")),
     "fedraw inferred": On(HEADED, FedRAW(4, labels="inferred")),
+    "fedraw clip": On(NORMED, FedRAW(4, robust="clip")),
+    "fedraw trim": FedRAW(4, robust="trim", cap="naive", cap_at=0.3),
+    "fedraw inferred clip": On(HEADED, FedRAW(4, labels="inferred", robust="clip", robust_at=2)),
+    "fedfa clip": FedFa(4, robust="clip"),
+    "fedavg trim": On(NORMED, FedAvg(robust="trim", robust_at=0.2)),
+    "fedbuff clip": On(NORMED, FedBuff(4, robust="clip", staleness="polynomial")),
+    "fedbuff unique trim": FedBuff(4, robust="trim", unique=True),
     "fedbuff polynomial": FedBuff(4, staleness="polynomial", server_lr=0.7),
     "fedbuff unique": On(NORMED, FedBuff(4, unique=True)),
     "fedbuff statistics": On(NORMED, FedBuff(4)),

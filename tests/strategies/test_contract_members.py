@@ -21,7 +21,14 @@ from fedraw.strategies.rounds import Round
 from fedraw.strategies.statistics import AverageStatisticsState
 
 every_method = pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
-in_rounds = {"fedavg", "fedavg uniform", "qfedavg q=0", "qfedavg", "qfedavg statistics"}
+in_rounds = {
+    "fedavg",
+    "fedavg uniform",
+    "fedavg trim",
+    "qfedavg q=0",
+    "qfedavg",
+    "qfedavg statistics",
+}
 asynchronous = {name: s for name, s in METHODS.items() if name not in in_rounds}
 at_once = pytest.mark.parametrize("strategy", asynchronous.values(), ids=asynchronous.keys())
 

@@ -10,11 +10,13 @@ When all n clients of a round have arrived   w ← Σ_k (n_k / Σ n) w_k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fedraw.core.aggregation import RunningSum
+from fedraw.core.buffer import Slot
 from fedraw.core.federation import Federation
+from fedraw.core.robust import Robust, check_robust, robust_mean
 from fedraw.core.settings import one_of
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
@@ -32,6 +34,7 @@ class FedAvgState:
     round: Round
     sum: RunningSum
     closed: Round | None = None
+    updates: list[Slot] = field(default_factory=list)  # of this round; only with `robust`
 
     @property
     def contents(self) -> Contents:
@@ -41,11 +44,17 @@ class FedAvgState:
 
 @dataclass(frozen=True)
 class FedAvg:
-    """FedAvg with all clients in every round, weighted by sample counts or uniformly."""
+    """FedAvg with all clients in every round, weighted by sample counts or uniformly.
+
+    For `robust` and `robust_at`, see `core.robust`; they need all models of a round in memory.
+    """
 
     weighting: Literal["samples", "uniform"] = "samples"
+    robust: Robust | None = None
+    robust_at: float | None = None
 
     def __post_init__(self) -> None:
+        check_robust(self.robust, self.robust_at)
         one_of("weighting", self.weighting, ("samples", "uniform"))
 
     @property
@@ -66,10 +75,17 @@ class FedAvg:
 
     def _take_in(self, state: FedAvgState, update: Update) -> float:
         weight = float(update.examples) if self.weighting == "samples" else 1.0
-        state.sum.add([(weight, update.vector)])
+        if self.robust is None:
+            state.sum.add([(weight, update.vector)])
+        else:
+            state.updates.append(Slot(update, weight))
         return weight
 
     def _aggregate(self, state: FedAvgState) -> Vector:
-        mean = state.sum.add([], divisor=sum(state.round.weights))
-        state.sum.clear()
+        if self.robust is None:
+            mean = state.sum.add([], divisor=sum(state.round.weights))
+            state.sum.clear()
+        else:
+            mean = robust_mean(state.updates, state.model, self.robust, self.robust_at)
+            state.updates = []
         return mean

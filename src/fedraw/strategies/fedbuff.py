@@ -21,6 +21,7 @@ import numpy as np
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
 from fedraw.core.federation import Federation
+from fedraw.core.robust import Robust, check_robust, robust_mean
 from fedraw.core.settings import between, one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
@@ -51,6 +52,7 @@ class FedBuffState:
     discounts: list[float] = field(default_factory=list)
     latest: dict[ClientId, Slot] = field(default_factory=dict)  # only with `unique`
     full: bool = False
+    updates: list[Slot] = field(default_factory=list)  # of this buffer; only with `robust`
 
     @property
     def contents(self) -> Contents:
@@ -61,15 +63,21 @@ class FedBuffState:
 
 @dataclass(frozen=True)
 class FedBuff:
-    """FedBuff; `server_lr` is η, and `staleness` and `exponent` choose s(τ)."""
+    """FedBuff; `server_lr` is η, and `staleness` and `exponent` choose s(τ).
+
+    For `robust` and `robust_at`, see `core.robust`; they need all K differences in memory.
+    """
 
     buffer: int = 10
     server_lr: float = 1.0
     staleness: Literal["none", "polynomial"] = "none"
     exponent: float = 0.5
     unique: bool = False
+    robust: Robust | None = None
+    robust_at: float | None = None
 
     def __post_init__(self) -> None:
+        check_robust(self.robust, self.robust_at)
         whole("buffer", self.buffer)
         positive("server_lr", self.server_lr)
         one_of("staleness", self.staleness, ("none", "polynomial"))
@@ -102,7 +110,11 @@ class FedBuff:
         self._take_in(state, event.update)
         count = len(state.clients)
         if count >= (min(self.buffer, len(state.federation)) if self.unique else self.buffer):
-            step = state.sum.add([], divisor=count)
+            if self.robust is None:
+                step = state.sum.add([], divisor=count)
+            else:
+                discount = np.float32(sum(state.discounts) / count)
+                step = discount * robust_mean(state.updates, None, self.robust, self.robust_at)
             state.model = frozen(state.model + np.float32(self.server_lr) * step)
             state.version += 1
             state.full = True
@@ -110,6 +122,9 @@ class FedBuff:
 
     def _take_in(self, state: FedBuffState, update: Update) -> None:
         s = staleness_discount(self.staleness, state.version - update.start_version, self.exponent)
+        if self.robust is not None:
+            self._keep(state, Slot(update, s))
+            return
         changes: list[Term] = [(s, update.parameters)]
         if self.unique and (earlier := state.latest.get(update.client)):
             changes.append((-earlier.coefficient, earlier.update.parameters))
@@ -124,6 +139,18 @@ class FedBuff:
         slots = state.latest.values()
         state.sum.correct(changes, ((slot.coefficient, slot.update.parameters) for slot in slots))
 
+    def _keep(self, state: FedBuffState, slot: Slot) -> None:
+        """Buffer the difference itself, which a robust mean needs."""
+        client = slot.update.client
+        if self.unique and client in state.clients:
+            place = state.clients.index(client)
+            state.updates[place], state.discounts[place] = slot, slot.coefficient
+        else:
+            state.updates.append(slot)
+            state.clients.append(client)
+            state.discounts.append(slot.coefficient)
+
     def _empty(self, state: FedBuffState) -> None:
         state.sum.clear()
         state.clients, state.discounts, state.latest, state.full = [], [], {}, False
+        state.updates = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import SlidingWindow, Slot
 from fedraw.core.federation import Federation
+from fedraw.core.robust import Robust, check_robust, robust_mean
 from fedraw.core.settings import whole
 from fedraw.core.types import Vector
 from fedraw.strategies.protocol import (
@@ -50,12 +51,15 @@ class FedFaState:
 
 @dataclass(frozen=True)
 class FedFa:
-    """FedFa with a window of `buffer` models."""
+    """FedFa with a window of `buffer` models; for `robust` and `robust_at`, see `core.robust`."""
 
     buffer: int = 10
+    robust: Robust | None = None
+    robust_at: float | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
+        check_robust(self.robust, self.robust_at)
 
     @property
     def needs(self) -> Needs:
@@ -77,9 +81,14 @@ class FedFa:
         left = state.window.add(Slot(event.update, 1.0))
         if left is not None:
             changes.append((-1.0, left.update.vector))
-        if len(state.window.slots) < self.buffer:
-            state.sum.add(changes)
-        else:
-            state.model = frozen(state.sum.mean(changes, state.window.slots, state.version))
+        slots = state.window.slots
+        if len(slots) == self.buffer:
+            if self.robust is None:
+                mean = state.sum.mean(changes, slots, state.version)
+            else:
+                mean = robust_mean(slots, state.model, self.robust, self.robust_at)
+            state.model = frozen(mean)
             state.version += 1
+        elif self.robust is None:
+            state.sum.add(changes)
         return state, [event.update.client]

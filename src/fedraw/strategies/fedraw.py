@@ -30,6 +30,7 @@ from typing import Literal, get_args
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
 from fedraw.core.federation import Federation
+from fedraw.core.robust import Robust, check_robust, robust_mean
 from fedraw.core.settings import one_of, whole
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
@@ -84,8 +85,8 @@ class FedRAW:
     """FedRAW and its ablations.
 
     `cap` and `cap_at` bound the weight of one slot. `classes` are the labels of the model's
-    outputs, by default those of the driver; they matter only if labels are checked or
-    inferred.
+    outputs, by default those of the driver; they matter only if labels are checked or inferred. For
+    `robust` and `robust_at`, see `core.robust`.
     """
 
     buffer: int = 10
@@ -95,9 +96,12 @@ class FedRAW:
     cap_at: float = 1.0
     labels: LabelEvidence = "declared"
     classes: tuple[Label, ...] | None = None
+    robust: Robust | None = None
+    robust_at: float | None = None
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
+        check_robust(self.robust, self.robust_at)
         one_of("weighting", self.weighting, ("rarity", "uniform"))
         one_of("labels", self.labels, get_args(LabelEvidence))
         check_cap(self.cap, self.cap_at, self.buffer)
@@ -135,13 +139,18 @@ class FedRAW:
         changes = self._insert(state, update)
         changes += self._reweight(state)
         if state.full:
-            slots = state.buffer.slots
-            state.model = frozen(state.weighted_sum.mean(changes, slots, state.version))
+            state.model = frozen(self._mean(state, changes))
             state.version += 1
             state.scorer.model_changed(state.version, state.model)
-        else:
+        elif self.robust is None:
             state.weighted_sum.add(changes)
         return state, [update.client]
+
+    def _mean(self, state: FedRAWState, changes: list[Term]) -> Vector:
+        slots = state.buffer.slots
+        if self.robust is None:
+            return state.weighted_sum.mean(changes, slots, state.version)
+        return robust_mean(slots, state.model, self.robust, self.robust_at)
 
     def _insert(self, state: FedRAWState, update: Update) -> list[Term]:
         """Buffer the update; return the terms by which removed slots change the weighted sum."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.core.aggregation import BLOCK, RunningSum
+from fedraw.core.aggregation import BLOCK, RunningSum, SpareMemory
 from fedraw.core.buffer import SlidingWindow, Slot
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Vector
@@ -166,3 +166,17 @@ def test_after_very_many_arrivals_the_sum_is_still_the_direct_one(
     error = np.abs(state.weighted_sum.total - direct).max() / np.abs(direct).max()
     assert error < 1e-6
     assert state.model == pytest.approx(direct / coefficients.sum(), rel=1e-5, abs=1e-6)
+
+
+def test_memory_of_models_that_nobody_uses_is_used_again_and_no_other() -> None:
+    size = SpareMemory.SMALLEST
+    total, one = RunningSum.zeros(size), np.ones(size, np.float32)
+    held = total.add([(1.0, one)], divisor=1.0)
+    view = total.add([(1.0, one)], divisor=1.0)[5:9].reshape(2, 2)  # of a model that is gone
+    tensor = memoryview(total.add([(1.0, one)], divisor=1.0))
+    address = total.add([(1.0, one)], divisor=1.0).ctypes.data
+    later = [total.add([(1.0, one)], divisor=1.0) for _ in range(4)]
+    assert [model[0] for model in later] == [5, 6, 7, 8]
+    assert address in [model.ctypes.data for model in later], "the memory of the fourth came back"
+    assert held.tolist() == [1] * size and view.tolist() == [[2, 2], [2, 2]]
+    assert set(tensor.tolist()) == {3}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,9 @@ from fedraw.core.types import Vector
 Term = tuple[float, Vector]
 
 # Numbers per pass: a block of the sum and its scratch array fit into the processor's cache.
-BLOCK = 1 << 17
+BLOCK = 1 << 15
+# Numbers per pass of an inner product, whose last bits depend on it.
+INNER_BLOCK = 1 << 17
 
 # The sum is recomputed from scratch after this many turns of the buffer.
 REFRESH = 32
@@ -24,6 +27,36 @@ REFRESH = 32
 # A term that is this many times larger than the sum dwarfs it. The rounding error that such a term
 # leaves behind may reach 1e-10 of the sum. Ordinary training never has such terms.
 DWARFS = 2.0**20
+
+
+class SpareMemory:
+    """Hands out vectors in the memory of vectors that nobody uses any more.
+
+    The system clears fresh memory page by page, which takes about as long as filling it. A vector's
+    memory comes back when the vector and all views of it are gone: a view of a vector that lies in
+    foreign memory keeps the vector itself.
+    """
+
+    # Smaller vectors are not worth it, and more than so many pieces are not kept.
+    SMALLEST, MOST = 1 << 18, 2
+
+    def __init__(self) -> None:
+        self._pieces: list[bytearray] = []
+
+    def vector(self, size: int) -> Vector:
+        """A vector of so many numbers, whatever they are."""
+        if size < self.SMALLEST:
+            return np.empty(size, np.float32)
+        while self._pieces and len(self._pieces[-1]) != 4 * size:
+            self._pieces.pop()
+        piece = self._pieces.pop() if self._pieces else bytearray(4 * size)
+        made = np.frombuffer(piece, np.float32)
+        finalize(made, self._give_back, piece).atexit = False
+        return made
+
+    def _give_back(self, piece: bytearray) -> None:
+        if len(self._pieces) < self.MOST:
+            self._pieces.append(piece)
 
 
 @dataclass(eq=False)
@@ -44,6 +77,7 @@ class RunningSum:
     total: npt.NDArray[np.float64]
     # The largest number in any term since the sum was last recomputed.
     peak: float = 0.0
+    _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False)
 
     @classmethod
     def zeros(cls, size: int) -> RunningSum:
@@ -55,24 +89,35 @@ class RunningSum:
     @overload
     def add(self, terms: Sequence[Term], divisor: float) -> Vector: ...
     def add(self, terms: Sequence[Term], divisor: float | None = None) -> Vector | None:
-        """Add a_j θ_j for each term; with a divisor, return the sum divided by it as a new model.
+        """Add a_j θ_j for each term; with a divisor, return the sum divided by it as a model."""
+        return self._add(terms, divisor)[0]
+
+    def _add(
+        self, terms: Sequence[Term], divisor: float | None, find_largest: bool = False
+    ) -> tuple[Vector | None, float]:
+        """Add the terms; return the quotient, and the largest number in an added term if wanted.
 
         One pass over memory does everything, because an arrival costs little more than that pass.
         """
         size = self.total.size
-        mean: Vector | None = None if divisor is None else np.empty(size, np.float32)
+        mean: Vector | None = None if divisor is None else self._spare.vector(size)
         scratch = np.empty(min(BLOCK, size))
+        largest = 0.0
         for start in range(0, size, BLOCK):
             block = slice(start, start + BLOCK)
             total = self.total[block]
             part = scratch[: total.size]
             for a, vector in terms:
-                np.copyto(part, vector[block])
+                own = vector[block]
+                if find_largest and a > 0:
+                    largest = max(largest, a * _largest(own))
+                np.copyto(part, own)
                 part *= a
                 total += part
             if mean is not None and divisor is not None:
-                np.divide(total, divisor, out=mean[block])
-        return mean
+                np.divide(total, divisor, out=part)
+                mean[block] = part
+        return mean, largest
 
     def mean(self, changes: Sequence[Term], slots: Collection[Slot], version: int) -> Vector:
         """Return the weighted mean of the slots, computed from the changes since the last mean.
@@ -83,8 +128,8 @@ class RunningSum:
         """
         divisor = sum([slot.coefficient for slot in slots])
         if len(changes) <= len(slots) and version % (REFRESH * len(slots)):
-            mean = self.add(changes, divisor=divisor)
-            if not self._is_dwarfed(changes):
+            mean, largest = self._add(changes, divisor, find_largest=True)
+            if mean is not None and not self._is_dwarfed(largest):
                 return mean
         terms = [(slot.coefficient, slot.update.vector) for slot in slots]
         return self._recompute(terms, divisor)
@@ -94,8 +139,8 @@ class RunningSum:
 
         The sum is recomputed from the terms if a term that was ever part of it dwarfs it.
         """
-        self.add(changes)
-        if self._is_dwarfed(changes):
+        _, largest = self._add(changes, None, find_largest=True)
+        if self._is_dwarfed(largest):
             self._recompute(list(terms), 1.0)
 
     def clear(self) -> None:
@@ -105,30 +150,21 @@ class RunningSum:
 
     def _recompute(self, terms: Sequence[Term], divisor: float) -> Vector:
         self.clear()
-        self.peak = _largest_of_terms(terms)
-        return self.add(terms, divisor=divisor)
+        mean, self.peak = self._add(terms, divisor, find_largest=True)
+        assert mean is not None
+        return mean
 
-    def _is_dwarfed(self, changes: Sequence[Term]) -> bool:
-        """Return whether one of the changes, or an earlier term, dwarfs the sum.
+    def _is_dwarfed(self, largest: float) -> bool:
+        """Whether a term since the last recomputation dwarfs the sum.
 
-        Earlier terms count since the last recomputation. For an ordinary sum the first block
-        decides.
+        `largest` is the largest number in a term that was just added. For an ordinary sum the first
+        block settles it.
         """
-        self.peak = peak = max(self.peak, _largest_of_terms(changes))
+        self.peak = peak = max(self.peak, largest)
         if not peak:
             return False
         starts = range(0, self.total.size, BLOCK)
         return all(peak > DWARFS * _largest(self.total[i : i + BLOCK]) for i in starts)
-
-
-def _largest_of_terms(terms: Iterable[Term]) -> float:
-    """Return the largest magnitude in the added terms; removed terms were added earlier."""
-    largest = 0.0
-    for a, vector in terms:
-        if a > 0:
-            for start in range(0, vector.size, BLOCK):
-                largest = max(largest, a * _largest(vector[start : start + BLOCK]))
-    return largest
 
 
 def _largest(block: npt.NDArray[Any]) -> float:
@@ -142,9 +178,9 @@ def inner(one: Vector, other: Vector) -> float:
     11.0
     """
     total = 0.0
-    scratch = np.empty(min(BLOCK, one.size))
-    for start in range(0, one.size, BLOCK):
-        a, b = one[start : start + BLOCK], other[start : start + BLOCK]
+    scratch = np.empty(min(INNER_BLOCK, one.size))
+    for start in range(0, one.size, INNER_BLOCK):
+        a, b = one[start : start + INNER_BLOCK], other[start : start + INNER_BLOCK]
         product = np.multiply(a, b, out=scratch[: a.size], dtype=np.float64)
         total += float(np.add.reduce(product))
     return total

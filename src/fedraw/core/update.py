@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Vector
@@ -24,6 +24,12 @@ class Update:
     examples: int
     loss: float | None = None
     statistics_size: int = 0
+    # Whether the driver has made sure that all numbers are finite; not a part of a stored update.
+    known_finite: bool = field(default=False, init=False, repr=False)
+
+    def mark_finite(self) -> None:
+        """Say that all numbers are finite, so that a strategy need not look again."""
+        object.__setattr__(self, "known_finite", True)
 
     @property
     def parameters(self) -> Vector:

@@ -374,6 +374,7 @@ class Coordinator:
         # A finite norm proves that every parameter is finite.
         if not (isfinite(norm) and is_finite(vector[self._layout.statistics])):
             check(self._store.strategy_state, update, self._needs.loss)
+        update.mark_finite()
         return update, norm
 
     def _metrics(self, site: str, reply: TrainReply) -> dict[str, float | None] | None:

@@ -236,7 +236,7 @@ class Strategy(Protocol[S]):
 def check(state: State, update: Update, needs_loss: bool = False) -> None:
     """Refuse an update that would corrupt the model or that contradicts itself."""
     check_form(state, update, needs_loss)
-    if not is_finite(update.vector):
+    if not (update.known_finite or is_finite(update.vector)):
         bad = int(np.count_nonzero(~np.isfinite(update.vector)))
         raise RefusedUpdate(f"client {update.client!r} sent {bad} numbers that are NaN or infinite")
 

@@ -121,7 +121,8 @@ def _header(event: int, update: Update, flight: Flight, data: memoryview) -> byt
         "examples": update.examples,
         "loss": update.loss,
         "statistics_size": update.statistics_size,
-        "flight": vars(flight),
+        # Without what the previous release did not have, so that its files still read the same.
+        "flight": {name: value for name, value in vars(flight).items() if value is not None},
     }
     text = json.dumps(facts)
     checksum = zlib.crc32(data, zlib.crc32(text.encode()))

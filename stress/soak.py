@@ -11,6 +11,7 @@ Run: python -m stress.soak --arrivals 5000 --seed 1
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from pathlib import Path
@@ -72,6 +73,7 @@ def soak(folder: Path, arrivals: int, seed: int) -> bool:
             away += len(gone)
         if rng.random() < new / SERVER_DIES:
             engine.restart(away=float(rng.exponential(20)))
+            gc.collect()  # the memory of a process that is dead is free
             deaths += 1
         if engine.coordinator.accepted >= due:
             due += arrivals // 10

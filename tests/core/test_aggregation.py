@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -173,7 +175,9 @@ def test_memory_of_models_that_nobody_uses_is_used_again_and_no_other() -> None:
     total, one = RunningSum.zeros(size), np.ones(size, np.float32)
     held = total.add([(1.0, one)], divisor=1.0)
     view = total.add([(1.0, one)], divisor=1.0)[5:9].reshape(2, 2)  # of a model that is gone
-    tensor = memoryview(total.add([(1.0, one)], divisor=1.0))
+    foreign: Any = total.add([(1.0, one)], divisor=1.0)
+    tensor = memoryview(foreign)
+    del foreign
     address = total.add([(1.0, one)], divisor=1.0).ctypes.data
     later = [total.add([(1.0, one)], divisor=1.0) for _ in range(4)]
     assert [model[0] for model in later] == [5, 6, 7, 8]

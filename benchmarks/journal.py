@@ -17,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -68,11 +69,11 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, float]:
     update = Update("north", 0, vector, 10)
     found: dict[str, list[float]] = {"copy": [], "file": [], "append": [], "group 4": []}
     for number in range(rounds):
-        event = number % 4
+        write_file = partial(journal.write, number % 4, update, FLIGHT)
         found["copy"].append(seconds(vector.copy, 4))
-        found["file"].append(seconds(lambda: journal.write(event, update, FLIGHT), 1))
-        found["append"].append(seconds(lambda: appended[1].write(vector), 1))
-        found["group 4"].append(seconds(lambda: appended[4].write(vector), 4))
+        found["file"].append(seconds(write_file, 1))
+        found["append"].append(seconds(partial(appended[1].write, vector), 1))
+        found["group 4"].append(seconds(partial(appended[4].write, vector), 4))
         for one in appended.values():
             one.restart()
     return {name: median(own) for name, own in found.items()}

@@ -368,6 +368,29 @@ def test_a_revoked_site_leaves_and_does_not_come_back(found: Found) -> None:
     assert problems(folder) == []
 
 
+def test_a_key_is_replaced_by_revoking_the_site_and_letting_it_in_again(found: Found) -> None:
+    engine = found(FedRAW(buffer=2), min_clients=4, pinned=True, back_off=1.0)
+    engine.accept(8)
+    folder, west = engine.settings.folder, engine.sites["west"]
+    old, west.node = west.node, 99  # a new key, without the operator's word
+    engine.wait(70)
+    assert "west" not in engine.coordinator.members
+    assert f"'west' is registered with node {old}, this is another key" in engine.reasons()
+    revoke(folder, "west")
+    engine.restart()
+    revoke(folder, "west", undo=True)
+    engine.run(lambda: "west" in engine.coordinator.members)
+    west.node = old  # whoever has the old key is not let in, under this name or another
+    engine.restart()
+    engine.wait(70)
+    assert "west" not in engine.coordinator.members
+    assert f"the key of node {old} was revoked" in engine.reasons()
+    west.node = 99
+    engine.run(lambda: "west" in engine.coordinator.members)
+    engine.coordinator.abandon()
+    assert problems(folder) == []
+
+
 def test_a_name_that_never_was_is_refused(found: Found) -> None:
     engine = killed(found, 4)
     with pytest.raises(BadInput, match=r"'wset' has never been .* did you mean 'west'"):

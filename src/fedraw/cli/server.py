@@ -87,4 +87,4 @@ def revoke(
 ) -> None:
     """Exclude a site from a federation from now on; its server may be running."""
     revoked = revoke_site(folder, site, undo=undo)
-    console.say(f"revoked in {folder}: {several(revoked) if revoked else 'no site'}")
+    console.say(f"revoked in {folder}: {several(revoked.sites) if revoked.sites else 'no site'}")

@@ -139,7 +139,6 @@ class Membership:
         self._back_offs: defaultdict[tuple[str, TaskKind], BackOff] = defaultdict(BackOff)
         self._refused: dict[int, str] = {}  # why a node may not join
         self._revoked = RevokedSites(store.folder)
-        _ = self._revoked.sites  # a file that cannot be read is refused before anyone joins
 
     @property
     def members(self) -> list[str]:
@@ -189,14 +188,17 @@ class Membership:
 
     def _admit(self, node: int, site: str) -> None:
         allowed, nodes = self._settings.sites, self._store.state.nodes
-        if site in self._revoked.sites:
+        revoked = self._revoked.look()
+        if site in revoked.sites:
             raise BadInput(f"{site!r} was revoked by the operator (fedraw server revoke)")
+        if self._settings.pinned and node in revoked.nodes:
+            raise BadInput(f"the key of node {node} was revoked; give {site!r} a new key")
         if allowed and site not in allowed:
             raise BadInput(f"{site!r} is not among the sites that may take part; add it to `sites`")
         if not self._settings.pinned:
             return
         first = nodes.get(site, node)
-        if first != node:
+        if first != node and first not in revoked.nodes:
             raise BadInput(f"{site!r} is registered with node {first}, this is another key")
         owner = next((name for name, known in nodes.items() if known == node), site)
         if owner != site:
@@ -273,7 +275,7 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Let sites leave that were revoked, or have been offline for too long."""
-        for site in self._revoked.sites.intersection(self.members):
+        for site in self._revoked.look().sites.keys() & set(self.members):
             self._depart(site, "revoked by the operator", now)
         for site in [s for s in self.first_sites if self.nodes.of(s) is None]:
             del self.first_sites[site]

@@ -273,7 +273,7 @@ class FederationStore:
             case JoinedRecord():
                 event = Joined(site, counts)
                 if record.node is not None:
-                    state.nodes.setdefault(site, record.node)
+                    state.nodes[site] = record.node  # another one only if its key was replaced
             case DeclaredRecord():
                 event = Declared(site, counts)
             case LeftRecord():

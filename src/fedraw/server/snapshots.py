@@ -38,9 +38,7 @@ class FederationState:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # the members' label counts
     awaiting_model: dict[str, None] = field(default_factory=dict)  # sites that are due to train
     quarantined: dict[str, float] = field(default_factory=dict)  # until when
-    nodes: dict[str, int] = field(
-        default_factory=dict
-    )  # the node with which each site joined
+    nodes: dict[str, int] = field(default_factory=dict)  # the node with which each site joined
     scale: float = 0.0  # of the initial model: see admission.scale_of
     norms: dict[str, float] = field(default_factory=dict)  # of each member's last update
     labels_added: dict[str, int] = field(default_factory=dict)  # labels that no site had before

@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test trackers flare test-slow stress mutate check docs format golden shape bench bench-peers clean
+.PHONY: help install demo browser test trackers flare test-slow stress mutate check docs notebooks gallery dist format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,23 @@ check: install docs ## format, lint, strict types, the site; changes nothing
 docs: install ## build the site docs/_build/html; a warning or a dead internal link is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 	@echo "the site: docs/_build/html/index.html"
+
+notebooks: install ## execute the tutorials and store their outputs
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/notebooks.py
+
+gallery: install ## make the pages of docs/gallery: an audit and a report
+	$(BIN)/fedraw audit examples/audit/labels.csv --times examples/audit/times.csv \
+	  --out docs/gallery/audit.html >/dev/null
+	for method in fedfa fedbuff fedraw fedraw-replay; do \
+	  $(BIN)/fedraw run examples/fedraw.toml --set strategy.name=$$method --seeds 42,123 \
+	    --out runs/gallery/$$method --force >/dev/null || exit 1; done
+	$(BIN)/fedraw report runs/gallery/* --title "Four methods on digits" --out docs/gallery/report.html
+
+dist: install ## build the wheel and the source distribution into dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+	@ls -l dist | awk 'NR > 1 {print $$5, $$9}'
 
 format: install ## format and mend what the linter can mend
 	$(BIN)/ruff format .

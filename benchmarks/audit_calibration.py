@@ -2,7 +2,7 @@
 
 Trains on digits over many random federations (clients, coverage, speeds, buffer, method), and puts
 beside each label's recall what the audit says of it beforehand. The fit becomes the thresholds of
-the audit's verdicts (`fedraw.auditing.methods`), the table `docs/how-to/audit.md`.
+the audit's verdicts (`fedraw.auditing.methods`), the table `docs/research/calibration.md`.
 
     python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
 

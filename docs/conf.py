@@ -1,6 +1,7 @@
 """The Sphinx configuration of fedraw's site; `make docs` builds it."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import fedraw
@@ -36,6 +37,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
+autodoc_mock_imports = [] if find_spec("nvflare") else ["nvflare"]  # large, with pins of its own
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 80

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from importlib import import_module
@@ -21,6 +22,7 @@ from typing import Any
 import click
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 import fedraw
@@ -86,7 +88,8 @@ def package_names() -> dict[str, list[str]]:
 def write_pages(app: Sphinx) -> None:
     """Write all generated pages; a page that has not changed keeps its file."""
     folder = Path(app.srcdir) / "reference"
-    pages = dict(api_pages()) | dict(method_pages())
+    with mock(app.config.autodoc_mock_imports):
+        pages = dict(api_pages()) | dict(method_pages())
     pages |= {"cli.md": command_page(), "spec.md": spec_page()}
     for name, text in pages.items():
         path = folder / name
@@ -153,7 +156,8 @@ def check_names(app: Sphinx, env: BuildEnvironment) -> None:
     """Warn of each public name that the API pages lack."""
     described = set(env.domains.python_domain.objects)
     names = [f"fedraw.{name}" for name in fedraw.__all__]
-    names += [f"{dotted}.{name}" for dotted, own in package_names().items() for name in own]
+    with mock(app.config.autodoc_mock_imports):
+        names += [f"{dotted}.{name}" for dotted, own in package_names().items() for name in own]
     for name in names:
         if name not in described:
             log.warning("the public name %s is missing from the reference", name)
@@ -393,6 +397,23 @@ class Repository:
         return path / "README.md" if (path / "README.md").is_file() else path
 
 
+# -- Gallery --------------------------------------------------------------------------------------
+
+
+def copy_gallery(app: Sphinx, failure: Exception | None) -> None:
+    """Copy the pages of the gallery as they are, with the page of the arena among them."""
+    docs, out = Path(app.srcdir), Path(app.outdir) / "gallery"
+    pages = [*(docs / "gallery").glob("*.html")]
+    pages.append(docs.parent / "studies" / "results" / "cpu" / "arena.html")
+    linked = re.findall(r'href="gallery/(.+?)"', (docs / "gallery.md").read_text(encoding="utf-8"))
+    missing = set(linked) - {page.name for page in pages if page.exists()}
+    if missing and failure is None:
+        raise FileNotFoundError(f"docs/gallery.md links to {missing}; run 'make gallery'")
+    out.mkdir(exist_ok=True)
+    for page in pages:
+        shutil.copy(page, out)
+
+
 # -- Docstrings -----------------------------------------------------------------------------------
 
 
@@ -437,5 +458,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", lambda app: repository.write())
     app.connect("source-read", repository.relink)
     app.connect("env-check-consistency", check_names)
+    app.connect("build-finished", copy_gallery)
     app.connect("autodoc-process-docstring", tidy, priority=400)  # before napoleon
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -234,6 +234,13 @@ class Dataset:
             )
         self._check_targets()
 
+    def __repr__(self) -> str:
+        labels = ", ".join(self.label_names[:10]) + (", …" if self.classes > 10 else "")
+        return (
+            f"<Dataset {self.name}: {len(self.inputs):,} samples of shape {self.input_shape}, "
+            f"{len(self.test_inputs):,} for testing; labels {labels}>"
+        )
+
     def _check_targets(self) -> None:
         if (self.targets is None) != (self.test_targets is None):
             raise BadInput("only one of targets and test_targets is given; give both, or neither")

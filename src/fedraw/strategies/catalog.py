@@ -48,7 +48,8 @@ AuditWeighting = Literal[
 ]  # fmt: skip
 AuditRule = tuple[AuditBuffer, AuditWeighting]
 
-# The standings (docs/how-to/audit.md) at which calibration runs recognised 25 and 75 % of a label.
+# The standings at which calibration runs recognised 25 and 75 % of a label: see
+# docs/research/calibration.md.
 # A model that is an average of models forgets an absent label; one that adds updates does not.
 AVERAGING = (0.1, 0.3)
 ADDING = (0.04, 0.13)

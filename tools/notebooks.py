@@ -11,6 +11,8 @@ from __future__ import annotations
 import base64
 import io
 import os
+import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
-LONGEST_CELL = 600  # seconds
+LONGEST_CELL = 1800  # seconds; a busy machine is slow
+MARK = "FEDRAW_NOTEBOOK"  # in the environment of everything that a notebook starts
 
 
 def execute(path: Path, folder: Path) -> Any:
@@ -27,12 +30,24 @@ def execute(path: Path, folder: Path) -> Any:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    os.environ["FEDRAW_CLONE"] = str(ROOT)  # where tutorials find the examples
-    client = NotebookClient(
-        notebook, timeout=LONGEST_CELL, resources={"metadata": {"path": str(folder)}}
-    )
-    client.execute()
+    token = os.environ[MARK] = secrets.token_hex(8)
+    where = {"metadata": {"path": str(folder)}}
+    try:
+        NotebookClient(notebook, timeout=LONGEST_CELL, resources=where).execute()
+    finally:
+        end_processes(token)
     return notebook
+
+
+def end_processes(token: str) -> None:
+    """End what a notebook that failed has left running, such as a server."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = f"{MARK}={token}".encode() in (process / "environ").read_bytes().split(b"\0")
+        except OSError:  # it is gone, or another user's
+            continue
+        if marked and int(process.name) != os.getpid():
+            os.kill(int(process.name), signal.SIGKILL)
 
 
 def tidy(notebook: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -55,9 +56,19 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def environment(folder: Path, wheel: Path, extras: str = "") -> Path:
+def newest_python(version: str) -> str | None:
+    """An interpreter of this version: on the path, or among those of pyenv."""
+    installed = Path.home() / ".pyenv" / "versions"
+    for found in [shutil.which(f"python{version}"), *installed.glob(f"{version}.*/bin/python")]:
+        words = [str(found), "-c", "import ensurepip"]
+        if found and subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return str(found)
+    return None
+
+
+def environment(folder: Path, wheel: Path, extras: str = "", python: str = sys.executable) -> Path:
     """A new environment with the wheel; pip takes the versions of constraints.txt."""
-    run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    run(python, "-m", "venv", folder / "venv", cwd=folder)
     pip = folder / "venv" / "bin" / "pip"
     pins = ROOT / "constraints.txt"
     run(pip, "install", "--quiet", "--constraint", pins, f"{wheel}{extras}", cwd=folder)
@@ -107,6 +118,17 @@ def test_an_extra_installs_alone(extra: str, dist: Path, tmp_path: Path) -> None
     bin_ = environment(tmp_path, wheel, f"[{extra}]")
     run(bin_ / "python", "-c", f"import {IMPORTS[extra]}", cwd=tmp_path)
     run(bin_ / "fedraw", "--help", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_newer_python_runs_a_simulation(version: str, dist: Path, tmp_path: Path) -> None:
+    python = newest_python(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    (wheel,) = dist.glob("*.whl")
+    bin_ = environment(tmp_path, wheel, "[sim]", python)
+    code = "import fedraw; print(fedraw.simulate(strategy='fedfa', events=60, seeds=[1]).name)"
+    assert run(bin_ / "python", "-c", code, cwd=tmp_path) == "fedfa\n"
 
 
 def test_a_server_installs_neither_torch_nor_scikit_learn(dist: Path, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ napoleon_use_rtype = False
 autodoc_member_order = "bysource"
 autodoc_mock_imports = [] if find_spec("nvflare") else ["nvflare"]  # large, with pins of its own
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Record": "Record"}  # otherwise signatures list all kinds of records
 autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True

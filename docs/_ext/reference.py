@@ -197,6 +197,9 @@ def method_page(method: Method) -> str:
     """The page of one method: rule, needs, settings, variants, citation."""
     needs = method.make().needs
     doc = inspect.getdoc(import_module(method.factory.__module__)) or ""
+    # The summary and the citation have places of their own on the page.
+    blocks = doc.split("\n\n")[1:]
+    rule = "\n\n".join(blocks[1:] if '"' in blocks[0] or "Learning" in blocks[0] else blocks)
     needed = [
         f"Each client sends {SENDS[needs.sends]}"
         + (", and its training loss." if needs.loss else "."),
@@ -208,7 +211,7 @@ def method_page(method: Method) -> str:
         needed.append(f"At the default settings it needs at least {needs.min_clients} clients.")
     if needs.proximal:
         needed.append(f"Local training has a proximal term with the factor {needs.proximal}.")
-    text = f"# {method.title}\n\n`{method.name}` {method.summary}.\n\n## Rule\n\n{markdown(doc)}\n"
+    text = f"# {method.title}\n\n`{method.name}` {method.summary}.\n\n## Rule\n\n{markdown(rule)}\n"
     text += "\n## What it needs\n\n" + "".join(f"- {line}\n" for line in needed)
     text += f"- Server memory: {memory(method)}.\n"
     if method.audit_rule is None:
@@ -431,8 +434,16 @@ def markdown(doc: str) -> str:
             else:
                 out.append(f"```text\n{code}\n```")
         else:
-            out.append(block)
+            out.append("   ".join(map(formula, re.split(r" {3,}", block))))
     return "\n\n".join(out)
+
+
+def formula(part: str) -> str:
+    """Code, if a part of a paragraph between wide gaps is a formula; otherwise the part itself."""
+    if not re.search(r"←| = ", part) or re.match(r"[A-Za-z]{2,} ", part) or "\n" in part:
+        return part
+    inside, rest = re.fullmatch(r"(.+?)([.,;]?)", part).groups()  # type: ignore[union-attr]
+    return f"`{inside}`{rest}"
 
 
 def tidy(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

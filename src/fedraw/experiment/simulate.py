@@ -161,11 +161,9 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         seeds: One seed, or several; each is a separate run.
         device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
         jobs: The number of processes that run seeds in parallel; with the executors "processes" and
-        "ray",
-            the number of workers that train the clients of one seed.
+            "ray", the number of workers that train the clients of one seed.
         executor: What trains the clients: "inline", "batched", "processes" or "ray". The result
-        does
-            not depend on it.
+            does not depend on it.
         address: The address of a Ray cluster; by default one is started.
         data_root: The folder of the public data sets; by default that of FEDRAW_DATA.
         out: The folder for the runs, with a folder `seed-N` for each seed. Without it, nothing is

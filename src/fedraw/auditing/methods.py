@@ -182,7 +182,7 @@ def verdict(method: str, standing: float) -> Verdict:
 
 
 def in_words(verdicts: dict[str, Verdict]) -> str:
-    """Summarize the verdicts of several methods in one phrase.
+    """Summarise the verdicts of several methods in one phrase.
 
     >>> in_words({"fedfa": "lost", "fedbuff": "lost", "fedraw": "kept"})
     'lost under FedFa, FedBuff; kept by FedRAW'

@@ -133,10 +133,10 @@ def subsets(log_odds: Floats, size: int, many: Ints | None = None) -> Subsets:
         return Subsets(np.zeros(log_odds.size), 0.0)
     log_scale = coin_scale(log_odds, size, many)
     q = heads(log_odds + log_scale)
-    law = _Law(q, counts, size)
+    coins = _HeadCounts(q, counts, size)
     log_tails = -(counts * np.logaddexp(0.0, log_odds + log_scale)).sum()
-    log_weight = np.log(law.total[size]) - size * log_scale - log_tails
-    return Subsets(np.minimum(q * law.without_one() / law.total[size], 1.0), float(log_weight))
+    log_weight = np.log(coins.total[size]) - size * log_scale - log_tails
+    return Subsets(np.minimum(q * coins.without_one() / coins.total[size], 1.0), float(log_weight))
 
 
 def mean_field_presence(log_odds: Floats, size: int, many: Ints | None = None) -> Floats:
@@ -187,7 +187,7 @@ def heads(log_odds: Floats) -> Floats:
     return np.asarray(np.where(log_odds > 0, 1.0, small) / (1 + small), np.float64)
 
 
-class _Law:
+class _HeadCounts:
     """The distribution of the number of heads, among all coins and among all but one."""
 
     def __init__(self, q: Floats, counts: Ints, size: int) -> None:

@@ -9,7 +9,7 @@ from fedraw.auditing.methods import verdict
 
 UNKNOWN = "–"
 TIED = "\N{NO-BREAK SPACE}"  # between a number and its unit
-DECIMALS = 6  # the most decimals of a percentage
+DECIMALS = 6  # the maximum number of decimals of a percentage
 
 
 class Name(str):

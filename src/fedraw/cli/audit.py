@@ -24,7 +24,7 @@ from fedraw.errors import BadInput
 
 
 class FailOn(StrEnum):
-    """Which verdicts make the command fail."""
+    """The verdicts that make the command fail."""
 
     lost = "lost"
     at_risk = "at-risk"

@@ -1,4 +1,4 @@
-"""Python's garbage collection, paused while very many objects are made."""
+"""Pauses Python's garbage collection while very many objects are created."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_collection() -> Iterator[None]:
     """Pause the search for reference cycles.
 
-    It looks at all objects again and again while their number grows. That takes longer than making
-    a million clients, which are no garbage.
+    The collector scans all objects repeatedly while their number grows. For a million clients, none
+    of which is garbage, that takes longer than creating them.
     """
     was_enabled = gc.isenabled()
     gc.disable()

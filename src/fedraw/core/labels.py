@@ -92,7 +92,7 @@ class LabelTable:
     def from_matrix(
         cls, clients: Sequence[ClientId], labels: Sequence[Label], counts: Ints
     ) -> LabelTable:
-        """Build from the counts of all clients (rows) and labels (columns), which are not checked.
+        """Build a table from a matrix of counts, clients by labels, without checking them.
 
         >>> LabelTable.from_matrix("ab", ["cat", "dog"], np.array([[2, 0], [1, 3]])).counts()
         {'a': {'cat': 2}, 'b': {'cat': 1, 'dog': 3}}

@@ -54,7 +54,7 @@ class Table:
         return len(next(iter(self._columns.values()), ()))
 
     def __getitem__(self, column: str) -> list[Any]:
-        """The values of a column, one for each row."""
+        """Return the values of a column, one for each row."""
         if column not in self._columns:
             raise KeyError(f"there is no column {column!r}; {nearest(column, self._columns)}")
         return list(self._columns[column])

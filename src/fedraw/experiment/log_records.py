@@ -48,13 +48,13 @@ def opening_records(scenario: Scenario) -> Iterator[Record]:
 
 
 def founder_counts(scenario: Scenario) -> dict[ClientId, dict[str, int]]:
-    """Return the label counts of the clients that are there from the start."""
+    """Return the label counts of the clients that are members from the start."""
     counts = founders(scenario.clients.table, scenario.changes).counts()
     return cast("dict[ClientId, dict[str, int]]", counts)  # labels of a dataset have names
 
 
 def start_record(scenario: Scenario) -> StartRecord:
-    """Return the first record of a log: what is run, on which data."""
+    """Return the first record of a log, with the spec and a description of the data."""
     dataset = scenario.clients.dataset
     labels = dataset.label_names
     loaded = scenario.loaded

@@ -11,7 +11,7 @@ from fedraw.core.text import duration
 
 
 class RemainingTime:
-    """Estimates the remaining time of tasks that `jobs` processes work off.
+    """Estimates the remaining time of tasks that `jobs` processes work through.
 
     The pace is measured from the first report of each task on, so neither the start of a process
     nor earlier work distorts it. There is no estimate until enough has been measured.

@@ -151,7 +151,7 @@ class Result:
         return len(self.runs)
 
     def __getitem__(self, seed: int) -> SeedResult:
-        """The run of this seed."""
+        """Return the run of this seed."""
         return self._run(seed)
 
     @cached_property

@@ -154,7 +154,7 @@ class Recorder:
             self.note(record)
 
     def note_opening(self, scenario: Scenario) -> None:
-        """Add what comes before the first arrival; without a log, records of clients are spared."""
+        """Add the records before the first arrival; skip those of clients if nothing reads them."""
         if self.log is not None or self.observe is not None or self.meter is not None:
             self.note_all(opening_records(scenario))
             return

@@ -95,7 +95,7 @@ class DataSpec:
     test_per_label: int | None = None
     holdout: Literal["random", "grouped"] | None = None  # for data without a published test set
     normalise: Literal["none", "imagenet"] = "none"
-    # A long tail: the largest label has so many times the training samples of the smallest.
+    # A long tail: the ratio of the training samples of the largest label to those of the smallest.
     imbalance: float | None = None
 
     def __post_init__(self) -> None:
@@ -332,7 +332,7 @@ class Uniform(_Speeds):
     """The mean durations of all clients are drawn from 0.5 to 1.5 seconds.
 
     Args:
-        arrivals: The law of durations, as in `Correlated`.
+        arrivals: The distribution of durations, as in `Correlated`.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
 
     """
@@ -345,7 +345,7 @@ class Equal(_Speeds):
     """All clients have a mean duration of one second.
 
     Args:
-        arrivals: The law of durations, as in `Correlated`.
+        arrivals: The distribution of durations, as in `Correlated`.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
 
     """
@@ -359,7 +359,7 @@ class Ratio(_Speeds):
 
     Args:
         ratio: The factor of their mean durations, which are drawn from 0.5 to 1.5 seconds.
-        arrivals: The law of durations, as in `Correlated`.
+        arrivals: The distribution of durations, as in `Correlated`.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
 
     """
@@ -376,7 +376,7 @@ class Stragglers(_Speeds):
     Args:
         stragglers: The number of slow clients.
         ratio: The factor of their mean durations, which are drawn from 0.5 to 1.5 seconds.
-        arrivals: The law of durations, as in `Correlated`.
+        arrivals: The distribution of durations, as in `Correlated`.
         jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
 
     """
@@ -594,7 +594,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class MetricsSpec:
-    """Which labels the metrics call rare."""
+    """The rare labels of the metrics."""
 
     rare_labels: Names | None = None  # default: the partition's, or else those of low coverage
 

@@ -145,8 +145,8 @@ class TuningPoint:
         settings: The value of each tuned key.
         metrics: The metrics of the selection rule, over the tuning seeds.
         score: The mean of these metrics, over the tuning seeds.
-        collapsed: The number of seeds that ended with a model no better than chance, or without
-        one. refused: The number of refused updates, over all seeds.
+        collapsed: The number of seeds that ended without a model better than chance.
+        refused: The number of refused updates, over all seeds.
 
     """
 
@@ -353,8 +353,8 @@ def tune(  # noqa: PLR0913 - one for each thing that a user may choose
     is never chosen.
 
     Args:
-        spec: The experiment, such as `fedraw.Spec.from_file("my.toml")`. Its seeds are the
-            test seeds; tuning seeds among them are refused.
+        spec: The experiment, such as `fedraw.Spec.from_file("my.toml")`. Its seeds are the test
+            seeds; tuning seeds among them are refused.
         over: The values of each key, such as {"strategy.server_lr": [0.5, 1, 2]}. Several keys make
             a grid. Keys are those of [strategy] and [training].
         seeds: The tuning seeds.
@@ -369,8 +369,7 @@ def tune(  # noqa: PLR0913 - one for each thing that a user may choose
         executor: What trains the clients, as in `simulate`.
         data_root: The folder of the public data sets.
         out: The folder for the tuning runs. Without it, nothing is written.
-        resume: Continue the unfinished runs in `out`, keep the finished ones, and run
-            new points.
+        resume: Continue the unfinished runs in `out`, keep the finished ones, and run new points.
         force: Replace the runs in `out`.
         progress: Show a progress line.
         settings: Any other argument of `simulate`: strategy, data, partition, model, train, …

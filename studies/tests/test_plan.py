@@ -12,7 +12,7 @@ from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
 from fedraw_studies.artefacts import NAMES, Scale, merged
-from fedraw_studies.plan import Planned, budget, in_all, key_of, load_artefacts, make_plan
+from fedraw_studies.plan import Planned, budget, total_seconds, key_of, load_artefacts, make_plan
 
 CELLS = Path(__file__).parents[1] / "results" / "cpu" / "cells"
 
@@ -114,5 +114,5 @@ def test_the_budget_counts_a_shared_run_once() -> None:
     assert (shares["s9"].runs, shares["s9"].to_run) == (10, 10)
     # 150 events of 2 ms each.
     assert shares["s9"].seconds == pytest.approx(10 * 0.3)
-    assert in_all(every) == pytest.approx(16 * 0.3)
-    assert in_all(plan("s9")) is None  # nobody has measured the paper's protocol
+    assert total_seconds(every) == pytest.approx(16 * 0.3)
+    assert total_seconds(plan("s9")) is None  # nobody has measured the paper's protocol

@@ -29,7 +29,7 @@ def test_the_time_left_starts_with_the_estimate(monkeypatch: pytest.MonkeyPatch)
     bar: Any = Bar()
     seconds = [60.0] * 6
     monkeypatch.setattr(progress, "_cost", lambda planned: seconds[PLAN.index(planned)])
-    monkeypatch.setattr(progress, "in_all", lambda plan: sum(seconds))
+    monkeypatch.setattr(progress, "total_seconds", lambda plan: sum(seconds))
     shown = PlanProgress(PLAN, 2, bar, bar)
     assert bar.text == "0/6 runs; about 3 min 00 s left, as estimated before the start"
     for number in range(6):

@@ -96,7 +96,7 @@ class Finding:
         return all(least <= value <= most for value in self.paper.values)
 
     def repeats(self, other: Finding) -> bool:
-        """Return whether our values and the paper's printed values agree, up to rounding."""
+        """Return whether the other finding has the same values, ours and the paper's (rounded)."""
         ours = [(own.mean, own.sd, own.low, own.high) for own in (self, other)]
         if self.paper is None or other.paper is None or ours[0] != ours[1]:
             return False

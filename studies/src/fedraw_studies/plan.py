@@ -181,11 +181,11 @@ def budget(plan: Sequence[Planned], to_run: Sequence[Planned]) -> list[ArtefactB
     for name in dict.fromkeys(planned.artefact for planned in plan):
         own = [planned for planned in to_run if planned.artefact == name]
         runs = sum(planned.artefact == name for planned in plan)
-        shares.append(ArtefactBudget(name, runs, len(own), in_all(own)))
+        shares.append(ArtefactBudget(name, runs, len(own), total_seconds(own)))
     return shares
 
 
-def in_all(plan: Sequence[Planned]) -> float | None:
+def total_seconds(plan: Sequence[Planned]) -> float | None:
     """Return the total estimated seconds on one core; None if some are not known."""
     known = [planned.seconds for planned in plan if planned.seconds is not None]
     return sum(known) if len(known) == len(plan) else None
@@ -202,7 +202,7 @@ def budget_document(plan: Sequence[Planned], to_run: Sequence[Planned]) -> dict[
         {"name": own.artefact, **costs(own.runs, own.to_run, own.seconds)}
         for own in budget(plan, to_run)
     ]
-    return {**costs(len(plan), len(to_run), in_all(to_run)), "artefacts": artefacts}
+    return {**costs(len(plan), len(to_run), total_seconds(to_run)), "artefacts": artefacts}
 
 
 def _planned(artefact: Artefact, row: ArtefactRow, seed: int) -> Planned:

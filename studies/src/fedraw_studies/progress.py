@@ -16,7 +16,7 @@ from fedraw.errors import FedrawError
 from fedraw.experiment.progress import RemainingTime
 from fedraw_studies.cells import CellRecord
 from fedraw_studies.execute import FailedRun
-from fedraw_studies.plan import ArtefactBudget, Planned, in_all
+from fedraw_studies.plan import ArtefactBudget, Planned, total_seconds
 
 
 def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
@@ -140,7 +140,7 @@ class PlanProgress:
             return ""
         if left := str(self._remaining):
             return f"; {left}"
-        estimate = in_all(self._plan)
+        estimate = total_seconds(self._plan)
         if estimate is None:
             return ""
         seconds = max(0.0, estimate - self._remaining.done) / self._jobs

@@ -12,7 +12,7 @@ from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
 from fedraw_studies.artefacts import NAMES, Scale, merged
-from fedraw_studies.plan import Planned, budget, total_seconds, key_of, load_artefacts, make_plan
+from fedraw_studies.plan import Planned, budget, key_of, load_artefacts, make_plan, total_seconds
 
 CELLS = Path(__file__).parents[1] / "results" / "cpu" / "cells"
 

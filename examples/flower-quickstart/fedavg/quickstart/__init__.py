@@ -1,0 +1,1 @@
+"""Digits at four sites, of which only the last has images of 8 and 9."""

@@ -224,7 +224,7 @@ def test_own_metrics_are_shown_and_never_called_best() -> None:
         "         rmse",
         "─────────────",
         "a         0.5",
-        "b         0.2",
+        "b        0.25",
     ]
     assert "rmse" in tables.latex(rows)
     assert [column.metric for column in grid(rows, ["Rho"])] == ["Rho"]

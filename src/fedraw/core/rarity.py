@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import numpy.typing as npt
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import Floats, Ints, Label
 from fedraw.errors import BadInput, nearest
+
+L = TypeVar("L", bound=Label)
 
 
 def rarity_scores(table: LabelTable) -> Floats:
@@ -70,14 +73,23 @@ def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[La
     (('c',), ('a',), ())
     """
     if named is None:
-        coverage = table.coverage()
-        few = coverage <= np.median(coverage) / 2
-        return tuple(label for label, is_rare in zip(table.labels, few, strict=True) if is_rare)
+        coverage = table.coverage().tolist()
+        return rare_by_coverage(dict(zip(table.labels, coverage, strict=True)))
     known = {str(label): label for label in table.labels}
     for label in named:
         if str(label) not in known:
             raise BadInput(f"rare label {str(label)!r}: {nearest(str(label), list(known))}")
     return tuple(dict.fromkeys(known[str(label)] for label in named))
+
+
+def rare_by_coverage(coverage: Mapping[L, float]) -> tuple[L, ...]:
+    """The labels that at most half as many clients hold as hold the median label.
+
+    >>> rare_by_coverage({"a": 4, "b": 4, "c": 2, "d": 3.5})
+    ('c',)
+    """
+    few = np.median(list(coverage.values())) / 2
+    return tuple(label for label, count in coverage.items() if count <= few)
 
 
 def holders(table: LabelTable, labels: Sequence[Label]) -> npt.NDArray[np.bool_]:

@@ -65,6 +65,9 @@ FAMILIES = (
            lambda v: (((k,), value) for k, value in v.status.metrics.items())),
     Family("serving_metric_percent", "Metrics of the average that is served, in percent.",
            ["metric"], lambda v: (((k,), value) for k, value in v.detail.serving.items())),
+    Family("own_metric", "The user's own metrics, of the last evaluation or of training.",
+           ["metric", "source"],
+           lambda v: (((own.metric, own.source), own.value) for own in v.detail.own)),
     Family("labels_at_risk", "Labels that are being lost or may be lost.", ["rare"],
            lambda v: (((str(rare).lower(),), sum(risk.rare == rare for risk in v.detail.at_risk))
                       for rare in (True, False))),

@@ -63,6 +63,11 @@ def full(view: RunView) -> dict[str, Any]:
         "time": view.time,
         "changes": detail.changes,
         "serving": detail.serving,
+        # As text, because these numbers may be of any size.
+        "own": [
+            {**own._asdict(), "value": None if own.value is None else f"{own.value:.4g}"}
+            for own in detail.own
+        ],
         "mean_recall": detail.mean_recall,
         "risks": detail.at_risk[:MOST_LABELS],
         "labels": _labels(view),

@@ -505,8 +505,9 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
     twice = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
     if twice is not None:
         raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
-    metrics = [{**s["metrics"], **cost_columns(s.get("costs"))} for s in group]
-    stats = {key: Stat.of([own.get(key) for own in metrics]) for key in metrics[0]}
+    metrics = [_measured(summary) for summary in group]
+    names = dict.fromkeys(name for own in metrics for name in own)
+    stats = {key: Stat.of([own.get(key) for own in metrics]) for key in names}
     collapsed = [s for s in group if has_collapsed(s.get("recall", {}).values(), s["metrics"])]
     notes = [*_distinct(summary.get("notes", ()) for summary in group)]
     notes += _chance_notes(name, group, len(collapsed), stats)
@@ -519,6 +520,13 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
         tuple(map(_events, group)),
         tuple(map(_data, group)),
     )
+
+
+def _measured(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """All metrics of a run by the names of their columns, the user's own ones included."""
+    training = {f"training {key}": n for key, n in (summary.get("training") or {}).items()}
+    costs = cost_columns(summary.get("costs"))
+    return {**summary["metrics"], **(summary.get("own") or {}), **training, **costs}
 
 
 def _chance_notes(

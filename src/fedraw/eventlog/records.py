@@ -50,6 +50,8 @@ class StartRecord:
     trace: Mapping[str, Any] | None = None  # of the file with recorded durations
     sources: Mapping[str, str] | None = None  # SHA-256 of the source of the user's own parts
     engine: str | None = None  # what carries a server's messages
+    # What private label summaries tell: the number of "clients", and the holders by "labels".
+    coverage: Mapping[str, Any] | None = None
     spec: Mapping[str, Any]  # every setting; of a server, the sections strategy and server
     epoch: float | None = None  # unix seconds of the log's time 0, on a server
 

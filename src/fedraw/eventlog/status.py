@@ -96,6 +96,15 @@ class EvaluationPoint(NamedTuple):
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]
     serving: Mapping[str, float | None] = {}  # metrics of the average that is served, if any
+    own: Mapping[str, float | None] = {}  # the user's own metrics
+
+
+class OwnMetric(NamedTuple):
+    """The last value of one of the user's own metrics."""
+
+    metric: str
+    source: Literal["evaluation", "training"]
+    value: float | None
 
 
 class LabelTrend(NamedTuple):
@@ -172,6 +181,15 @@ class RunDetail:
     holders: Mapping[str, int] = field(default_factory=dict)
     standing: Mapping[str, float] = field(default_factory=dict)
     history: ServerHistory = field(default_factory=ServerHistory)
+    training: Mapping[str, float | None] = field(default_factory=dict)  # what clients report
+
+    @property
+    def own(self) -> list[OwnMetric]:
+        """The user's own metrics: those of the last evaluation, then what training reports."""
+        tested = self.curve[-1].own if self.curve else {}
+        return [OwnMetric(name, "evaluation", value) for name, value in tested.items()] + [
+            OwnMetric(name, "training", value) for name, value in self.training.items()
+        ]
 
     @property
     def serving(self) -> dict[str, float | None]:
@@ -228,7 +246,9 @@ class RunProgress:
             case EvaluationRecord():
                 average = (record.serving or {}).get("metrics", {})
                 self._curve.add(
-                    EvaluationPoint(record.event, record.metrics, record.recall, average)
+                    EvaluationPoint(
+                        record.event, record.metrics, record.recall, average, record.own or {}
+                    )
                 )
                 del self.summary.evaluations[: -2 * TREND]
             case JoinedRecord():
@@ -313,6 +333,7 @@ class RunProgress:
             at_risk=tuple(self._at_risk(labels, holders, standing)),
             holders=holders,
             standing=standing,
+            training=summary.training,
             history=ServerHistory(
                 away=tuple(reversed(self._away.values())),
                 changed=len(summary.changes.clients),

@@ -132,6 +132,7 @@ class RunSummary:
         self._rejected: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._doubted: dict[str, list[str]] = {}
+        self._reports: dict[ClientId, Mapping[str, float | None]] = {}  # of each client's training
         self._members = _Members()
         self._dynamics = Dynamics()
         self._influence = Influence()
@@ -151,6 +152,8 @@ class RunSummary:
                 self.events = record.event
                 self._dynamics.observe(record)
                 self._influence.observe(record)
+                if record.metrics:
+                    self._reports[record.client] = record.metrics
             case EvaluationRecord():
                 self.evaluations.append(record)
             case RejectedRecord():
@@ -300,12 +303,21 @@ class RunSummary:
             "spec": start.spec if start else {},
         }
 
+    @property
+    def training(self) -> dict[str, float | None]:
+        """What clients' training reports: the mean over each client's last report, by metric."""
+        names = dict.fromkeys(name for own in self._reports.values() for name in own)
+        found = {name: [own.get(name) for own in self._reports.values()] for name in names}
+        known = {name: [v for v in values if v is not None] for name, values in found.items()}
+        return {name: sum(own) / len(own) if own else None for name, own in known.items()}
+
     def _optional(self, last: EvaluationRecord | None) -> dict[str, Any]:
         """The user's own metrics, and models besides the last one, if the run has them."""
+        found: dict[str, Any] = {"training": self.training} if self._reports else {}
         if last is None:
-            return {}
+            return found
         own = {"own": last.own, "own_rare": last.own_rare}
-        found: dict[str, Any] = {key: value for key, value in own.items() if value is not None}
+        found |= {key: value for key, value in own.items() if value is not None}
         if last.serving is not None:
             all_of_it = [e.serving["metrics"] for e in self.evaluations if e.serving is not None]
             found["serving"] = {**last.serving, "tail": _tail(all_of_it)}

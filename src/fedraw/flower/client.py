@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -18,6 +19,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.messages import (
     ACTION,
+    ANSWER,
     ARRAYS,
     CONFIG,
     COUNTS,
@@ -33,11 +35,14 @@ from fedraw.flower.messages import (
     config_of,
     pack_counts,
     pack_metrics,
+    question_of,
     read_arrays,
     recall_records,
     the_arrays,
 )
 from fedraw.flower.tensors import Template, record_of
+from fedraw.privacy.budget import Privacy
+from fedraw.privacy.rounds import PrivateAnswers
 from fedraw.server.evaluation import EvaluationResult, Found
 
 # Mods that cannot work with this server, and why.
@@ -74,6 +79,7 @@ def client_app(
     label_counts: CountLabels | None = None,
     evaluate: Evaluate | None = None,
     mods: list[Mod] | None = None,
+    privacy: Privacy | None = None,
 ) -> ClientApp:
     """Return a ClientApp that trains the models it receives and declares its labels.
 
@@ -91,10 +97,15 @@ def client_app(
             of metrics, or both as a tuple. A mapping without a Recall has `num-examples`.
         mods: Flower's mods, applied to training only. They see the complete trained model without
             integer tensors; the server forms the difference that some methods need.
+        privacy: How this site reports its labels. It then refuses to send its counts. What it has
+            drawn is kept in the file `fedraw-<site>.json` of the folder that `private-folder` of
+            the node config names, by default where the SuperNode was started.
 
     """
     if (app is None) == (train is None) or (app is not None and evaluate is not None):
         raise BadInput("client_app takes an existing app, or train and perhaps evaluate")
+    if privacy is not None and label_counts is None:
+        raise BadInput("privacy has no effect without label_counts; give both")
     chain = list(mods or ())
     for mod in [*chain, *getattr(app, "_mods", ())]:
         for refused, reason in REFUSED_MODS.items():
@@ -104,9 +115,20 @@ def client_app(
 
     def on_query(message: Message, context: Context) -> Message:
         reply = Message(RecordDict({FIELDS: _signature(message, context)}), reply_to=message)
-        if label_counts is not None:
-            context.state[COUNTS] = pack_counts(label_counts(context), "label_counts")
-            reply.content[COUNTS] = context.state[COUNTS]
+        if label_counts is None:
+            return reply
+        counts = pack_counts(label_counts(context), "label_counts")
+        question = question_of(message.content)
+        if privacy is not None:
+            answers = PrivateAnswers(privacy, _private_file(context))
+            reply.content[ANSWER] = ConfigRecord(answers.answer(question, counts))
+        elif question:
+            raise BadInput(
+                "the server collects labels by private summaries; give client_app the privacy that "
+                "this site agrees to"
+            )
+        else:
+            reply.content[COUNTS] = context.state[COUNTS] = counts
         return reply
 
     def on_train(message: Message, context: Context) -> Message:
@@ -115,7 +137,7 @@ def client_app(
         if reply.has_error():
             return reply
         reply.content[FIELDS] = signature
-        if label_counts is not None:
+        if label_counts is not None and privacy is None:
             counts = pack_counts(label_counts(context), "label_counts")
             if _changed(context, counts):
                 reply.content[COUNTS] = counts
@@ -143,6 +165,11 @@ def site_name(context: Context) -> str:
     if "partition-id" in config:
         return f"site-{config['partition-id']}"
     return f"node-{context.node_id}"
+
+
+def _private_file(context: Context) -> Path:
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in site_name(context))
+    return Path(str(context.node_config.get("private-folder", ""))) / f"fedraw-{name}.json"
 
 
 def _signature(message: Message, context: Context) -> ConfigRecord:

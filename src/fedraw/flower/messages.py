@@ -43,6 +43,7 @@ from fedraw.strategies.protocol import Needs
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 FIELDS = "fedraw"
 COUNTS = "counts"
+ANSWER = "answer"
 RIGHT = "right"
 TOTAL = "total"
 
@@ -52,6 +53,9 @@ EXAMPLES, TRAIN_LOSS, NORM_BIT = "num-examples", "train_loss", "norm_bit"
 # Keys of fedraw's in `config`.
 TASK, VERSION, WANTS_LOSS = "fedraw.task", "fedraw.version", "fedraw.loss"
 OWN_KEYS = frozenset({ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS})
+
+# Before the keys of a question in `config`.
+QUESTION = "fedraw.ask."
 
 # The action under which client_app answers queries; an app's own queries have other names.
 ACTION = "fedraw"
@@ -116,7 +120,8 @@ class MessageCodec:
 
     def message(self, task: Task) -> Message:
         """Write a task as a message."""
-        config = ConfigRecord({**task.config, TASK: task.number, VERSION: task.version})
+        asked = _questions(task.config) if task.kind == "summary" else task.config
+        config = ConfigRecord({**asked, TASK: task.number, VERSION: task.version})
         content = RecordDict({CONFIG: config})
         if task.model is not None:
             content[ARRAYS] = self.record(task.model)
@@ -152,7 +157,8 @@ class MessageCodec:
         task = None if own is None else own.whole("task")
         if kind == MESSAGE_TYPES["summary"]:
             counts = read_counts(content, COUNTS) if COUNTS in content else {}
-            return LabelSummary(fields_of(content).text("site"), counts)
+            answer = dict(_record(content, ANSWER, ConfigRecord)) if ANSWER in content else {}
+            return LabelSummary(fields_of(content).text("site"), counts, answer)
         if kind == MessageType.TRAIN:
             metrics = read_metrics(content)
             return TrainReply(
@@ -173,6 +179,17 @@ class MessageCodec:
             examples = read_examples(metrics)
             return EvaluateReply(site, task, right, total, metrics, examples)
         raise RefusedUpdate(f"a message of type {kind!r:.60} was not asked for")
+
+
+def _questions(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The question of a private label summary, under keys of fedraw's."""
+    return {f"{QUESTION}{key}": value for key, value in asked.items()}
+
+
+def question_of(content: RecordDict) -> dict[str, Any]:
+    """The question of a private label summary; empty if plain counts are asked for."""
+    config = _record(content, CONFIG, ConfigRecord).items()
+    return {key.removeprefix(QUESTION): n for key, n in config if key.startswith(QUESTION)}
 
 
 def _no_content(message: Message) -> Reply:

@@ -1,10 +1,10 @@
 """Makes a Flower ServerApp of a strategy and a model, with settings from the run config.
 
-Settings are the keys `fedraw.<key>`, `fedraw.strategy.<key>`, `fedraw.train.<key>` and
-`fedraw.train-at.<site>.<key>`. A run config holds only texts, numbers and truth values, and a run
-can override only keys that the app's pyproject.toml lists. So a list is a text with commas, and an
-empty text means "not set". fedraw's own keys may be written with hyphens; keys of the tables
-`train` and `train-at` reach the sites as they are.
+Settings are the keys `fedraw.<key>`, `fedraw.strategy.<key>`, `fedraw.train.<key>`,
+`fedraw.train-at.<site>.<key>` and `fedraw.summaries.<key>`. A run config holds only texts, numbers
+and truth values, and a run can override only keys that the app's pyproject.toml lists. So a list is
+a text with commas, and an empty text means "not set". fedraw's own keys may be written with
+hyphens; keys of the tables `train` and `train-at` reach the sites as they are.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedraw.core.json_log import JsonFormatter
-from fedraw.core.settings import alternatives, checked_settings, type_hints
+from fedraw.core.settings import alternatives, checked_settings, read_settings, type_hints
 from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
+from fedraw.privacy.budget import Privacy
 from fedraw.server.coordinator import open_federation
 from fedraw.server.evaluation import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import find_method
 
 SECTION = "fedraw"
-STRATEGY, TRAIN, TRAIN_AT = "strategy", "train", "train_at"
+STRATEGY, TRAIN, TRAIN_AT, SUMMARIES = "strategy", "train", "train_at", "summaries"
 DEFAULT_STRATEGY = "fedraw"
 
 
@@ -128,7 +129,17 @@ def read_server_settings(
             )
         at[site] = {**at.get(site, {}), name: value}
     train = {**chosen.get(TRAIN, {}), **tables[TRAIN]}
-    return ServerSettings(**{**chosen, TRAIN: train, TRAIN_AT: at})
+    more = {TRAIN: train, TRAIN_AT: at, **_private_summaries(tables[SUMMARIES])}
+    return ServerSettings(**{**chosen, **more})
+
+
+def _private_summaries(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of private label summaries: the budget, and the public list of labels."""
+    own = _underscored(table)
+    if not own:
+        return {}
+    labels = _names(own.pop("labels", ""))
+    return {SUMMARIES: read_settings(Privacy, own, f"{SECTION}.{SUMMARIES}"), "labels": labels}
 
 
 def read_strategy(run_config: Mapping[str, Any]) -> Any:
@@ -150,7 +161,9 @@ def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tables(run_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings below `fedraw` that are set, by table; "" has those in no table."""
-    tables: dict[str, dict[str, Any]] = {"": {}, STRATEGY: {}, TRAIN: {}, TRAIN_AT: {}}
+    tables: dict[str, dict[str, Any]] = {
+        name: {} for name in ("", STRATEGY, TRAIN, TRAIN_AT, SUMMARIES)
+    }
     for key, value in run_config.items():
         first, _, own = key.partition(".")
         if first != SECTION or value == "":

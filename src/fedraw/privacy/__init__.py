@@ -2,5 +2,6 @@
 
 budget      which mechanism is used, with which epsilon, and OpenDP's mechanisms within it
 summaries   noisy presence bits, coverage estimated from them, scores, and the server's label table
+rounds      the questions of a server and the answers of a site, for an engine to carry
 secure_sum  the exact sum of the presence bits under pairwise masks
 """

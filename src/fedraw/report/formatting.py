@@ -8,6 +8,7 @@ from rich.cells import cell_len, set_cell_size
 
 from fedraw.core.text import one_line
 from fedraw.eventlog.costs import COSTS
+from fedraw.eventlog.summary import BUILT_IN
 
 UNDEFINED = "–"
 # Metrics that are shown with three decimals instead of one.
@@ -17,7 +18,7 @@ SPARK_WIDTH = 24
 
 
 def number(metric: str, value: float | None) -> str:
-    """Format the value of a metric with one decimal, or three for Jain; costs with three digits.
+    """Format the value of a metric with one decimal, or three for Jain; others by their digits.
 
     >>> number("GlobalAcc", 89.97), number("Jain", 0.99), number("Jain", None)
     ('90.0', '0.990', '–')
@@ -28,6 +29,8 @@ def number(metric: str, value: float | None) -> str:
         return UNDEFINED
     if metric.partition(" ")[0] in COSTS:  # of very different sizes
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if metric and metric.rsplit(maxsplit=1)[-1] not in BUILT_IN:  # a user's own, of any size
+        return f"{value:.4g}"
     return f"{value:.{3 if metric in PRECISE else 1}f}"
 
 

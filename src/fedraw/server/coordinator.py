@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedraw.core.layout import Layout
+from fedraw.core.text import one_line
 from fedraw.core.types import Vector
 from fedraw.core.update import Update, difference
 from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.privacy.rounds import LabelRounds, counts_of_score
 from fedraw.server.admission import (
     check_counts,
     check_labels,
@@ -97,6 +99,12 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
             "the server a test set (evaluate), or set federated_evaluation"
         )
+    evidence = strategy.needs.label_evidence
+    if settings.summaries is not None and evidence not in (None, "declared"):
+        raise BadInput(
+            f"summaries and strategy.labels = {evidence!r} contradict each other; with private "
+            "label summaries a site's score is all that the server knows"
+        )
     _refuse_residuals(strategy)
     now = time.monotonic() if now is None else now
     identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine, constants)
@@ -143,6 +151,7 @@ class Coordinator:
         target = None
         if settings.target is not None:
             target = Target(settings.target_metric, settings.target, settings.target_below)
+        self._rounds = self._label_rounds()
         self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate, target)
         self._progress = ProgressLine(settings.folder, settings.progress_every)
         self._next_snapshot = self._next_reminder = 0.0
@@ -180,7 +189,11 @@ class Coordinator:
 
     def online(self, nodes: Collection[int], now: float) -> None:
         """These nodes are online now."""
-        self._membership.nodes.see(nodes, now)
+        known = self._membership.nodes
+        if self._rounds is not None:
+            for node in known.online.difference(nodes):
+                self._rounds.forget(node)
+        known.see(nodes, now)
 
     def sent(self, task: Task, message_id: str) -> None:
         """The engine has sent the task; its reply will come under this id."""
@@ -216,8 +229,7 @@ class Coordinator:
         task = pending.task
         match task.kind, reply:
             case "summary", LabelSummary():
-                self._membership.introduce(task.node, reply, now)
-                self._begin_if_enough(now)
+                self._introduce(task.node, reply, now)
             case "train", TrainReply():
                 self._trained(pending, reply, now)
             case "evaluate", EvaluateReply():
@@ -249,6 +261,7 @@ class Coordinator:
             for node in nodes.strangers()
             if nodes.back_offs[node].not_before <= now
             and not self._pending.is_busy(node, "summary")
+            and (self._rounds is None or self._rounds.question(node) is not None)
         ]
 
     def _idle(self, now: float) -> list[tuple[str, int]]:
@@ -284,7 +297,8 @@ class Coordinator:
     ) -> Task:
         number, deadline = self._pending.next_number(), self._settings.deadline
         if kind == "summary":
-            task = Task(number, kind, node, site, SUMMARY_DEADLINE)
+            question = None if self._rounds is None else self._rounds.question(node)
+            task = Task(number, kind, node, site, SUMMARY_DEADLINE, config=question or {})
         else:
             asked = tested or self._store.strategy_state
             config = self._train_config(site or "", asked.version) if kind == "train" else {}
@@ -308,10 +322,44 @@ class Coordinator:
             counts = {site: self._membership.first_sites[site] for site in nodes}
             model, rare = self._model(), self._settings.rare_labels
             scale = scale_of(model, self._layout)
-            self._store.begin(model, counts, nodes, rare, now, scale)
+            coverage = None
+            if self._rounds is not None:
+                coverage = {"clients": self._rounds.clients, "labels": self._rounds.coverage}
+            self._store.begin(model, counts, nodes, rare, now, scale, coverage)
             LOGGER.info("training begins with %d sites", len(nodes))
             self._next_snapshot = now + self._settings.snapshot_every
             self._membership.first_sites.clear()
+
+    def _label_rounds(self) -> LabelRounds | None:
+        """The rounds of private label summaries, if the settings want them."""
+        settings = self._settings
+        if settings.summaries is None:
+            return None
+        begun = (self._store.coverage() if self._store.begun else None) or {}
+        return LabelRounds(
+            settings.summaries,
+            settings.labels,
+            settings.min_clients,
+            begun.get("labels"),
+            begun.get("clients", 0),
+        )
+
+    def _introduce(self, node: int, summary: LabelSummary, now: float) -> None:
+        """Let a node's site join; with private summaries, once its score is known."""
+        rounds = self._rounds
+        if rounds is not None:
+            try:
+                score = rounds.answer(node, summary.answer)
+            except BadInput as refusal:
+                failure = Failure(f"{one_line(summary.site)}: {refusal}")
+                self._no_answer(Task(0, "summary", node, None, 0.0), failure, now)
+                return
+            if score is None:
+                return
+            counts = counts_of_score(summary.site, score, rounds.clients)
+            summary = LabelSummary(summary.site, counts)
+        self._membership.introduce(node, summary, now)
+        self._begin_if_enough(now)
 
     def _release(self, site: str) -> None:
         """Stop waiting for the site; a reply that comes all the same may count."""
@@ -418,6 +466,8 @@ class Coordinator:
     def _no_answer(self, task: Task, failure: Failure, now: float) -> None:
         site, reason = task.site, failure.reason
         if site is None:
+            if self._rounds is not None:
+                self._rounds.forget(task.node)
             self._membership.nodes.back_offs[task.node].fail(self._settings.back_off, now)
             self._store.note(f"node {task.node} did not say which site it is: {reason}", now)
         elif task.kind == "evaluate":

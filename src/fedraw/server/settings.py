@@ -11,6 +11,7 @@ from typing import Any
 from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
 from fedraw.eventlog.summary import QUALITY
+from fedraw.privacy.budget import Privacy
 
 LOG_FORMATS = ("text", "json")
 # Keys of a training's settings that the server sets itself.
@@ -37,6 +38,10 @@ class ServerSettings:
 
     # By default, the labels that few of the first sites hold.
     rare_labels: tuple[str, ...] = ()
+
+    # How sites report labels without telling their counts, and the public list of all labels.
+    summaries: Privacy | None = None
+    labels: tuple[str, ...] = ()
 
     # Names of the sites that may take part; by default every site that the engine lets in.
     sites: tuple[str, ...] = ()

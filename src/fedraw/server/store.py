@@ -18,11 +18,11 @@ import numpy as np
 from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
-from fedraw.core.rarity import rare_labels_of
+from fedraw.core.rarity import rare_by_coverage, rare_labels_of
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate, nearest
-from fedraw.eventlog.log_file import Position
+from fedraw.eventlog.log_file import Position, read_log
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
@@ -39,6 +39,7 @@ from fedraw.eventlog.records import (
 from fedraw.server.journal import Flight, Journal
 from fedraw.server.log import (
     PUT_BACK,
+    RESTORE,
     SEGMENT_BYTES,
     ServerLog,
     arrival_record,
@@ -158,6 +159,12 @@ class FederationStore:
         """The strategy's scorer, if it uses updates as label evidence."""
         return scorer_of(self._strategy.needs, self.strategy_state)
 
+    def coverage(self) -> Mapping[str, Any] | None:
+        """What private label summaries told before training began, as the log has it."""
+        first = next(read_log(self.log.path, remedy=RESTORE, allow_cut_off=True))
+        assert isinstance(first, StartRecord)
+        return first.coverage
+
     def time(self, now: float) -> float:
         """Return the log's time; 0 before training has begun."""
         return round(now - self._zero, 3) if self.begun else 0.0
@@ -176,15 +183,16 @@ class FederationStore:
         rare: tuple[str, ...],
         now: float,
         scale: float,
+        coverage: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin training with these sites; it has begun when its first snapshot is on disk."""
         table = LabelTable.from_counts(counts)
         strategy_state, receivers = self._strategy.start(Setup(model, table, self.identity.layout))
         scorer = scorer_of(self._strategy.needs, strategy_state)
-        labels, rare_labels = _labels_of(scorer, table, rare)
+        labels, rare_labels = _labels_of(scorer, table, rare, coverage)
         self.log.clear()
         epoch = self.wall()
-        self.log.commit(self._start_record(labels, rare_labels, epoch))
+        self.log.commit(self._start_record(labels, rare_labels, epoch, coverage))
         for site, own in counts.items():
             self.log.commit(
                 JoinedRecord(event=0, time=0.0, client=site, counts=own, node=nodes[site])
@@ -211,7 +219,11 @@ class FederationStore:
         return ServingAverage(model.copy(), settings["ema_decay"])
 
     def _start_record(
-        self, labels: Sequence[str], rare: Sequence[str], epoch: float
+        self,
+        labels: Sequence[str],
+        rare: Sequence[str],
+        epoch: float,
+        coverage: Mapping[str, Any] | None,
     ) -> StartRecord:
         known = self.identity
         return StartRecord(
@@ -222,6 +234,7 @@ class FederationStore:
             rare_labels=list(rare),
             spec={"strategy": dict(known.strategy), "server": dict(known.settings)},
             epoch=epoch,
+            coverage=coverage,
             **known.start_fields,
         )
 
@@ -517,9 +530,15 @@ def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> 
 
 
 def _labels_of(
-    scorer: Scorer | None, table: LabelTable, rare: tuple[str, ...]
+    scorer: Scorer | None,
+    table: LabelTable,
+    rare: tuple[str, ...],
+    coverage: Mapping[str, Any] | None,
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return all labels and the rare ones; without declared labels, the model's outputs."""
+    if coverage is not None:
+        held = coverage["labels"]
+        return list(held), rare or rare_by_coverage(held)
     inferred = None if scorer is None else scorer.inferred_labels()
     if inferred is None:
         declared = [str(label) for label in table.labels]

@@ -26,15 +26,20 @@ class Task:
     deadline: float  # seconds from when it is sent
     version: int = 0
     model: Vector | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)  # the user's settings for this task
+    # The user's settings for a training; the question of a private label summary.
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSummary:
-    """A site's name and its training samples by label; empty if it does not declare its labels."""
+    """A site's name and its training samples by label; empty if it does not declare its labels.
+
+    With private label summaries, `answer` is the site's answer to the question of the task.
+    """
 
     site: str
     counts: Mapping[str, int]
+    answer: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

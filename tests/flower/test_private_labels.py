@@ -1,0 +1,171 @@
+"""Private label summaries on Flower, from the first question to the weights of an aggregation.
+
+Coverage by hand: cat 3, dog 1, owl 1. Scores: north 3/4 · 1/3 + 1/4 = 1/2, south 1/3, west
+1/4 · 1/3 + 3/4 = 5/6.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from tests.flower.deployment import Deployment
+from tests.flower.memory_grid import MemoryGrid, context_of, identity
+from tests.flower.private_app.hidden.apps import COUNTS, label_counts, train
+
+from fedraw.errors import BadInput
+from fedraw.flower import client_app, server_app
+from fedraw.flower.server import read_server_settings
+from fedraw.privacy.budget import Privacy
+
+pytest.importorskip("opendp")
+pytest.importorskip("cryptography")
+pytestmark = pytest.mark.usefixtures("identity")
+assert identity
+
+APP = Path(__file__).parent / "private_app"
+SUM = Privacy("secure-sum")
+BITS = Privacy("randomised-response", epsilon=20.0, unit="label")
+SCORES = {"north": 1 / 2, "south": 1 / 3, "west": 5 / 6}
+
+
+def run_config(privacy: Privacy, folder: Path) -> dict[str, Any]:
+    own = {"mechanism": privacy.mechanism, "unit": privacy.unit, "labels": "cat,dog,owl"}
+    own |= {} if privacy.epsilon is None else {"epsilon": privacy.epsilon}
+    return {
+        "fedraw.folder": str(folder / "federation"),
+        "fedraw.min-clients": 3,
+        "fedraw.arrivals": 6,
+        "fedraw.poll": 0.01,
+        "fedraw.back_off": 0.05,
+        "fedraw.strategy.buffer": 3,
+        **{f"fedraw.summaries.{key}": value for key, value in own.items()},
+    }
+
+
+def lead(
+    folder: Path,
+    asked: Privacy,
+    given: Privacy | None,
+    before: Callable[[MemoryGrid], None] = lambda grid: None,
+    **more: Any,
+) -> tuple[MemoryGrid, list[dict[str, Any]]]:
+    """Run a server on three sites to its end; `before` sees the grid before each call."""
+    app = client_app(train=train, label_counts=label_counts, privacy=given)
+    contexts = {
+        n: context_of(n, site=site, **{"private-folder": str(folder)})
+        for n, site in enumerate(COUNTS, start=11)
+    }
+    server = server_app(initial_model=lambda: {"w": np.zeros(4, np.float32)})
+    grid = MemoryGrid(app, contexts)
+    grid.before = lambda call: before(grid)
+    config = {**run_config(asked, folder), **more}
+    server(grid, Context(1, 1, {}, RecordDict(), config))
+    return grid, read(folder / "federation")
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def check(records: list[dict[str, Any]]) -> None:
+    start = records[0]
+    assert start["labels"] == ["cat", "dog", "owl"]
+    assert start["coverage"]["clients"] == 3
+    assert start["coverage"]["labels"] == pytest.approx({"cat": 3, "dog": 1, "owl": 1}, abs=1e-5)
+    joined = {r["client"]: r["counts"] for r in records if r["kind"] == "joined"}
+    assert set(joined) == set(COUNTS)
+    assert all({"cat", "dog", "owl"}.isdisjoint(counts) for counts in joined.values())
+
+
+@pytest.mark.parametrize("privacy", [SUM, BITS], ids=lambda privacy: privacy.mechanism)
+def test_weights_are_those_of_the_true_scores_and_no_count_is_told(
+    privacy: Privacy, tmp_path: Path
+) -> None:
+    _, records = lead(tmp_path, privacy, privacy)
+    check(records)
+    last = [r for r in records if r["kind"] == "arrival" and r["aggregated"]][-1]
+    total = sum(SCORES.values())
+    expected = {site: SCORES[site] / total for site in last["buffer"]}
+    assert dict(zip(last["buffer"], last["weights"], strict=True)) == pytest.approx(
+        expected, abs=1e-4
+    )
+    assert sorted(p.name for p in tmp_path.glob("fedraw-*.json")) == [
+        "fedraw-north.json",
+        "fedraw-south.json",
+        "fedraw-west.json",
+    ]
+
+
+def test_a_restarted_server_asks_for_scores_only_and_finds_them_unchanged(tmp_path: Path) -> None:
+    """The server dies in its first message to a site after training began."""
+
+    def die(grid: MemoryGrid) -> None:
+        if any(message.metadata.message_type == "train" for message in grid.pushed):
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        lead(tmp_path, SUM, SUM, before=die)
+    grid, records = lead(tmp_path, SUM, SUM)
+    steps = [m.content["config"].get("fedraw.ask.step") for m in grid.pushed]
+    assert [step for step in steps if step] == ["score"] * 3
+    check(records)
+    assert [r["kind"] for r in records].count("restarted") == 1
+    assert not any(r["kind"] in ("declared", "left") for r in records)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "words"),
+    [
+        (SUM, None, "give client_app the privacy that this site agrees to"),
+        (SUM, BITS, "this site answers under"),
+    ],
+)
+def test_a_site_that_has_not_agreed_is_named(
+    asked: Privacy, given: Privacy | None, words: str, tmp_path: Path, caplog: Any
+) -> None:
+    def give_up(grid: MemoryGrid) -> None:
+        if len(grid.pushed) > 3:
+            raise RuntimeError("enough")
+
+    with caplog.at_level("WARNING", "fedraw"), pytest.raises(RuntimeError, match="enough"):
+        lead(tmp_path, asked, given, before=give_up)
+    assert words in caplog.text
+
+
+def test_what_cannot_be_together_is_refused(tmp_path: Path) -> None:
+    config = {**run_config(SUM, tmp_path), "fedraw.strategy.labels": "checked"}
+    with pytest.raises(BadInput, match=r"summaries and strategy.labels = 'checked' contradict"):
+        lead(tmp_path, SUM, SUM, **config)
+    with pytest.raises(BadInput, match="need the list of all labels"):
+        lead(tmp_path / "two", SUM, SUM, **{"fedraw.summaries.labels": ""})
+    with pytest.raises(BadInput, match="epsilon is missing; randomised response needs one"):
+        read_server_settings({"fedraw.summaries.mechanism": "randomised-response"}, {"arrivals": 1})
+    with pytest.raises(BadInput, match="privacy has no effect without label_counts"):
+        client_app(train=train, privacy=SUM)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize("mechanism", ["secure-sum", "randomised-response"])
+def test_in_real_processes(mechanism: str, tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    config: dict[str, Any] = {"fedraw.folder": str(tmp_path / "federation")}
+    if mechanism != "secure-sum":
+        code = app / "hidden" / "apps.py"
+        chosen = 'Privacy("randomised-response", 20.0, "label")'
+        code.write_text(code.read_text().replace('Privacy("secure-sum")', chosen))
+        own = {"mechanism": mechanism, "epsilon": 20.0, "unit": "label"}
+        config |= {f"fedraw.summaries.{key}": value for key, value in own.items()}
+    with Deployment(tmp_path, {name: {} for name in COUNTS}) as deployment:
+        run = deployment.run_app(app, config)
+        assert run.wait(1200) == "finished:completed", run.log()
+    check(read(tmp_path / "federation"))

@@ -1,10 +1,11 @@
 """Makes a Flower ServerApp of a strategy and a model, with settings from the run config.
 
 Settings are the keys `fedraw.<key>`, `fedraw.strategy.<key>`, `fedraw.train.<key>`,
-`fedraw.train-at.<site>.<key>` and `fedraw.summaries.<key>`. A run config holds only texts, numbers
-and truth values, and a run can override only keys that the app's pyproject.toml lists. So a list is
-a text with commas, and an empty text means "not set". fedraw's own keys may be written with
-hyphens; keys of the tables `train` and `train-at` reach the sites as they are.
+`fedraw.train-at.<site>.<key>`, `fedraw.summaries.<key>` and `fedraw.update-privacy.<key>`. A run
+config holds only texts, numbers and truth values, and a run can override only keys that the app's
+pyproject.toml lists. So a list is a text with commas, and an empty text means "not set". fedraw's
+own keys may be written with hyphens; keys of the tables `train` and `train-at` reach the sites as
+they are.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
 from fedraw.privacy.budget import Privacy
+from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.coordinator import open_federation
 from fedraw.server.evaluation import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import find_method
 
 SECTION = "fedraw"
-STRATEGY, TRAIN, TRAIN_AT, SUMMARIES = "strategy", "train", "train_at", "summaries"
+STRATEGY, TRAIN, TRAIN_AT = "strategy", "train", "train_at"
+SUMMARIES, UPDATE_PRIVACY = "summaries", "update_privacy"
 DEFAULT_STRATEGY = "fedraw"
 
 
@@ -130,6 +133,8 @@ def read_server_settings(
         at[site] = {**at.get(site, {}), name: value}
     train = {**chosen.get(TRAIN, {}), **tables[TRAIN]}
     more = {TRAIN: train, TRAIN_AT: at, **_private_summaries(tables[SUMMARIES])}
+    if noise := _underscored(tables[UPDATE_PRIVACY]):
+        more[UPDATE_PRIVACY] = read_settings(UpdatePrivacy, noise, f"{SECTION}.{UPDATE_PRIVACY}")
     return ServerSettings(**{**chosen, **more})
 
 
@@ -162,7 +167,7 @@ def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
 def _tables(run_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings below `fedraw` that are set, by table; "" has those in no table."""
     tables: dict[str, dict[str, Any]] = {
-        name: {} for name in ("", STRATEGY, TRAIN, TRAIN_AT, SUMMARIES)
+        name: {} for name in ("", STRATEGY, TRAIN, TRAIN_AT, SUMMARIES, UPDATE_PRIVACY)
     }
     for key, value in run_config.items():
         first, _, own = key.partition(".")

@@ -47,6 +47,7 @@ from fedraw.server.tasks import (
     TaskKind,
     TrainReply,
 )
+from fedraw.server.update_protection import UpdateProtection
 from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
 from fedraw.strategies.statistics import with_statistics
 
@@ -152,6 +153,9 @@ class Coordinator:
         if settings.target is not None:
             target = Target(settings.target_metric, settings.target, settings.target_below)
         self._rounds = self._label_rounds()
+        self._protection: UpdateProtection | None = None
+        if settings.update_privacy is not None:
+            self._protection = UpdateProtection(settings.update_privacy, self._needs, layout, store)
         self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate, target)
         self._progress = ProgressLine(settings.folder, settings.progress_every)
         self._next_snapshot = self._next_reminder = 0.0
@@ -387,6 +391,8 @@ class Coordinator:
             check_norm(
                 site, norm, store.state.norms.values(), store.state.scale, self._settings.norm_bound
             )
+            if self._protection is not None and task.model is not None:
+                update = self._protection.protect(update, task.model)
             metrics = self._metrics(site, reply)
             flight = Flight(start_time, pending.event, store.time(now), norm, metrics)
             refused = store.accept(update, flight)
@@ -400,6 +406,8 @@ class Coordinator:
             self._membership.failed(site, refused, now)
             return
         self._membership.succeeded(site)
+        if self._protection is not None:
+            self._protection.count(site)
         if reply.counts is not None:
             self._declared(site, reply.counts, now)
         self._after_arrival(now)
@@ -514,6 +522,8 @@ class Coordinator:
     def _end_evaluation(self, now: float) -> None:
         over, reached = self._evaluations.finish(now)
         if over:
+            if self._protection is not None:
+                self._protection.note(now)
             self._stopping = self._stopping or reached
             self._finished = self._stopping
 

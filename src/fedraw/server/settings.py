@@ -12,6 +12,7 @@ from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
 from fedraw.eventlog.summary import QUALITY
 from fedraw.privacy.budget import Privacy
+from fedraw.privacy.updates import UpdatePrivacy
 
 LOG_FORMATS = ("text", "json")
 # Keys of a training's settings that the server sets itself.
@@ -42,6 +43,9 @@ class ServerSettings:
     # How sites report labels without telling their counts, and the public list of all labels.
     summaries: Privacy | None = None
     labels: tuple[str, ...] = ()
+
+    # Clipping and noise of each update on the server, before anyone else sees it.
+    update_privacy: UpdatePrivacy | None = None
 
     # Names of the sites that may take part; by default every site that the engine lets in.
     sites: tuple[str, ...] = ()

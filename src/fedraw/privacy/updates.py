@@ -1,0 +1,78 @@
+"""Differential privacy of updates on the server: clip each update, add Gaussian noise, account.
+
+An update that a site sends changes the model by a vector g. The server replaces it with
+
+    g · min(1, C / ||g||) + N(0, (z C)²)   in every number,
+
+before anything else sees it. Whoever sees models, such as the other sites, then learns little about
+any one site; the server itself is trusted. Leaving an update out changes the clipped vector by at
+most C, so n updates of one site are n Gaussian mechanisms of noise multiplier z: ρ = n / (2 z²) in
+zero-concentrated differential privacy, which OpenDP converts to ε at a given δ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf, isfinite, sqrt
+
+import numpy as np
+
+from fedraw.core.settings import positive
+from fedraw.core.types import Vector
+from fedraw.errors import BadInput
+from fedraw.privacy.budget import opendp
+
+
+@dataclass(frozen=True)
+class UpdatePrivacy:
+    """The norm C to which updates are clipped, the noise multiplier z, and δ of the accountant.
+
+    >>> privacy = UpdatePrivacy(clip=5.0, noise=0.0)
+    >>> privacy.protect(np.array([6, 8], np.float32), np.random.default_rng(1)).tolist()
+    [3.0, 4.0]
+    """
+
+    clip: float
+    noise: float  # in multiples of `clip`; 0 clips only
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        positive("clip", self.clip)
+        if self.noise < 0 or not isfinite(self.noise):
+            raise BadInput(f"noise = {self.noise} must be a number from 0 on")
+        if not 0 < self.delta < 1:
+            raise BadInput(f"delta = {self.delta} must be between 0 and 1")
+
+    def protect(self, change: Vector, rng: np.random.Generator) -> Vector:
+        """Return the change, clipped and with noise; the input stays as it is."""
+        norm = float(np.sqrt(np.square(change, dtype=np.float64).sum()))
+        clipped: Vector = change * np.float32(min(1.0, self.clip / norm) if norm else 1.0)
+        if self.noise:
+            scale = np.float32(self.noise * self.clip)
+            clipped += scale * rng.standard_normal(change.size, np.float32)
+        return clipped
+
+    def epsilon(self, updates: int) -> float:
+        """Return ε of everything that a site with so many updates has revealed.
+
+        Above ρ = 300, where e^ε exceeds what floats hold, it is infinite, as without noise.
+
+        >>> round(UpdatePrivacy(clip=1.0, noise=4.0).epsilon(10), 2)
+        3.62
+        """
+        if not updates:
+            return 0.0
+        if self.noise == 0 or updates / (2 * self.noise**2) > 300:
+            return inf
+        return _epsilon(self.noise, updates, self.delta)
+
+
+@cache
+def _epsilon(noise: float, updates: int, delta: float) -> float:
+    dp = opendp()
+    dp.enable_features("idealized-numerics")  # for its accounting; the noise here is NumPy's
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l2_distance(T=float)
+    mechanism = dp.c.make_zCDP_to_approxDP(dp.m.make_gaussian(*space, scale=noise))
+    # n mechanisms of sensitivity 1 cost as much as one of sensitivity √n.
+    return float(mechanism.map(sqrt(updates)).epsilon(delta))

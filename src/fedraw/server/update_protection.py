@@ -1,0 +1,69 @@
+"""Protects updates on the server, and notes what each site's updates have revealed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
+from fedraw.core.update import Update
+from fedraw.errors import BadInput
+from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.records import ArrivalRecord
+from fedraw.privacy.updates import UpdatePrivacy
+from fedraw.server.store import FederationStore
+from fedraw.strategies.protocol import Needs
+
+
+class UpdateProtection:
+    """Clips updates and adds noise before they reach the journal and the strategy."""
+
+    def __init__(
+        self, privacy: UpdatePrivacy, needs: Needs, layout: Layout, store: FederationStore
+    ) -> None:
+        if layout.statistics_count:
+            raise BadInput(
+                "update_privacy does not cover batch-norm statistics, which are no differences; "
+                "use a model without them, such as one with group norm"
+            )
+        if needs.loss:
+            raise BadInput(
+                "update_privacy does not cover the losses that this strategy weighs sites by; use "
+                "another strategy"
+            )
+        privacy.epsilon(1)  # a missing library shows now
+        self._privacy = privacy
+        self._sends_model = needs.sends == "model"
+        self._store = store
+        self._rng = np.random.default_rng()  # seeded by the operating system, and never known
+        self._updates = Counter(
+            str(record.client)
+            for record in (read_log(store.log.path, allow_cut_off=True) if store.begun else ())
+            if isinstance(record, ArrivalRecord)
+        )
+
+    def protect(self, update: Update, start: Vector) -> Update:
+        """Return the update as everyone may see it."""
+        sent = update.vector
+        if not self._sends_model:
+            return replace(update, vector=self._privacy.protect(sent, self._rng))
+        return replace(update, vector=start + self._privacy.protect(sent - start, self._rng))
+
+    def count(self, site: str) -> None:
+        """The site's update was accepted."""
+        self._updates[site] += 1
+
+    def note(self, now: float) -> None:
+        """Log the budget of the site that has spent most."""
+        if not self._updates:
+            return
+        site, updates = self._updates.most_common(1)[0]
+        epsilon, delta = self._privacy.epsilon(updates), self._privacy.delta
+        self._store.note(
+            f"update privacy: epsilon = {epsilon:.3g} at delta = {delta:g} after {updates} "
+            f"updates of {site!r}, which has sent most",
+            now,
+        )

@@ -1,0 +1,90 @@
+"""Updates that a server clips and adds noise to before anyone else sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.server.conftest import Found
+from tests.server.engine import LAYOUT, Engine
+
+from fedraw.core.layout import Layout
+from fedraw.errors import BadInput
+from fedraw.privacy.updates import UpdatePrivacy
+from fedraw.strategies.fedbuff import FedBuff
+from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.qfedavg import QFedAvg
+
+pytest.importorskip("opendp")
+CLIPPED = UpdatePrivacy(clip=5.0, noise=0.0)
+LONG = np.array([6, 8, 0, 0], np.float32)
+
+
+def journal(engine: Engine) -> list[list[float]]:
+    """The vectors of all accepted updates, as the disk has them."""
+    kept = engine.coordinator._store.journal
+    return [kept.read(event)[0].vector.tolist() for event in kept.events()]
+
+
+def sending(engine: Engine, change: Any) -> None:
+    for site in engine.sites.values():
+        site.reply = lambda task, honest: replace(
+            honest, vector=np.asarray(task.model + change, np.float32), is_model=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stored"), [(FedFa(buffer=4), [3, 4, 0, 0]), (FedBuff(buffer=4), [3, 4, 0, 0])]
+)
+def test_every_update_is_clipped_for_models_and_for_differences(
+    found: Found, strategy: Any, stored: list[float]
+) -> None:
+    """The first four start from a model of zeros, so both kinds of vector are alike."""
+    engine = found(strategy, update_privacy=CLIPPED, norm_bound=100.0)
+    sending(engine, LONG)
+    engine.accept(3)
+    assert journal(engine)[:3] == [pytest.approx(stored)] * 3
+    assert [r["norm"] for r in engine.log("arrival")] == [pytest.approx(10.0)] * 3
+
+
+def test_noise_is_on_the_disk_and_survives_a_restart(found: Found) -> None:
+    engine = found(FedBuff(buffer=2), update_privacy=UpdatePrivacy(1.0, 0.5), norm_bound=100.0)
+    sending(engine, LONG)
+    engine.accept(3)
+    before, model = journal(engine), engine.coordinator._store.strategy_state.model.copy()
+    assert before[0] != pytest.approx([0.6, 0.8, 0, 0], abs=1e-3)
+    assert before[0] != before[1]
+    engine.restart()
+    assert journal(engine) == before
+    assert engine.coordinator._store.strategy_state.model.tolist() == model.tolist()
+
+
+def test_the_budget_is_noted_and_counts_updates_before_a_restart(found: Found) -> None:
+    """north sends one update a second; epsilon of 4 updates at noise 4 is 2.1."""
+    engine = found(
+        update_privacy=UpdatePrivacy(1.0, 4.0),
+        norm_bound=100.0,
+        evaluate=lambda model: {"x": 1.0},
+        evaluate_every=4,
+    )
+    sending(engine, LONG / 10)
+    engine.accept(4)
+    engine.restart()
+    engine.accept(8)
+    notes = [r["reason"] for r in engine.log("note") if r["reason"].startswith("update privacy")]
+    sent = [r["client"] for r in engine.log("arrival")]
+    assert len(notes) == 2
+    assert f"after {sent.count('north')} updates of 'north'" in notes[1]
+    epsilon = UpdatePrivacy(1.0, 4.0).epsilon(sent.count("north"))
+    assert f"epsilon = {epsilon:.3g} at delta = 1e-05" in notes[1]
+
+
+def test_what_noise_cannot_cover_is_refused(found: Found) -> None:
+    norms = Layout.of([("w", (4,))], [("bn.running_var", (1,))])
+    with pytest.raises(BadInput, match="does not cover batch-norm statistics"):
+        found(layout=norms, update_privacy=CLIPPED)
+    with pytest.raises(BadInput, match="does not cover the losses"):
+        found(QFedAvg(lr=0.1), folder="two", update_privacy=CLIPPED)
+    assert LAYOUT.statistics_count == 0

@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +98,7 @@ class Deployment:
     tls: certificates, node authentication and a secret between SuperExec and SuperLink.
     isolation: "process" runs the ServerApp under a SuperExec of its own, so that it outlives
     the SuperLink; "subprocess" is Flower's default.
+    node_options: more words for every SuperNode.
     """
 
     def __init__(
@@ -106,11 +107,13 @@ class Deployment:
         sites: Mapping[str, Mapping[str, Scalar]],
         tls: bool = True,
         isolation: Isolation = "process",
+        node_options: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.sites = dict(sites)
         self.tls = tls
         self.isolation = isolation
+        self.node_options = list(node_options)
         self.token = secrets.token_hex(8)
         self.port = 0
         self._guard: subprocess.Popen[bytes] | None = None
@@ -334,6 +337,7 @@ class Deployment:
         config = {"site": name, **self.sites[name]}
         words = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
         words += ["--port", str(free_port()), "--node-config", toml_pairs(config)]
+        words += self.node_options
         if self.tls:
             words += ["--root-certificates", self._key("ca.pem")]
             words += ["--auth-supernode-private-key", self._key(f"{name}.key")]

@@ -7,6 +7,8 @@ import pytest
 
 from fedraw.errors import BadInput
 from fedraw.flower.server import read_server_settings, read_strategy
+from fedraw.privacy.budget import Privacy
+from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedbuff import FedBuff
@@ -75,6 +77,24 @@ def test_a_training_is_told_keys_as_they_are_written() -> None:
     settings = read_server_settings(run, {"train": {"local-epochs": 1, "lr": 0.1}})
     assert settings.train == {"local-epochs": 2, "lr": 0.1, "optimizer.weight-decay": 0.1}
     assert settings.train_at == {"west": {"local-epochs": 5, "optimizer.lr": 0.5}}
+
+
+def test_privacy_has_tables_of_its_own() -> None:
+    run = {
+        "fedraw.arrivals": 5,
+        "fedraw.summaries.mechanism": "randomised-response",
+        "fedraw.summaries.epsilon": 2,
+        "fedraw.summaries.score-epsilon": "",
+        "fedraw.summaries.labels": "cat, owl",
+        "fedraw.update-privacy.clip": 1,
+        "fedraw.update-privacy.noise": 0.5,
+    }
+    settings = read_server_settings(run)
+    assert settings.summaries == Privacy("randomised-response", 2.0)
+    assert settings.labels == ("cat", "owl")
+    assert settings.update_privacy == UpdatePrivacy(1.0, 0.5)
+    with pytest.raises(BadInput, match=r"\[fedraw.update_privacy\] lacks the key 'noise'"):
+        read_server_settings({"fedraw.arrivals": 5, "fedraw.update-privacy.clip": 1})
 
 
 @pytest.mark.parametrize(

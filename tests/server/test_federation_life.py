@@ -256,6 +256,15 @@ def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
     assert scores["after"] == {"west": pytest.approx(0.75 / 1 + 0.25 / 3)}
 
 
+@pytest.mark.parametrize(("buffer", "warned"), [(3, False), (4, True)])
+def test_as_many_sites_as_slots_are_warned_of(
+    found: Found, caplog: pytest.LogCaptureFixture, buffer: int, warned: bool
+) -> None:
+    with caplog.at_level("WARNING", "fedraw"):
+        found(FedRAW(buffer=buffer))
+    assert ("min_clients = 4 is just enough for the buffer" in caplog.text) == warned
+
+
 def test_a_target_without_a_metric_or_a_value_is_refused() -> None:
     with pytest.raises(BadInput, match="target_metric is empty"):
         ServerSettings(target=90.0, target_metric="")

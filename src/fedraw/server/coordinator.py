@@ -107,6 +107,12 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             "label summaries a site's score is all that the server knows"
         )
     _refuse_residuals(strategy)
+    if 1 < strategy.needs.min_clients == settings.min_clients:
+        LOGGER.warning(
+            "min_clients = %d is just enough for the buffer, so the first site that drops out "
+            "shrinks it; set min_clients higher",
+            settings.min_clients,
+        )
     now = time.monotonic() if now is None else now
     identity = FederationIdentity.of(strategy, settings, layout, dtypes, engine, constants)
     strategy = with_statistics(strategy, layout)

@@ -37,7 +37,11 @@ SCORES = {"north": 1 / 2, "south": 1 / 3, "west": 5 / 6}
 
 
 def run_config(privacy: Privacy, folder: Path) -> dict[str, Any]:
-    own = {"mechanism": privacy.mechanism, "unit": privacy.unit, "labels": "cat,dog,owl"}
+    own: dict[str, Any] = {
+        "mechanism": privacy.mechanism,
+        "unit": privacy.unit,
+        "labels": "cat,dog,owl",
+    }
     own |= {} if privacy.epsilon is None else {"epsilon": privacy.epsilon}
     return {
         "fedraw.folder": str(folder / "federation"),
@@ -144,8 +148,9 @@ def test_what_cannot_be_together_is_refused(tmp_path: Path) -> None:
     config = {**run_config(SUM, tmp_path), "fedraw.strategy.labels": "checked"}
     with pytest.raises(BadInput, match=r"summaries and strategy.labels = 'checked' contradict"):
         lead(tmp_path, SUM, SUM, **config)
+    empty: dict[str, Any] = {"fedraw.summaries.labels": ""}
     with pytest.raises(BadInput, match="need the list of all labels"):
-        lead(tmp_path / "two", SUM, SUM, **{"fedraw.summaries.labels": ""})
+        lead(tmp_path / "two", SUM, SUM, **empty)
     with pytest.raises(BadInput, match="epsilon is missing; randomised response needs one"):
         read_server_settings({"fedraw.summaries.mechanism": "randomised-response"}, {"arrivals": 1})
     with pytest.raises(BadInput, match="privacy has no effect without label_counts"):

@@ -195,6 +195,27 @@ def test_the_serving_average_is_shown_beside_the_last_model(tmp_path: Path) -> N
     assert line[0].endswith('metric="GlobalAcc",run="fedraw",seed=""} 64.0')
 
 
+def test_the_users_own_metrics_are_shown_and_measured(tmp_path: Path) -> None:
+    """The last reports of training are 0.5 at west and 0.25 at north; an evaluation has an AUC."""
+    reports = [("north", 4.0), ("west", 0.5), ("north", 0.25)]
+    arrivals = [
+        arrival(event=6 + i, time=9.0, client=client, metrics={"train_loss": loss})
+        for i, (client, loss) in enumerate(reports)
+    ]
+    evaluated = record("evaluation", event=8, time=9.0, own={"auc": 0.98765, "dice": None})
+    write(tmp_path / "events.jsonl", [*STORY, *arrivals, evaluated])
+    (view,) = watched(tmp_path).views()
+    assert full(view)["own"] == [
+        {"metric": "auc", "source": "evaluation", "value": "0.9877"},
+        {"metric": "dice", "source": "evaluation", "value": None},
+        {"metric": "train_loss", "source": "training", "value": "0.375"},
+    ]
+    text = exposition(lambda: [view])().decode()
+    lines = [line for line in text.splitlines() if line.startswith("fedraw_own_metric{")]
+    assert [line.rsplit(" ", 1)[1] for line in lines] == ["0.98765", "0.375"]
+    assert 'metric="train_loss"' in lines[1] and 'source="training"' in lines[1]
+
+
 def test_names_are_text_everywhere(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 1, [(90.0, 10.0)], rare=NASTY)
     watcher = watched(tmp_path)

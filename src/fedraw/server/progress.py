@@ -16,6 +16,8 @@ LOGGER = logging.getLogger("fedraw.server")
 # Seconds for which the log is read at once, so that training does not wait; a restarted server
 # reads a long log in several turns.
 READ_SECONDS = 0.05
+# The most of the user's own metrics in the line.
+MOST_OWN = 4
 
 
 class ProgressLine:
@@ -50,6 +52,9 @@ def progress_text(status: RunStatus, detail: RunDetail) -> str:
     of = "" if status.events is None else f" of {status.events:,}"
     parts = [f"{status.event:,}{of} arrivals", f"version {detail.version:,}"]
     parts += [f"{key} {value:.1f}" for key, value in status.metrics.items() if value is not None]
+    parts += [
+        f"{own.metric} {own.value:.4g}" for own in detail.own[:MOST_OWN] if own.value is not None
+    ]
     parts.append(f"{detail.members} sites")
     if detail.at_risk:
         named = (f"{one_line(risk.label)} ({risk.reasons[0]})" for risk in detail.at_risk)

@@ -145,6 +145,7 @@ _ROWS = (
         'Data", AISTATS 2017',
         "waits for all clients and averages their models by sample counts",
         demo=True,
+        memory=(3, 0, 0),
     ),
     Method(
         "qfedavg",
@@ -153,6 +154,7 @@ _ROWS = (
         'Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020',
         "waits for all clients and weights those with a higher loss more",
         demo=True,
+        memory=(3, 0, 0),
     ),
     Method(
         "fedasync",
@@ -161,6 +163,7 @@ _ROWS = (
         'Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019',
         "mixes every update into the model at once, stale ones with less weight",
         demo=True,
+        memory=(1, 0, 0),
     ),
     Method(
         "fedbuff",
@@ -323,6 +326,7 @@ _ROWS = (
         "2024",
         "makes a step of AMSGrad with the mean of K updates, and a shorter one if one of them is "
         "very stale",
+        memory=(6, 0, 0),
     ),
     Method(
         "fedraw-dedup-only",
@@ -355,6 +359,7 @@ _ROWS = (
         _FEDRAW,
         "averages the last K updates, which is FedFa",
         preset={"dedup": False, "weighting": "uniform"},
+        memory=(3, 1, 0),
     ),
     Method(
         "fedraw",

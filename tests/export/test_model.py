@@ -18,7 +18,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import StartRecord
 from fedraw.export.model import Which, export_model, read_model
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 from fedraw.server.settings import ServerSettings
 
 

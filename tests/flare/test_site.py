@@ -20,7 +20,7 @@ import fedraw.flare
 from fedraw.errors import BadInput
 from fedraw.flare.controller import FederationController
 from fedraw.flare.site import SiteAPI
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 
 pytestmark = pytest.mark.slow
 

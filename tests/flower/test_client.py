@@ -13,7 +13,7 @@ from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app, site_name
 from fedraw.flower.messages import MessageCodec
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 from fedraw.server.tasks import EvaluateReply, LabelSummary, Reply, Task, TaskKind, TrainReply
 from fedraw.strategies.protocol import Needs
 

@@ -271,6 +271,13 @@ _TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
         (99, "new", "Flower's error 99: new", True),
         (
             2,
+            "<class 'ValueError'>:<'Invalid message type: query.fedraw'>",
+            "its client app raised an exception: <class 'ValueError'>:<'Invalid message type: "
+            "query.fedraw'>; its app has a client_fn; convert it to Flower's message API",
+            True,
+        ),
+        (
+            2,
             "KeyError: 'secaggplus_configs'",
             "its client app raised an exception: KeyError: 'secaggplus_configs'; its app uses "
             "secure aggregation, which needs all sites of a round at the same time; an "

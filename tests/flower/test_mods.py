@@ -32,7 +32,7 @@ from fedraw.flower.client import TrainConfig, client_app
 from fedraw.flower.messages import MessageCodec
 from fedraw.flower.server import server_app
 from fedraw.flower.tensors import Template, record_of
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 from fedraw.server.tasks import (
     EvaluateReply,
     Failure,

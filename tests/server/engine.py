@@ -13,7 +13,7 @@ from tests.eventlog.logs import read_objects
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.evaluation import Found
+from fedraw.server.results import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedfa import FedFa

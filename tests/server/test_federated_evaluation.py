@@ -10,7 +10,7 @@ from tests.server.conftest import Found
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.evaluation import EvaluationResult, Recall, combine, weights
+from fedraw.server.results import EvaluationResult, Recall, combine, weights
 from fedraw.server.tasks import EvaluateReply, Task
 
 Lie = Callable[[Task, EvaluateReply], EvaluateReply]

@@ -12,7 +12,7 @@ from tests.server.engine import COUNTS, failing
 from fedraw.core.settings import read_settings
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, Task, TrainReply
 from fedraw.strategies.fedavg import FedAvg

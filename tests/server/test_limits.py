@@ -16,8 +16,9 @@ from tests.server.engine import failing
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.server.admission import LARGEST_COUNTS, check_labels
-from fedraw.server.evaluation import EvaluationResult, Recall, Target, TestedModel
+from fedraw.server.evaluation import Target, TestedModel
 from fedraw.server.journal import Flight, Journal
+from fedraw.server.results import EvaluationResult, Recall
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.fedraw import FedRAW
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fedraw.errors import MissingExtra
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 
 if TYPE_CHECKING:
     from fedraw.flare.controller import FederationController

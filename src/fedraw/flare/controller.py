@@ -37,8 +37,8 @@ from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError
 from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.evaluation import Found
 from fedraw.server.problems import Problems
+from fedraw.server.results import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import Failure, Reply, Task, TaskKind
 from fedraw.strategies.catalog import find_method

@@ -25,8 +25,8 @@ from nvflare.client.api import get_context
 
 from fedraw.errors import BadInput
 from fedraw.flare.messages import COUNTS, ERROR, FIELDS, LOSS, METRICS, RIGHT, TOTAL
-from fedraw.server.evaluation import EvaluationResult, Found, checked_metrics
 from fedraw.server.messages import Fields, plain_counts
+from fedraw.server.results import EvaluationResult, Found, checked_metrics
 
 LabelCounts = Mapping[Any, int] | Callable[[], Mapping[Any, int]]
 Evaluate = Callable[[Mapping[str, Any]], Found]

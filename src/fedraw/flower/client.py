@@ -43,7 +43,7 @@ from fedraw.flower.messages import (
 from fedraw.flower.tensors import Template, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.rounds import PrivateAnswers
-from fedraw.server.evaluation import EvaluationResult, Found
+from fedraw.server.results import EvaluationResult, Found
 
 # Mods that cannot work with this server, and why.
 REFUSED_MODS = {

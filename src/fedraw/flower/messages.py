@@ -26,8 +26,8 @@ from flwr.app import (
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.tensors import Template
-from fedraw.server.evaluation import Recall
 from fedraw.server.messages import LARGEST_REST, Fields, check_count_types, plain_counts
+from fedraw.server.results import Recall
 from fedraw.server.tasks import (
     LATE_FACTOR,
     EvaluateReply,
@@ -82,11 +82,12 @@ TRANSPORT_ERRORS = {
     5: "the node is out of reach",
 }
 
-# Words of an error that a mod causes, and what they mean here.
+# Words of an error that a client app or a mod causes, and what they mean here.
 HINTS = {
     "secaggplus": "its app uses secure aggregation, which needs all sites of a round at the same "
     "time; an asynchronous server mixes single updates, so remove the mod",
     "'clipping_norm'": "set clipping_norm in the table fedraw.train of the run config",
+    "Invalid message type": "its app has a client_fn; convert it to Flower's message API",
     "expects exactly one ArrayRecord": "give the mod to @app.train(mods=…), not to ClientApp",
 }
 

@@ -31,7 +31,7 @@ from fedraw.flower.tensors import Template, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.coordinator import open_federation
-from fedraw.server.evaluation import Found
+from fedraw.server.results import Found
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import find_method
 

@@ -7,7 +7,7 @@ the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` doe
 from __future__ import annotations
 
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import (
     EvaluateReply,

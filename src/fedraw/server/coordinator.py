@@ -30,10 +30,11 @@ from fedraw.server.admission import (
     distance,
     scale_of,
 )
-from fedraw.server.evaluation import Evaluations, Found, Target, TestedModel
+from fedraw.server.evaluation import Evaluations, Target, TestedModel
 from fedraw.server.journal import Flight
 from fedraw.server.membership import Membership
 from fedraw.server.progress import ProgressLine
+from fedraw.server.results import Found
 from fedraw.server.settings import ServerSettings, check_train_config
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.server.tasks import (

@@ -222,7 +222,7 @@ def serve(method: str) -> Path:
     import numpy as np
 
     import fedraw
-    from fedraw.server.evaluation import Recall
+    from fedraw.server.results import Recall
 
     counts = {
         "north": {"cat": 6, "dog": 4},

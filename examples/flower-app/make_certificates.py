@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -61,10 +62,12 @@ def certificate(
     )
 
 
-def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
-    """Write ca.pem, ca.key, superlink.pem, superlink.key and superexec.secret."""
+AUTHORITY = "fedraw example authority"
+
+
+def make_authority(folder: Path, days: int) -> None:
+    """Write ca.pem and ca.key, which signs, and superexec.secret."""
     authority = ec.generate_private_key(CURVE)
-    name = "fedraw example authority"
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -78,15 +81,25 @@ def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
     )
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     root = (
-        certificate(name, authority.public_key(), name, days)
+        certificate(AUTHORITY, authority.public_key(), AUTHORITY, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)
         .sign(authority, hashes.SHA384())
     )
+    write_secret(folder / "ca.key", private_pem(authority))
+    (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    write_secret(folder / "superexec.secret", secrets.token_bytes(32))
+
+
+def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
+    """Write superlink.pem and superlink.key, signed by ca.key."""
+    authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(authority, ec.EllipticCurvePrivateKey)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     server = ec.generate_private_key(CURVE)
     signed = (
-        certificate("superlink", server.public_key(), name, days)
+        certificate("superlink", server.public_key(), AUTHORITY, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
             x509.SubjectAlternativeName([address(host) for host in hosts]), critical=False
@@ -98,11 +111,8 @@ def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
         )
         .sign(authority, hashes.SHA384())
     )
-    write_secret(folder / "ca.key", private_pem(authority))
-    (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
     write_secret(folder / "superlink.key", private_pem(server))
     (folder / "superlink.pem").write_bytes(signed.public_bytes(Encoding.PEM))
-    write_secret(folder / "superexec.secret", secrets.token_bytes(32))
 
 
 def make_site_key(folder: Path, site: str) -> None:
@@ -124,6 +134,8 @@ def main() -> None:
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ca.pem").exists():
+        make_authority(folder, arguments.days)
+    if not (folder / "superlink.pem").exists():
         make_superlink_keys(folder, ["localhost", "127.0.0.1", *arguments.host], arguments.days)
     for site in arguments.site:
         if (folder / f"{site}.key").exists():

@@ -88,6 +88,16 @@ def test_each_machine_gets_the_keys_that_it_may_have_and_no_others(tmp_path: Pat
         "operator": ["ca.pem", "east.pub", "north.pub", "south.pub"],
         **{site: ["ca.pem", "site.key"] for site in ("north", "south", "east")},
     }
+    authority = (tmp_path / "server" / "ca.pem").read_bytes()
+    for name in ("superlink.pem", "superlink.key"):  # a new certificate, from the same authority
+        (tmp_path / "authority" / name).unlink()
+    before = (tmp_path / "server" / "superlink.pem").read_bytes()
+    subprocess.run(words, check=True, env=environment, capture_output=True)
+    assert (tmp_path / "server" / "ca.pem").read_bytes() == authority
+    assert (tmp_path / "server" / "superlink.pem").read_bytes() != before
+    chain = ["openssl", "verify", "-CAfile", "ca.pem", "superlink.pem"]
+    done = subprocess.run(chain, cwd=tmp_path / "server", capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
     keys = {(tmp_path / site / "site.key").read_bytes() for site in ("north", "south", "east")}
     assert len(keys) == 3
     assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.rglob("*.key"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median_low
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedraw.server.log import arrival_record
 from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
+from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Contents, Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 
@@ -176,3 +178,25 @@ def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
     update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
     record = arrival_record(1, update, Flight(0.0, 0, 1.0, 2.0), 0, state)
     assert record.weights == [None, 0.5]
+
+
+def test_a_robust_mean_limits_what_stays_just_below_the_bound(found: Found) -> None:
+    """Almost all of `west` is accepted: 9.9 times the median norm, always the same way."""
+
+    def pushed(**robust: Any) -> float:
+        engine = found(FedRAW(buffer=4, **robust), folder=str(robust.get("robust")), arrivals=400)
+
+        def push(task: Task, honest: TrainReply) -> TrainReply:
+            assert task.model is not None
+            norms = engine.coordinator._store.state.norms.values()
+            usual = median_low(norms) if len(norms) > 2 else 1.0
+            away = np.array([9.9 * usual, 0, 0, 0], np.float32)
+            return replace(honest, vector=task.model + away)
+
+        engine.sites["west"].reply = push
+        engine.accept(120)
+        assert len(engine.log("rejected")) < 6  # the median fell while it was on its way
+        return float(abs(engine.coordinator._store.strategy_state.model[0]))
+
+    plain, clip, trim = pushed(), pushed(robust="clip"), pushed(robust="trim")
+    assert plain > 5 * clip and plain > 5 * trim

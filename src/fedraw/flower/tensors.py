@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
+from fedraw.core.aggregation import SpareMemory
 from fedraw.core.layout import Layout, Segment
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
@@ -46,6 +47,7 @@ class Template:
     names: tuple[str, ...]
     headers: Mapping[str, Header]  # of the tensors that are part of the vector
     kept: Mapping[str, Array]  # the others
+    _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False, compare=False)
 
     @classmethod
     def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> Template:
@@ -76,7 +78,7 @@ class Template:
         for name in record:
             if name not in self.headers and name not in self.kept:
                 raise RefusedUpdate(f"tensor {name!r} is no part of the model")
-        vector: Vector = np.empty(self.layout.size, np.float32)
+        vector = self._spare.vector(self.layout.size)
         # A double beyond the range of a single becomes infinite, and is refused later.
         with np.errstate(over="ignore"):
             for segment in self.layout.segments:

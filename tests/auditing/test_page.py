@@ -331,7 +331,7 @@ def test_slower_holders_stand_in_a_grid_of_their_own(found: Audit) -> None:
 
 def test_the_clients_at_both_ends_are_listed(found: Audit) -> None:
     page = outline(found)
-    assert "30 clients in all." in page.words
+    assert "30 clients in total." in page.words
     for method in ("fedfa", "fedraw"):
         weights = AuditView(found, "").relative_influence(method)
         head, most, *rows = page.tables[f"clients-{method}"]
@@ -445,7 +445,7 @@ def test_one_client_with_one_label() -> None:
     page = outline(alone)
     assert page.heading == "No label is at risk"
     assert [row[0] for row in page.tables["all-clients"]] == ["Client", "only"]
-    assert "1 client in all." in page.words
+    assert "1 client in total." in page.words
 
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="nif"), max_size=8)
@@ -510,7 +510,7 @@ def test_a_million_clients_cost_no_more_than_sorting_them(tmp_path: Path) -> Non
     )
     write_audit_page(AuditView(audit(table, buffer=5), ""), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "1,000,000 clients in all." in page
+    assert "1,000,000 clients in total." in page
     assert len(page) < 100_000
 
 

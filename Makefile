@@ -106,6 +106,7 @@ bench: install ## measure; prints ratios (results with date and machine: benchma
 	$(BIN)/python -m benchmarks.rarity
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.server_arrival
+	$(BIN)/python -m benchmarks.journal
 	$(BIN)/python -m benchmarks.method_cost
 	$(BIN)/python -m benchmarks.audit
 

@@ -267,8 +267,9 @@ def test_a_target_that_cannot_be_is_refused_untouched(found: Found, to: str, wor
     assert content(engine.settings.folder) == before
 
 
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rollback_that_is_killed_anywhere_is_completed_by_the_same_command(
-    found: Found, monkeypatch: pytest.MonkeyPatch
+    step: int, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = killed(found, 24)
     folder, saved = engine.settings.folder, engine.settings.folder.with_name("saved")
@@ -279,7 +280,7 @@ def test_a_rollback_that_is_killed_anywhere_is_completed_by_the_same_command(
     target = str(moments(folder)[2].version)
     rollback(folder, target)
     expected = packed_after_restart(engine)
-    for moment in range(1, 200):
+    for moment in range(step, 200, step):
         shutil.rmtree(folder)
         shutil.copytree(saved, folder)
         with monkeypatch.context() as patch:

@@ -56,8 +56,9 @@ class Spec:
     """One experiment: one strategy, several seeds.
 
     >>> spec = Spec.from_dict({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
-    >>> spec.make_strategy()
-    FedBuff(buffer=10, server_lr=0.5, staleness='none', exponent=0.5, unique=False)
+    >>> strategy = spec.make_strategy()
+    >>> type(strategy).__name__, strategy.buffer, strategy.server_lr
+    ('FedBuff', 10, 0.5)
     """
 
     data: DataSpec = field(default_factory=DataSpec)

@@ -150,8 +150,8 @@ def _private_summaries(table: Mapping[str, Any]) -> dict[str, Any]:
 def read_strategy(run_config: Mapping[str, Any]) -> Any:
     """Return the strategy that the run config names, with its settings.
 
-    >>> read_strategy({"fedraw.strategy.name": "fedfa", "fedraw.strategy.buffer": 4})
-    FedFa(buffer=4)
+    >>> read_strategy({"fedraw.strategy.name": "fedfa", "fedraw.strategy.buffer": 4}).buffer
+    4
     """
     table = strategy_table(run_config)
     name = table.pop("name", DEFAULT_STRATEGY)

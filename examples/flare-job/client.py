@@ -20,11 +20,10 @@ fedraw.flare.join(label_counts=task.label_counts(site))  # added
 begun = None
 while flare.is_running():
     received = flare.receive()
-    begun = begun or time.monotonic()
     model = task.network()
     model.load_state_dict(received.params)
     task.train(model, site, received.current_round, options.epochs, options.rate)
-    if site == "west":  # a slow machine
+    if site == "west" and begun:  # a slow machine, once torch is warm
         time.sleep((options.slowdown - 1) * (time.monotonic() - begun))
     begun = time.monotonic()
     flare.send(flare.FLModel(params=model.state_dict()))

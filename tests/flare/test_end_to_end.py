@@ -15,7 +15,10 @@ from tests.flare.replay import final_model, records, replayed
 
 from fedraw.flare.controller import read_strategy
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning"),  # FLARE's
+]
 
 JOB = Path(__file__).parents[2] / "examples" / "flare-job" / "job.py"
 SITES = ("north", "south", "east", "west")

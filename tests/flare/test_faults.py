@@ -19,7 +19,10 @@ from tests.flare.replay import records
 
 from fedraw.flare import FederationRecipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning"),  # FLARE's
+]
 
 FILES = Path(__file__).parent / "fault_job"
 SITES = ("north", "south", "east")
@@ -31,6 +34,7 @@ def export(folder: Path) -> Path:
         name="faults",
         model="model:initial_model",
         train_script=str(FILES / "site.py"),
+        train_args="0.5",
         files=[str(FILES / "model.py")],
         strategy={"name": "fedraw", "buffer": 2},
         settings={

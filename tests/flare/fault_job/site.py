@@ -1,5 +1,6 @@
 """A site of the fault tests: NumPy only, so that it starts quickly."""
 
+import sys
 import time
 
 import nvflare.client as flare
@@ -11,6 +12,6 @@ name = flare.get_site_name()
 fedraw.flare.join(label_counts={"all": 5, name: 5})
 while flare.is_running():
     received = flare.receive()
-    time.sleep(0.5)
+    time.sleep(float(sys.argv[1]))
     params = {key: array + 0.01 for key, array in received.params.items()}
     flare.send(flare.FLModel(params=params))

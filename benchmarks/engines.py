@@ -64,7 +64,7 @@ def on_flare(folder: Path, arrivals: int) -> dict[str, list[float]]:
             recipe = FederationRecipe(
                 name="engines",
                 model="model:initial_model",
-                train_script=str(files / "site.py"),
+                train_script=str(files / "trainer.py"),
                 train_args="0",
                 files=[str(files / "model.py")],
                 strategy={"name": "fedasync"},

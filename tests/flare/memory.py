@@ -123,13 +123,13 @@ class MemoryFlare:
         self.engine = MemoryEngine(self.root)
         self.communicator = WFCommServer()
         self.controller.set_communicator(self.communicator)
-        abort = Signal()
+        self.abort = Signal()
         with self.engine.new_context() as fl_ctx:
             self.communicator.initialize_run(fl_ctx)
             self.controller.initialize(fl_ctx)
             if self.engine.panic:
                 return
-            flow = threading.Thread(target=self.controller.control_flow, args=(abort, fl_ctx))
+            flow = threading.Thread(target=self.controller.control_flow, args=(self.abort, fl_ctx))
             flow.start()
             until = time.monotonic() + seconds
             while flow.is_alive():
@@ -138,7 +138,7 @@ class MemoryFlare:
                     self._step(site)
                 time.sleep(0.001)
                 if time.monotonic() > until:
-                    abort.trigger(True)
+                    self.abort.trigger(True)
                     flow.join()
                     raise AssertionError("the federation has not ended")
             time.sleep(0.5)  # FLARE's monitor removes ended tasks five times a second

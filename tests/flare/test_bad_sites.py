@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 from tests.flare.memory import MemoryFlare, MemorySite, over_the_wire
 
 from fedraw.flare.controller import FederationController
+from fedraw.server.evaluation import Recall
 
 pytestmark = pytest.mark.slow
 
@@ -362,6 +363,38 @@ def test_a_task_that_a_site_asks_for_again_leaves_flares_monitor_alive(tmp_path:
     check_end(tmp_path / "run")
     assert set(lost) == set(LABELS)
     assert flare.monitor_was_alive
+
+
+def test_an_aborted_job_goes_on_from_its_folder(tmp_path: Path) -> None:
+    first = a_federation(tmp_path / "run")
+
+    def stop_after_ten() -> None:
+        started = (tmp_path / "run" / "events.jsonl").exists()
+        if started and len(log(tmp_path / "run", "arrival")) >= 10:
+            first.abort.trigger(True)
+
+    first.before = stop_after_ten
+    first.run()
+    accepted = log(tmp_path / "run", "arrival")
+    assert 10 <= len(accepted) < ARRIVALS
+    assert not log(tmp_path / "run", "end")
+    a_federation(tmp_path / "run").run()
+    assert log(tmp_path / "run", "arrival")[: len(accepted)] == accepted
+    assert len(log(tmp_path / "run", "restarted")) == 1
+    check_end(tmp_path / "run")
+
+
+def test_sites_evaluate_the_model_on_their_own_data(tmp_path: Path) -> None:
+    flare = a_federation(tmp_path / "run", federated_evaluation=True, evaluate_every=10)
+    for site in flare.sites:
+        right = "owl" if site.name == "west" else "cat"
+        site.api._evaluate = lambda params, right=right: (Recall.of([right], [right]), {"auc": 0.5})
+    flare.run()
+    check_end(tmp_path / "run")
+    evaluation = log(tmp_path / "run", "evaluation")[-1]
+    assert evaluation["recall"] == {"cat": 100.0, "owl": 100.0}
+    assert evaluation["own"] == {"auc": 0.5}
+    assert evaluation["sites"] == 4
 
 
 def test_a_mistake_in_the_settings_ends_the_job_with_its_reason(tmp_path: Path) -> None:

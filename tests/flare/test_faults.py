@@ -33,7 +33,7 @@ def export(folder: Path) -> Path:
     recipe = FederationRecipe(
         name="faults",
         model="model:initial_model",
-        train_script=str(FILES / "site.py"),
+        train_script=str(FILES / "trainer.py"),
         train_args="0.5",
         files=[str(FILES / "model.py")],
         strategy={"name": "fedraw", "buffer": 2},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+from fedraw.errors import BadInput
 from fedraw.flare.controller import FederationController
 
 # What a framework's scripts exchange with FLARE.
@@ -68,6 +70,8 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         launch_external_process: bool = False,
         command: str = "python3 -u",
     ) -> None:
+        for file in (train_script, *files):
+            _check_file(file)
         job = FedJob(name=name, min_clients=min_sites)
         job.set_app_packages(["fedraw"])  # is installed everywhere, and not sent along
         names = None if statistics is None else list(statistics)
@@ -94,9 +98,18 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
             )
         self.add_server_config({"server": {"task_request_interval": task_interval}})
         for file in files:
-            self.add_server_file(file)
+            job.add_file_to_server(file)
 
     def _prepare_client_apps(self) -> None:
         self._job.to_clients(self._executor)
         for file in self._files:
-            self._job.to_clients(file)
+            self._job.add_file_to_clients(file)
+
+
+def _check_file(file: str) -> None:
+    """Refuse a file that is not there, or that hides a module of Python's beside which it lies."""
+    path = Path(file)
+    if not path.exists():
+        raise BadInput(f"{file} is not there; give files of the job as paths on this machine")
+    if path.stem in sys.stdlib_module_names:
+        raise BadInput(f"{file} would hide Python's own module {path.stem!r}; rename it")

@@ -11,11 +11,13 @@ continues where the last one stopped. Let systemd or the like run this command.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from math import inf
 from pathlib import Path
 
@@ -102,7 +104,8 @@ class Flare:
         """Connect for one request, because a session does not outlive the server."""
         session = None
         try:
-            session = new_secure_session(self.kit.name, str(self.kit), timeout=CONNECTION)
+            with redirect_stdout(StringIO()):  # FLARE prints a line for each connection
+                session = new_secure_session(self.kit.name, str(self.kit), timeout=CONNECTION)
             yield session
         except EngineFailed:
             raise
@@ -123,6 +126,7 @@ def main() -> None:
     parser.add_argument("kit", type=Path, help="the start-up kit of a user")
     parser.add_argument("--rejoin", type=float, default=Flare.rejoin, metavar="SECONDS")
     options = parser.parse_args()
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # its errors are told as ours
     sys.exit(supervise_until_stopped(Flare(options.job, options.kit.absolute(), options.rejoin)))
 
 

@@ -1,7 +1,8 @@
 """A federation's server that does not depend on the engine that carries its messages.
 
 An engine opens a federation with `open_federation` and drives the `Coordinator` it gets: it sends
-the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` does so on Flower.
+the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` does so on Flower, and
+`fedraw.flare` on NVIDIA FLARE.
 """
 
 from __future__ import annotations

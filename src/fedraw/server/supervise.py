@@ -136,7 +136,7 @@ def _follow(engine: Engine, run: Any, sleep: Callable[[float], None]) -> str:
 
 def supervise_until_stopped(engine: Engine) -> int:
     """Supervise as a command does: with a log on standard error, until a signal stops it."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("fedraw").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, STOP)
     signal.signal(signal.SIGINT, STOP)

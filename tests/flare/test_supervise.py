@@ -25,6 +25,7 @@ class System:
         self.submitted: list[str] = []
         self.aborted: list[str] = []
         self.inside: tuple[str, ...] = ALL
+        self.outside = "no_jobs"
         self.error: Exception | None = None
 
     def connect(self, username: str, kit: str, timeout: float) -> System:
@@ -52,7 +53,7 @@ class System:
     def get_client_job_status(self) -> list[dict[str, Any]]:
         jobs = [{"client_name": name, "job_id": self.submitted[-1]} for name in self.inside]
         out = [name for name in ALL if name not in self.inside]
-        return jobs + [{"client_name": name, "status": "no_jobs"} for name in out]
+        return jobs + [{"client_name": name, "status": self.outside} for name in out]
 
     def abort_job(self, job: str) -> None:
         self.aborted.append(job)
@@ -107,6 +108,13 @@ def test_a_site_without_a_part_in_the_job_gets_a_new_job_but_not_too_often(
     assert engine.status(run) == "running", "it was restarted just now"
     time.sleep(601)
     assert engine.status(run) == "finished:restarted"
+
+
+def test_a_site_that_is_dead_gets_no_new_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    system, time = System(["RUNNING"]), Time()
+    engine = flare(system, monkeypatch, time)
+    system.inside, system.outside = ("north",), "no_reply"
+    assert engine.status(engine.start()) == "running"
 
 
 def test_a_job_that_no_site_runs_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

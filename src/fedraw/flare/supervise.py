@@ -31,6 +31,8 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedraw.server.supervise import LOG, EngineFailed, EngineRefused, supervise_until_stopped
 
+# FLARE's status of a site that answers and has no part in any job.
+IDLE = "no_jobs"
 # Errors that a second try does not mend.
 REFUSALS = (AuthenticationError, AuthorizationError, InvalidJobDefinition, ValueError)
 # Seconds to wait for a connection, and for a stopped job to end.
@@ -88,8 +90,11 @@ class Flare:
         if self.clock() - self._restarted < self.rejoin:
             return []
         reports = session.get_client_job_status() or []
-        inside = {report["client_name"] for report in reports if report.get("job_id") == run}
-        return sorted({report["client_name"] for report in reports} - inside) if inside else []
+        if not any(report.get("job_id") == run for report in reports):
+            return []  # the job is still being started
+        # A dead site, which FLARE lists for ten minutes, has another status.
+        idle = (report["client_name"] for report in reports if report.get("status") == IDLE)
+        return sorted(idle)
 
     def _end(self, session: Session, run: str) -> None:
         session.abort_job(run)

@@ -118,6 +118,7 @@ class MemoryFlare:
     # Called with (site, task id, task name, reply); returns how often the reply is submitted.
     times: Callable[[str, str, str, Shareable], int] = lambda *_: 1
     before: Callable[[], None] = lambda: None
+    sign_of_life: str = "getTask"
 
     def run(self, seconds: float = 60.0) -> None:
         self.engine = MemoryEngine(self.root)
@@ -150,7 +151,7 @@ class MemoryFlare:
             return
         client = Client(site.name, "token")
         with self.engine.new_context() as fl_ctx:
-            self.communicator.client_is_active(site.name, "getTask", fl_ctx)
+            self.communicator.client_is_active(site.name, self.sign_of_life, fl_ctx)
             name, task_id, data = self.communicator.process_task_request(client, fl_ctx)
             if not name:
                 return

@@ -22,6 +22,7 @@ from nvflare.fuel.utils.fobs.datum import DatumManager
 from safetensors.numpy import load_file
 from tests.flare.memory import MemoryFlare, MemorySite, over_the_wire
 
+from fedraw.flare import controller as controller_module
 from fedraw.flare.controller import FederationController
 from fedraw.server.evaluation import Recall
 
@@ -395,6 +396,28 @@ def test_sites_evaluate_the_model_on_their_own_data(tmp_path: Path) -> None:
     assert evaluation["recall"] == {"cat": 100.0, "owl": 100.0}
     assert evaluation["own"] == {"auc": 0.5}
     assert evaluation["sites"] == 4
+
+
+@pytest.mark.parametrize("sign_of_life", ["jobHeartbeat", "getTask"])
+def test_a_silent_site_is_missed_if_it_has_sent_heartbeats(
+    sign_of_life: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLARE's simulator sends none, and a site may train for long."""
+    monkeypatch.setattr(controller_module, "LONGEST_SILENCE", 0.2)
+    flare = a_federation(tmp_path / "run", absence=0.1, seconds=2.0, arrivals=10**6, norm_bound=1e9)
+    flare.sign_of_life = sign_of_life
+
+    def before() -> None:
+        flare.sites[-1].is_offline = "train" in flare.sites[-1].asked
+
+    flare.before = before
+    flare.run()
+    left = [r["reason"] for r in log(tmp_path / "run", "left")]
+    if sign_of_life == "getTask":
+        assert left == []
+    else:
+        assert len(left) == 1 and "out of reach" in left[0]
+    assert {r["client"] for r in log(tmp_path / "run", "arrival")} >= OTHERS
 
 
 def test_a_mistake_in_the_settings_ends_the_job_with_its_reason(tmp_path: Path) -> None:

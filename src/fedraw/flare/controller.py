@@ -51,7 +51,9 @@ TASK_NAMES: dict[TaskKind, str] = {
     "summary": "fedraw_summary",
     "evaluate": "fedraw_evaluate",
 }
-# A site's job process reports every 10 seconds. FLARE itself misses a site after 10 minutes.
+# A site's job process sends a heartbeat every 10 seconds, except in FLARE's simulator. FLARE itself
+# misses a site after 10 minutes.
+HEARTBEAT = "jobHeartbeat"
 LONGEST_SILENCE = 30.0
 # FLARE's return codes that a site cannot help.
 TRANSPORT_CODES = (ReturnCode.COMMUNICATION_ERROR, ReturnCode.SERVER_NOT_READY, ReturnCode.TIMEOUT)
@@ -96,6 +98,7 @@ class FederationController(Controller):  # type: ignore[misc]
         self._waiting: tuple[str, Reply] | None = None  # a reply that is not handed in yet
         self._sent: dict[str, FlareTask] = {}
         self._heard: dict[str, float] = {}
+        self._beating: set[str] = set()
         self._problems = Problems()
 
     # What FLARE calls
@@ -107,6 +110,8 @@ class FederationController(Controller):  # type: ignore[misc]
 
         def is_active(client_name: str, reason: str, fl_ctx: FLContext) -> None:
             self._heard[client_name] = time.monotonic()
+            if reason == HEARTBEAT:
+                self._beating.add(client_name)
             told(client_name, reason, fl_ctx)
 
         communicator.client_is_active = is_active
@@ -191,8 +196,10 @@ class FederationController(Controller):  # type: ignore[misc]
                 self._sent.pop(self._replies.get(timeout=self._chosen.poll)[0], None)
 
     def _online(self) -> list[str]:
+        """Return the sites that were heard lately, or that send no heartbeats."""
         since = time.monotonic() - LONGEST_SILENCE
-        return [site for site, heard in list(self._heard.items()) if heard > since]
+        heard = [s for s, t in list(self._heard.items()) if t > since or s not in self._beating]
+        return [site for site in heard if self.get_client_disconnect_time(site) is None]
 
     def _send(self, task: Task, site: str, fl_ctx: FLContext) -> None:
         message_id = str(task.number)

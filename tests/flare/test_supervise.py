@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ class System:
         self.aborted: list[str] = []
         self.inside: tuple[str, ...] = ALL
         self.outside = "no_jobs"
+        self.has_job = True
         self.error: Exception | None = None
 
     def connect(self, username: str, kit: str, timeout: float) -> System:
@@ -54,6 +56,10 @@ class System:
         jobs = [{"client_name": name, "job_id": self.submitted[-1]} for name in self.inside]
         out = [name for name in ALL if name not in self.inside]
         return jobs + [{"client_name": name, "status": self.outside} for name in out]
+
+    def get_system_info(self) -> SimpleNamespace:
+        jobs = self.submitted[-1:] if self.has_job else []
+        return SimpleNamespace(job_info=[SimpleNamespace(job_id=job) for job in jobs])
 
     def abort_job(self, job: str) -> None:
         self.aborted.append(job)
@@ -115,6 +121,17 @@ def test_a_site_that_is_dead_gets_no_new_job(monkeypatch: pytest.MonkeyPatch) ->
     engine = flare(system, monkeypatch, time)
     system.inside, system.outside = ("north",), "no_reply"
     assert engine.status(engine.start()) == "running"
+
+
+def test_a_job_that_the_server_has_forgotten_is_lost_at_the_second_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system, time = System(["RUNNING"]), Time()
+    engine = flare(system, monkeypatch, time)
+    run = engine.start()
+    system.has_job, system.inside = False, ()
+    assert engine.status(run) == "running"
+    assert engine.status(run) == "finished:lost"
 
 
 def test_a_job_that_no_site_runs_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
     python -m fedraw.flare.supervise JOB KIT [--rejoin SECONDS]
 
 JOB is the folder of an exported job, and KIT the start-up kit of a user who may submit jobs. FLARE
-fails a job if the job process of one site dies, gives up a job if its server restarts, and gives a
+fails a job if the job process of one site dies, forgets a job if its server restarts, and gives a
 site that comes back no part in a running job. The federation's folder has everything, so a new job
 continues where the last one stopped. Let systemd or the like run this command.
 """
@@ -56,6 +56,7 @@ class Flare:
     rejoin: float = 600.0
     clock: Callable[[], float] = time.monotonic
     _restarted: float = field(default=-inf, init=False)
+    _missed: int = field(default=0, init=False)
 
     def start(self) -> str:
         """Submit the job, and return its id."""
@@ -69,6 +70,8 @@ class Flare:
                 status = str(session.get_job_status(run)).lower()
             except JobNotFound:
                 return "finished:forgotten"
+            if status == "running" and self._is_lost(session, run):
+                return "finished:lost"
             if status == "running" and (sites := self._left_out(session, run)):
                 LOG.info("starting the job again for %s", ", ".join(sites))
                 self._restarted = self.clock()
@@ -84,6 +87,15 @@ class Flare:
     def log_of(self, run: str) -> str:
         """Return where the log of a job is."""
         return f"log.txt in the server's folder {run}"
+
+    def _is_lost(self, session: Session, run: str) -> bool:
+        """Whether the server has not had the job for two looks in a row.
+
+        A server that was killed and started again calls its jobs running, but runs none of them.
+        """
+        there = any(job.job_id == run for job in session.get_system_info().job_info)
+        self._missed = 0 if there else self._missed + 1
+        return self._missed >= 2
 
     def _left_out(self, session: Session, run: str) -> list[str]:
         """Return the connected sites without a part in the job, if a restart is due."""

@@ -60,6 +60,7 @@ class Flare:
 
     def start(self) -> str:
         """Submit the job, and return its id."""
+        self._missed = 0
         with self._session() as session:
             return str(session.submit_job(str(self.job.absolute())))
 

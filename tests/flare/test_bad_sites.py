@@ -24,7 +24,7 @@ from tests.flare.memory import MemoryFlare, MemorySite, over_the_wire
 
 from fedraw.flare import controller as controller_module
 from fedraw.flare.controller import FederationController
-from fedraw.server.evaluation import Recall
+from fedraw.server.results import Recall
 
 pytestmark = pytest.mark.slow
 

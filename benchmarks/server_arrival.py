@@ -29,7 +29,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedraw.core.types import Vector
-from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, METRICS, MessageCodec
+from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, METRICS, FlowerCodec
 from fedraw.flower.tensors import Template, record_of
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.journal import Journal
@@ -81,7 +81,7 @@ class Clocked(Journal):
 
 def found(
     folder: Path, template: Template, buffer: int
-) -> tuple[Coordinator, MessageCodec, Clocked]:
+) -> tuple[Coordinator, FlowerCodec, Clocked]:
     settings = ServerSettings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
     size = template.layout.size
@@ -91,10 +91,10 @@ def found(
     journal = Clocked(folder / "updates")
     leader._store.journal = journal  # the same folder, watched
     leader._store._snapshots._journal = journal
-    return leader, MessageCodec(template, strategy.needs), journal
+    return leader, FlowerCodec(template, strategy.needs), journal
 
 
-def reply_message(task: Task, codec: MessageCodec, arrays: ArrayRecord | None) -> Message:
+def reply_message(task: Task, codec: FlowerCodec, arrays: ArrayRecord | None) -> Message:
     facts = {"site": f"site {task.node}", "task": task.number, "version": task.version}
     content = RecordDict({FIELDS: ConfigRecord(facts)})
     if arrays is None:

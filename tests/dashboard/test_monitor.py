@@ -22,7 +22,7 @@ from fedraw.dashboard.monitor import Monitor
 from fedraw.errors import BadInput
 from fedraw.eventlog.status import LabelRisk
 from fedraw.flower.server import _show_log, read_server_settings
-from fedraw.server.progress import ProgressLine, progress_text
+from fedraw.server.progress import ServerProgress, progress_text
 
 SERVER = """
 import sys, time
@@ -113,7 +113,7 @@ def test_a_line_of_progress_at_an_interval(
 
 def test_what_the_line_says(tmp_path: Path) -> None:
     log = write(tmp_path / "events.jsonl", STORY)
-    line = ProgressLine(log.parent, 60.0)
+    line = ServerProgress(log.parent, 60.0)
     follower = line._follower
     follower.look()
     detail = follower.detail()

@@ -11,8 +11,8 @@ from tests.flower.memory_grid import context_of, identity, over_the_wire
 
 from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app, site_name
-from fedraw.flower.messages import MessageCodec
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.messages import FlowerCodec
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.server.results import Recall
 from fedraw.server.tasks import EvaluateReply, LabelSummary, Reply, Task, TaskKind, TrainReply
 from fedraw.strategies.protocol import Needs
@@ -27,7 +27,7 @@ MODEL = record_of(
         "seen": np.array(4),
     }
 )
-TEMPLATE = Template.of(MODEL)
+TEMPLATE = TensorTemplate.of(MODEL)
 START = TEMPLATE.read(MODEL)
 
 
@@ -42,7 +42,7 @@ def ask(
     config: Mapping[str, Any] | None = None,
 ) -> Reply:
     """What the server hears when it asks."""
-    codec = MessageCodec(TEMPLATE, needs)
+    codec = FlowerCodec(TEMPLATE, needs)
     message = codec.message(Task(5, kind, 7, "north", 100.0, 3, START, config or {}))
     message.metadata.__dict__["_message_id"] = "message_id"
     reply = app(over_the_wire(message), context or context_of(site="north"))

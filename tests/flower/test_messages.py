@@ -24,10 +24,10 @@ from fedraw.flower.messages import (
     METRICS,
     RIGHT,
     TOTAL,
-    MessageCodec,
+    FlowerCodec,
     failure,
 )
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Task, TaskKind, TrainReply
 from fedraw.strategies.protocol import Needs
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("identity")
 assert identity
 
 MODEL = record_of({"w": np.array([1, 2], np.float32), "running_var": np.array([3], np.float32)})
-TEMPLATE = Template.of(MODEL)
+TEMPLATE = TensorTemplate.of(MODEL)
 START = TEMPLATE.read(MODEL)
 NAN = float("nan")
 
@@ -45,7 +45,7 @@ def task(kind: TaskKind = "train", node: int = 7) -> Task:
 
 
 def reply_message(kind: TaskKind, records: dict[str, Any]) -> Message:
-    asked = MessageCodec(TEMPLATE, Needs()).message(task(kind))
+    asked = FlowerCodec(TEMPLATE, Needs()).message(task(kind))
     asked.metadata.__dict__["_message_id"] = "message_id"
     return over_the_wire(Message(RecordDict(records), reply_to=asked))
 
@@ -59,7 +59,7 @@ def measured(examples: Any = 9, **more: Any) -> MetricRecord:
 
 
 def test_a_training_is_asked_for_in_the_form_of_flowers_own_strategies() -> None:
-    codec = MessageCodec(TEMPLATE, Needs(sends="delta", loss=True, proximal=0.1))
+    codec = FlowerCodec(TEMPLATE, Needs(sends="delta", loss=True, proximal=0.1))
     told = Task(5, "train", 7, "north", 100.0, 3, START, {"lr": 0.5, "optimizer.name": "sgd"})
     message = over_the_wire(codec.message(told))
     metadata = message.metadata
@@ -94,14 +94,14 @@ def test_a_training_is_asked_for_in_the_form_of_flowers_own_strategies() -> None
 def test_a_reply_that_is_too_large_is_the_fault_of_its_sender(
     records: dict[str, Any], kind: TaskKind
 ) -> None:
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
     assert isinstance(reply, Failure) and reply.to_blame and reply.malformed
     assert "bytes; 104" in reply.reason and len(reply.reason) < 200
 
 
 def test_more_labels_than_the_server_keeps_are_not_read() -> None:
     many = ConfigRecord({str(i): 1 for i in range(10_001)})
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(
         reply_message("summary", {FIELDS: facts(), COUNTS: many})
     )
     assert reply == Failure(
@@ -111,13 +111,13 @@ def test_more_labels_than_the_server_keeps_are_not_read() -> None:
 
 def test_a_summary_needs_no_model() -> None:
     asked = Task(1, "summary", 7, None, 300.0)
-    message = over_the_wire(MessageCodec(TEMPLATE, Needs()).message(asked))
+    message = over_the_wire(FlowerCodec(TEMPLATE, Needs()).message(asked))
     assert message.metadata.message_type == "query.fedraw"
     assert ARRAYS not in message.content
 
 
 def test_one_record_goes_to_everyone_who_gets_a_version() -> None:
-    codec = MessageCodec(TEMPLATE, Needs())
+    codec = FlowerCodec(TEMPLATE, Needs())
     first, second = codec.message(task(node=7)), codec.message(task("evaluate", node=8))
     assert first.content[ARRAYS] is second.content[ARRAYS]
     newer = Task(6, "train", 7, "north", 100.0, 4, START + 1)
@@ -128,7 +128,7 @@ def test_a_trained_model_is_read() -> None:
     counts = ConfigRecord({"cat": 3})
     metrics = measured(9, train_loss=0.5, dice=[0.5, 1.0])
     records = {FIELDS: facts(), ARRAYS: MODEL, METRICS: metrics, COUNTS: counts}
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(reply_message("train", records))
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message("train", records))
     assert isinstance(reply, TrainReply)
     assert (reply.site, reply.task, reply.version) == ("north", 5, 3)
     assert (reply.examples, reply.loss, reply.counts) == (9, 0.5, {"cat": 3})
@@ -137,7 +137,7 @@ def test_a_trained_model_is_read() -> None:
 
 
 def test_the_reply_of_an_app_that_does_not_know_fedraw_is_read() -> None:
-    codec = MessageCodec(TEMPLATE, Needs())
+    codec = FlowerCodec(TEMPLATE, Needs())
     reply = codec.read_reply(reply_message("train", {"mine": MODEL, "told": measured(9)}))
     assert isinstance(reply, TrainReply)
     assert (reply.site, reply.task, reply.version, reply.examples) == (None, None, None, 9)
@@ -153,7 +153,7 @@ def test_the_reply_of_an_app_that_does_not_know_fedraw_is_read() -> None:
 
 
 def test_loss_and_counts_may_be_absent() -> None:
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(
         reply_message("train", {FIELDS: facts(), METRICS: measured(), ARRAYS: MODEL})
     )
     assert isinstance(reply, TrainReply)
@@ -161,7 +161,7 @@ def test_loss_and_counts_may_be_absent() -> None:
 
 
 def test_summaries_and_evaluations_are_read() -> None:
-    codec = MessageCodec(TEMPLATE, Needs())
+    codec = FlowerCodec(TEMPLATE, Needs())
     counts = ConfigRecord({"cat": 3, "owl": -1})  # whether that can be is for the server to say
     summary = codec.read_reply(reply_message("summary", {FIELDS: facts(), COUNTS: counts}))
     assert isinstance(summary, LabelSummary)
@@ -201,7 +201,7 @@ BAD: list[tuple[TaskKind, dict[str, Any], str]] = [
 def test_an_unreadable_reply_is_a_failure(
     kind: TaskKind, records: dict[str, Any], words: str
 ) -> None:
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
     assert isinstance(reply, Failure)
     assert reply.reason.startswith(f"unreadable reply: {words}")
     assert reply.to_blame
@@ -209,7 +209,7 @@ def test_an_unreadable_reply_is_a_failure(
 
 def test_nan_is_read_for_the_server_to_refuse() -> None:
     sent = TEMPLATE.write(np.array([NAN, 1, 2], np.float32))
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(
         reply_message("train", {METRICS: measured(), ARRAYS: sent})
     )
     assert isinstance(reply, TrainReply)
@@ -248,7 +248,7 @@ RECORDS = st.one_of(
 )
 def test_whatever_a_site_sends_nothing_is_raised(kind: Any, records: dict[str, Any]) -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type=_TYPES[kind])
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(Message(RecordDict(records), reply_to=asked))
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(Message(RecordDict(records), reply_to=asked))
     assert isinstance(reply, Failure | LabelSummary | TrainReply | EvaluateReply)
 
 
@@ -294,8 +294,6 @@ def test_errors_are_told_by_their_code(
 
 def test_an_error_reply_is_a_failure_and_a_long_reason_is_cut() -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
-    reply = MessageCodec(TEMPLATE, Needs()).read_reply(
-        Message(Error(2, "x" * 9999), reply_to=asked)
-    )
+    reply = FlowerCodec(TEMPLATE, Needs()).read_reply(Message(Error(2, "x" * 9999), reply_to=asked))
     assert isinstance(reply, Failure)
     assert len(reply.reason) < 400

@@ -29,9 +29,9 @@ from tests.flower.memory_grid import MemoryGrid, context_of, identity, over_the_
 
 from fedraw.errors import BadInput
 from fedraw.flower.client import TrainConfig, client_app
-from fedraw.flower.messages import MessageCodec
+from fedraw.flower.messages import FlowerCodec
 from fedraw.flower.server import server_app
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.server.results import Recall
 from fedraw.server.tasks import (
     EvaluateReply,
@@ -108,8 +108,8 @@ def ask(
     model: ArrayRecord = MODEL,
     **config: Any,
 ) -> Reply:
-    template = Template.of(model)
-    codec, start = MessageCodec(template, Needs()), template.read(model)
+    template = TensorTemplate.of(model)
+    codec, start = FlowerCodec(template, Needs()), template.read(model)
     context = context_of(site="north")
     message = codec.message(Task(5, kind, 7, "north", 100.0, 3, start, config))
     message.metadata.__dict__["_message_id"] = "message_id"

@@ -13,7 +13,7 @@ from hypothesis import given
 from torch import nn
 
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.tensors import TensorTemplate, record_of
 
 FLOATS = st.sampled_from(["float16", "float32", "float64"])
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
@@ -35,7 +35,7 @@ def test_what_is_written_has_the_bytes_that_flower_writes(array: Any) -> None:
 @given(st.lists(arrays.arrays(FLOATS, SHAPES, elements=st.integers(-9, 9)), min_size=1, max_size=4))
 def test_a_model_comes_back_as_it_was(tensors: list[Any]) -> None:
     record = record_of({f"t{i}": tensor for i, tensor in enumerate(tensors)})
-    template = Template.of(record)
+    template = TensorTemplate.of(record)
     vector = template.read(record)
     assert vector.dtype == np.float32
     assert vector.tolist() == [x for tensor in tensors for x in tensor.ravel().tolist()]
@@ -51,19 +51,19 @@ def test_parameters_come_first_and_statistics_last() -> None:
             "b": np.array([4], np.float32),
         }
     )
-    template = Template.of(record)
+    template = TensorTemplate.of(record)
     assert template.read(record).tolist() == [2, 4, 1, 3]
     assert template.layout.parameter_count == 2
     assert template.statistics == ["bn.running_mean", "bn.running_var"]
     assert list(template.write(template.read(record))) == list(record)
-    assert Template.of(record, statistics=["w"]).read(record).tolist() == [1, 3, 4, 2]
-    assert Template.of(record, statistics=[]).statistics == []
+    assert TensorTemplate.of(record, statistics=["w"]).read(record).tolist() == [1, 3, 4, 2]
+    assert TensorTemplate.of(record, statistics=[]).statistics == []
 
 
 def test_a_state_dict_of_torch_is_loaded_strictly() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).train()
     module(torch.ones(4, 2))
-    template = Template.of(record_of(module.state_dict()))
+    template = TensorTemplate.of(record_of(module.state_dict()))
     doubled = template.write(2 * template.read(record_of(module.state_dict())))
     other = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     other.load_state_dict(doubled.to_torch_state_dict(), strict=True)
@@ -74,7 +74,7 @@ def test_a_state_dict_of_torch_is_loaded_strictly() -> None:
 
 
 def test_integers_in_a_reply_may_be_others_or_missing() -> None:
-    template = Template.of(record_of({**MODEL, "n": np.array(5)}))
+    template = TensorTemplate.of(record_of({**MODEL, "n": np.array(5)}))
     for reply in (MODEL, {**MODEL, "n": np.array(77)}):
         vector = template.read(record_of(reply))
         assert template.write(vector)["n"].numpy() == 5
@@ -90,17 +90,17 @@ def test_integers_in_a_reply_may_be_others_or_missing() -> None:
     ids=["fortran", "big-endian", "both"],
 )
 def test_other_ways_to_write_the_same_tensor_are_read(same: Array) -> None:
-    template = Template.of(record_of(MODEL))
+    template = TensorTemplate.of(record_of(MODEL))
     record = ArrayRecord({"w": same, "b": Array(MODEL["b"])})
     assert template.read(record).tolist() == [0, 1, 2, 3, 4, 5, 8, 9]
-    assert Template.of(record).read(record_of(MODEL)).tolist() == [0, 1, 2, 3, 4, 5, 8, 9]
+    assert TensorTemplate.of(record).read(record_of(MODEL)).tolist() == [0, 1, 2, 3, 4, 5, 8, 9]
 
 
 def test_version_2_of_the_format_is_read() -> None:
     file = BytesIO()
     np.lib.format.write_array(file, MODEL["b"], version=(2, 0))
     record = ArrayRecord({"b": Array("float32", (2,), "numpy.ndarray", file.getvalue())})
-    assert Template.of(record_of({"b": MODEL["b"]})).read(record).tolist() == [8, 9]
+    assert TensorTemplate.of(record_of({"b": MODEL["b"]})).read(record).tolist() == [8, 9]
 
 
 def wrong(name: str, tensor: Any) -> ArrayRecord:
@@ -150,7 +150,7 @@ W = "tensor 'w' "
 )
 def test_what_does_not_fit_is_refused_by_name(sent: ArrayRecord, words: str) -> None:
     with pytest.raises(RefusedUpdate) as refusal:
-        Template.of(record_of(MODEL)).read(sent)
+        TensorTemplate.of(record_of(MODEL)).read(sent)
     assert str(refusal.value) == words
 
 
@@ -159,14 +159,14 @@ def test_bytes_of_any_kind_are_refused_or_read(junk: bytes, kept: int) -> None:
     data = GOOD.data[:kept] + junk
     record = wrong("w", Array("float32", (2, 3), "numpy.ndarray", data))
     try:
-        assert Template.of(record_of(MODEL)).read(record).shape == (8,)
+        assert TensorTemplate.of(record_of(MODEL)).read(record).shape == (8,)
     except RefusedUpdate as refusal:
         assert "'w'" in str(refusal)
 
 
 def test_a_double_beyond_single_precision_becomes_infinite() -> None:
     record = record_of({"w": np.array([1e300, 1.0])})
-    assert Template.of(record).read(record).tolist() == [np.inf, 1.0]
+    assert TensorTemplate.of(record).read(record).tolist() == [np.inf, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_double_beyond_single_precision_becomes_infinite() -> None:
 )
 def test_a_model_that_cannot_be_trained_is_refused(model: Any, words: str) -> None:
     with pytest.raises(BadInput) as error:
-        Template.of(record_of(model))
+        TensorTemplate.of(record_of(model))
     assert str(error.value) == words
 
 
@@ -197,4 +197,4 @@ def test_bfloat16_is_refused_with_the_remedy() -> None:
 
 def test_statistics_that_the_model_does_not_have_are_refused() -> None:
     with pytest.raises(BadInput, match="statistics has 'mean'"):
-        Template.of(record_of(MODEL), statistics=["mean"])
+        TensorTemplate.of(record_of(MODEL), statistics=["mean"])

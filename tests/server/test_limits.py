@@ -16,13 +16,13 @@ from tests.server.engine import failing
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.server.admission import LARGEST_COUNTS, check_labels
-from fedraw.server.evaluation import Target, TestedModel
-from fedraw.server.journal import Flight, Journal
+from fedraw.server.evaluation import StoppingTarget, TestedModel
+from fedraw.server.journal import Delivery, Journal
 from fedraw.server.results import EvaluationResult, Recall
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.fedraw import FedRAW
 
-FLIGHT = Flight(1.0, 2, 3.0, 4.0)
+DELIVERY = Delivery(1.0, 2, 3.0, 4.0)
 
 
 def test_a_site_that_cannot_be_reached_is_asked_again_without_blame(found: Found) -> None:
@@ -96,8 +96,8 @@ def test_recall_by_label_and_its_mean_over_rare_labels() -> None:
 def test_a_target_that_others_reach_exactly_rests_on_nobody() -> None:
     local = {site: EvaluationResult(Recall({"cat": 6}, {"cat": 10})) for site in ("north", "south")}
     tested = TestedModel(0, np.zeros(1, np.float32), local=local)
-    assert tested.rests_on(Target("GlobalAcc", 60.0), ()) is None
-    assert tested.rests_on(Target("GlobalAcc", 60.1), ()) == "north"
+    assert tested.rests_on(StoppingTarget("GlobalAcc", 60.0), ()) is None
+    assert tested.rests_on(StoppingTarget("GlobalAcc", 60.1), ()) == "north"
 
 
 def test_label_counts_may_take_exactly_the_most_bytes() -> None:
@@ -127,7 +127,7 @@ def test_a_long_reason_is_cut_to_500_characters(found: Found) -> None:
 def test_the_journal_removes_what_is_not_used_up_to_an_event(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for event in (1, 2, 3):
-        journal.write(event, Update("north", 0, np.zeros(2, np.float32), 1), FLIGHT)
+        journal.write(event, Update("north", 0, np.zeros(2, np.float32), 1), DELIVERY)
     journal.remove_unused({1}, until=2)
     assert journal.events() == [1, 3]
     journal.remove(2)  # which is gone already
@@ -137,7 +137,7 @@ def test_the_journal_removes_what_is_not_used_up_to_an_event(tmp_path: Path) -> 
 @pytest.mark.parametrize("client", ["a", "ab", "abc", "abcd", "abcde"])
 def test_the_vector_of_an_update_file_is_aligned(tmp_path: Path, client: str) -> None:
     vector = np.array([1.5, -2.0], np.float32)
-    Journal(tmp_path).write(1, Update(client, 0, vector, 1), FLIGHT)
+    Journal(tmp_path).write(1, Update(client, 0, vector, 1), DELIVERY)
     path = tmp_path / "0000000001.safetensors"
     assert struct.unpack_from("<Q", path.read_bytes())[0] % 8 == 0
     assert load_file(path)["vector"].tolist() == [1.5, -2.0]

@@ -38,7 +38,7 @@ MOST_RUNS = 200
 
 
 @dataclass(eq=False)
-class Run:
+class WatchedRun:
     """One log, and why it cannot be read, if it cannot."""
 
     log: Path
@@ -106,7 +106,7 @@ class Watcher:
         self._folders = [Path(folder) for folder in folders]
         self._clock = clock
         self._lock = threading.RLock()
-        self._runs: dict[Path, Run] = {}
+        self._runs: dict[Path, WatchedRun] = {}
         self._names: dict[Path, str] = {}
         self._problems: list[str] = []
         self._next_search = 0.0
@@ -184,7 +184,9 @@ class Watcher:
             )
         kept = set(newest)
         self._runs = {
-            log: self._runs.get(log) or Run(log, LogFollower(log)) for log in logs if log in kept
+            log: self._runs.get(log) or WatchedRun(log, LogFollower(log))
+            for log in logs
+            if log in kept
         }
 
     @property
@@ -210,7 +212,7 @@ class Watcher:
             found = next((run for run in self._runs.values() if run.id == run_id), None)
             return None if found is None else self._view(found, sites=True)
 
-    def _view(self, run: Run, sites: bool) -> RunView:
+    def _view(self, run: WatchedRun, sites: bool) -> RunView:
         now, follower = self._clock(), run.follower
         start = follower.start
         return RunView(

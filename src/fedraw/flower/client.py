@@ -40,7 +40,7 @@ from fedraw.flower.messages import (
     recall_records,
     the_arrays,
 )
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.rounds import PrivateAnswers
 from fedraw.server.results import EvaluationResult, Found
@@ -199,7 +199,7 @@ def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
             {key: value for key, value in own if key not in OWN_KEYS},
         )
         start = read_arrays(message.content)
-        template = Template.of(start)
+        template = TensorTemplate.of(start)
         model, examples, metrics = _unpack(train(start, config, context), config)
         arrays = template.write(_read(template, record_of(model), "train"))
         records = {ARRAYS: arrays, METRICS: pack_metrics(metrics, examples)}
@@ -255,7 +255,7 @@ def _train_inside_mods(
     if not mods:
         return train(message, context)
     start = read_arrays(message.content)
-    template = Template.of(start)
+    template = TensorTemplate.of(start)
 
     def floats_only(record: ArrayRecord) -> ArrayRecord:
         return ArrayRecord({name: record[name] for name in template.headers if name in record})
@@ -283,7 +283,7 @@ def _call(mod: Mod, inner: ClientAppCallable, message: Message, context: Context
     return mod(message, context, inner)
 
 
-def _read(template: Template, model: ArrayRecord, source: str) -> Vector:
+def _read(template: TensorTemplate, model: ArrayRecord, source: str) -> Vector:
     try:
         return template.read(model)
     except RefusedUpdate as error:

@@ -16,7 +16,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
-from fedraw.flower.messages import TRANSPORT_ERRORS, MessageCodec
+from fedraw.flower.messages import TRANSPORT_ERRORS, FlowerCodec
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.problems import Problems
 from fedraw.server.tasks import Failure, Reply, Task
@@ -80,7 +80,7 @@ class StopSignals:
             raise Stopped
 
 
-def run_federation(grid: Grid, coordinator: Coordinator, codec: MessageCodec, poll: float) -> None:
+def run_federation(grid: Grid, coordinator: Coordinator, codec: FlowerCodec, poll: float) -> None:
     """Run a federation until it ends, or until this process or this run is asked to stop."""
     with StopSignals() as signals:
         loop = ServerLoop(grid, coordinator, codec, poll, signals)
@@ -107,7 +107,7 @@ class ServerLoop:
         self,
         grid: Grid,
         coordinator: Coordinator,
-        codec: MessageCodec,
+        codec: FlowerCodec,
         poll: float,
         signals: StopSignals,
     ) -> None:

@@ -25,7 +25,7 @@ from flwr.app import (
 
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.flower.tensors import Template
+from fedraw.flower.tensors import TensorTemplate
 from fedraw.server.messages import LARGEST_REST, Fields, check_count_types, plain_counts
 from fedraw.server.results import Recall
 from fedraw.server.tasks import (
@@ -100,14 +100,14 @@ LONGEST_REASON = 300
 
 
 @dataclass
-class MessageCodec:
+class FlowerCodec:
     """Writes tasks as messages and reads replies, for one model and one strategy's needs.
 
     All sites that get a version get the same ArrayRecord, so it is written once, and Flower
     computes its hashes once.
     """
 
-    template: Template
+    template: TensorTemplate
     needs: Needs
     _model: Vector | None = field(default=None, init=False, repr=False)
     _record: ArrayRecord = field(default_factory=ArrayRecord, init=False, repr=False)

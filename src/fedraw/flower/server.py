@@ -26,8 +26,8 @@ from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput
 from fedraw.flower.loop import run_federation
-from fedraw.flower.messages import MessageCodec
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.messages import FlowerCodec
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.coordinator import open_federation
@@ -70,9 +70,9 @@ def server_app(
         _show_log(chosen.log_format)
         Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         record = record_of(initial_model())
-        template = Template.of(record, statistics)
+        template = TensorTemplate.of(record, statistics)
         method = _choose(strategy, context.run_config)
-        codec = MessageCodec(template, method.needs)
+        codec = FlowerCodec(template, method.needs)
 
         def tested(model: Vector) -> Found:
             assert evaluate is not None

@@ -27,7 +27,7 @@ NPY = "numpy.ndarray"
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class TensorTemplate:
     """The tensors of a model in the user's order, and the place of each in the vector.
 
     Integer tensors (torch's num_batches_tracked) cannot be averaged. They are stored unchanged and
@@ -35,7 +35,7 @@ class Template:
     single precision in the vector, and are converted back on the way out.
 
     >>> model = record_of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
-    >>> template = Template.of(model)
+    >>> template = TensorTemplate.of(model)
     >>> template.read(model)
     array([1., 1., 1., 1.], dtype=float32)
     >>> zeros = template.write(np.zeros(4, np.float32))
@@ -50,7 +50,7 @@ class Template:
     _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False, compare=False)
 
     @classmethod
-    def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> Template:
+    def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> TensorTemplate:
         """Return the template of a model; by default running means and variances are statistics."""
         found = {name: _header_of(name, tensor) for name, tensor in record.items()}
         tensors = {name: (header.dtype, header.shape) for name, header in found.items()}

@@ -30,10 +30,10 @@ from fedraw.server.admission import (
     distance,
     scale_of,
 )
-from fedraw.server.evaluation import Evaluations, Target, TestedModel
-from fedraw.server.journal import Flight
-from fedraw.server.membership import Membership
-from fedraw.server.progress import ProgressLine
+from fedraw.server.evaluation import Evaluations, StoppingTarget, TestedModel
+from fedraw.server.journal import Delivery
+from fedraw.server.membership import SiteMembership
+from fedraw.server.progress import ServerProgress
 from fedraw.server.results import Found
 from fedraw.server.settings import ServerSettings, check_train_config
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
@@ -149,7 +149,7 @@ class Coordinator:
         self._pending = PendingTasks()
         self._training: dict[str, PendingTask] = {}  # the task that each site is busy with
         self._needs = strategy.needs
-        self._membership = Membership(
+        self._membership = SiteMembership(
             store,
             settings,
             self._needs.min_clients,
@@ -158,13 +158,13 @@ class Coordinator:
         )
         target = None
         if settings.target is not None:
-            target = Target(settings.target_metric, settings.target, settings.target_below)
+            target = StoppingTarget(settings.target_metric, settings.target, settings.target_below)
         self._rounds = self._label_rounds()
         self._protection: UpdateProtection | None = None
         if settings.update_privacy is not None:
             self._protection = UpdateProtection(settings.update_privacy, self._needs, layout, store)
         self._evaluations = Evaluations(store, settings.federated_evaluation, evaluate, target)
-        self._progress = ProgressLine(settings.folder, settings.progress_every)
+        self._progress = ServerProgress(settings.folder, settings.progress_every)
         self._next_snapshot = self._next_reminder = 0.0
         self._snapshot_failed = False
         self._disk_full_since: float | None = None
@@ -401,7 +401,7 @@ class Coordinator:
             if self._protection is not None and task.model is not None:
                 update = self._protection.protect(update, task.model)
             metrics = self._metrics(site, reply)
-            flight = Flight(start_time, pending.event, store.time(now), norm, metrics)
+            flight = Delivery(start_time, pending.event, store.time(now), norm, metrics)
             refused = store.accept(update, flight)
         except RefusedUpdate as refusal:
             refused = str(refusal)

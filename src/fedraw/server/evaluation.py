@@ -41,7 +41,7 @@ MOST_TESTS = 100
 
 
 @dataclass(frozen=True)
-class Target:
+class StoppingTarget:
     """A value at which training ends: at least this high, or at most if `below`."""
 
     metric: str
@@ -73,7 +73,7 @@ class TestedModel:
             return self.central
         return combine([result for site, result in self.local.items() if site != without])
 
-    def rests_on(self, target: Target, rare_labels: Collection[str]) -> str | None:
+    def rests_on(self, target: StoppingTarget, rare_labels: Collection[str]) -> str | None:
         """Return a site without which the target is not reached, or None."""
         if self.central:
             return None
@@ -160,7 +160,7 @@ class Evaluations:
         store: FederationStore,
         federated: bool,
         evaluate: Callable[[Vector], Found] | None,
-        target: Target | None = None,
+        target: StoppingTarget | None = None,
     ) -> None:
         self.current: Evaluation | None = None
         self._store = store

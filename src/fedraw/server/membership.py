@@ -107,7 +107,7 @@ MOST_NAMED = 20
 NAME_IN_USE = 10.0
 
 
-class Membership:
+class SiteMembership:
     """The sites of a federation by name, behind nodes that may change.
 
     Args:

@@ -20,7 +20,7 @@ READ_SECONDS = 0.05
 MOST_OWN = 4
 
 
-class ProgressLine:
+class ServerProgress:
     """Follows the server's own log, and logs a line every so many seconds."""
 
     def __init__(self, folder: Path, every: float) -> None:

@@ -30,7 +30,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedraw.core.types import Vector
 from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, METRICS, FlowerCodec
-from fedraw.flower.tensors import Template, record_of
+from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.journal import Journal
 from fedraw.server.settings import ServerSettings
@@ -80,7 +80,7 @@ class Clocked(Journal):
 
 
 def found(
-    folder: Path, template: Template, buffer: int
+    folder: Path, template: TensorTemplate, buffer: int
 ) -> tuple[Coordinator, FlowerCodec, Clocked]:
     settings = ServerSettings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
@@ -108,7 +108,7 @@ def reply_message(task: Task, codec: FlowerCodec, arrays: ArrayRecord | None) ->
 def measure(folder: Path, buffer: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = resnet18()
-    template = Template.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
+    template = TensorTemplate.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
     leader, codec, journal = found(folder, template, buffer)
     sent = [
         template.write(rng.normal(scale=0.01, size=template.layout.size).astype(np.float32))

@@ -1,17 +1,18 @@
-"""What a checkpoint costs: size on disk and time to write, for FedRAW with 30 clients and K = 10.
+"""What a checkpoint costs: size on disk, time to write and to read, for FedRAW with K = 10.
 
+First 30 clients and growing models, then up to a million clients without a model. All clients are
+in flight. Times are wall-clock times, with the CPU time of this process in brackets.
 Run: make bench
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
+from benchmarks.machine import headline
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
@@ -23,39 +24,60 @@ from fedraw.simulation.loop import Simulation
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Setup
 
-CLIENTS = 30
+CASES = (
+    (30, 4_810),
+    (30, 1_000_000),
+    (30, 11_200_000),
+    (10_000, 0),
+    (100_000, 0),
+    (1_000_000, 0),
+)
+EVENTS = 20_000  # so that most models of the first cases, and many flights of the others, differ
 
 
-def simulation(size: int) -> Simulation:
-    """A federation with every client in flight from a model of its own."""
-    table = LabelTable.from_counts({i: {"a": 3, f"b{i % 10}": 1} for i in range(CLIENTS)})
-    law = poisson(np.ones(CLIENTS), Streams(0))
+def simulation(clients: int, size: int) -> Simulation:
+    """Return a federation with every client in flight."""
+    table = LabelTable.from_counts({i: {"a": 3, f"b{i % 10}": 1} for i in range(clients)})
+    law = poisson(np.ones(clients), Streams(0))
 
     def train(job: Job) -> TrainingResult:
         return TrainingResult(job.model + np.float32(0.01), 1)
 
     running = Simulation(FedRAW(), Setup(np.zeros(size, np.float32), table), law, Inline(train))
-    for _ in range(4 * CLIENTS):
+    for _ in range(4 * clients if size else EVENTS):
         running.step()
     return running
 
 
+class Stopwatch:
+    """Wall-clock and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """Return both times, in seconds."""
+        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+
+
 def main() -> None:
-    print(f"{date.today()}, {os.cpu_count()} cores")
-    print(f"{'parameters':>12} {'MB':>9} {'models':>8} {'ms':>9} {'share of the time':>18}")
-    for size in (4_810, 1_000_000, 11_200_000):
-        running = simulation(size)
+    print(headline())
+    print(f"{'clients':>10} {'parameters':>12} {'MB':>9} {'write':>16} {'read':>16} {'share':>7}")
+    for clients, size in CASES:
+        running = simulation(clients, size)
         with tempfile.TemporaryDirectory() as folder:
-            checkpoints = Checkpoints(Path(folder))
-            begun = time.perf_counter()
+            checkpoints, watch = Checkpoints(Path(folder)), Stopwatch()
             checkpoints.write(running, Position())
-            seconds = time.perf_counter() - begun
+            seconds, cpu = watch.read()
             stored = sum(f.stat().st_size for f in Path(folder).rglob("*") if f.is_file())
-        interval = max(EVERY_SECONDS, seconds / LARGEST_SHARE)
-        share = seconds / (interval + seconds)
-        models = stored / (4 * size)
+            watch = Stopwatch()
+            checkpoints.read(type(running.state))
+            read, read_cpu = watch.read()
+        share = seconds / (max(EVERY_SECONDS, seconds / LARGEST_SHARE) + seconds)
         print(
-            f"{size:>12,} {stored / 1e6:>9.1f} {models:>8.1f} {seconds * 1e3:>9.0f} {share:>18.2%}"
+            f"{clients:>10,} {size:>12,} {stored / 1e6:>9.1f} {seconds:>7.2f} ({cpu:>4.2f}) s"
+            f" {read:>7.2f} ({read_cpu:>4.2f}) s {share:>7.1%}",
+            flush=True,
         )
 
 

@@ -1,9 +1,9 @@
 """How time and memory grow with the number of clients and with the size of the model.
 
-Each row is a process of its own: FedRAW, K = 10, all clients in flight, one epoch on 10 samples of
-64 features each. `event` is the time of an arrival once the run is under way, training included;
-`set-up` is what comes before it. Memory is what the process grew by between its first and its last
-arrival, for each client in flight: models that clients started from, and their updates.
+Each row is a process of its own: FedRAW, K = 10, one epoch on 10 samples of 64 features each; all
+clients are in flight, or 100 of them. `event` is the time of an arrival once the run is under way,
+training included; `set-up` is what comes before it. Memory is what the process grew by between its
+first and its last arrival: models that clients started from, and their updates.
 Run: make bench
 """
 
@@ -28,6 +28,8 @@ from fedraw.experiment.spec import Spec
 
 EVENTS = 2_000
 CLIENTS = (30, 300, 3_000, 10_000)
+BOUNDED = (100, 1_000, 10_000)
+AT_ONCE = 100
 HIDDEN = (64, 512, 4_096, 32_768)
 
 
@@ -60,14 +62,19 @@ def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def one(clients: int, hidden: int) -> None:
+def one(clients: int, hidden: int, at_once: int) -> None:
     """Prints one measurement; the process then ends, and with it what it holds."""
     spec = Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": clients, "local_test": 0},
             "speeds": {"kind": "uniform"},
             "training": {"epochs": 1},
-            "run": {"events": EVENTS, "seeds": [1], "evaluate_every": EVENTS},
+            "run": {
+                "events": EVENTS,
+                "seeds": [1],
+                "evaluate_every": EVENTS,
+                "concurrency": at_once,
+            },
         }
     )
     told: list[tuple[int, float, float]] = []
@@ -80,35 +87,43 @@ def one(clients: int, hidden: int) -> None:
     print(json.dumps({"each": each, "set_up": set_up, "grown": after - before}))
 
 
-def measured(clients: int, hidden: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.growth", str(clients), str(hidden)]
+def measured(*row: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.growth", *map(str, row)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def show(clients: int, hidden: int, first: float | None) -> float:
-    found = measured(clients, hidden)
+def show(clients: int, hidden: int, first: float | None, at_once: int | None = None) -> float:
+    at_once = at_once or clients
+    found = measured(clients, hidden, at_once)
     parameters = (64 + 1) * hidden + (hidden + 1) * 10
     ratio = "" if first is None else f"x{found['each'] / first:.2f}"
-    per_client = 1024 * found["grown"] / clients
+    per_flight = 1024 * found["grown"] / at_once
     print(
-        f"{clients:>8,} {parameters:>11,} {1e3 * found['each']:>9.2f} ms {ratio:>7}"
-        f" {found['set_up']:>7.2f} s {per_client:>10.0f} kB {per_client * 256 / parameters:>7.1f}"
+        f"{clients:>8,} {at_once:>9,} {parameters:>11,} {1e3 * found['each']:>9.2f} ms {ratio:>7}"
+        f" {found['set_up']:>7.2f} s {found['grown']:>7.1f} MB {per_flight:>8.0f} kB"
+        f" {per_flight * 256 / parameters:>7.1f}",
+        flush=True,
     )
     return found["each"]
 
 
 def main() -> None:
     if len(sys.argv) > 1:
-        one(int(sys.argv[1]), int(sys.argv[2]))
+        one(*map(int, sys.argv[1:4]))
         return
     print(headline())
-    print(f"{EVENTS:,} events; the last column is memory per client in models of 4-byte values")
-    print(f"{'clients':>8} {'parameters':>11} {'event':>12} {'':>7} {'set-up':>9} {'a client':>13}")
+    print(f"{EVENTS:,} events; memory in all and for a client in flight, in kB and in models")
+    print(
+        f"{'clients':>8} {'in flight':>9} {'parameters':>11} {'event':>12} {'':>7} {'set-up':>9}"
+        f" {'memory':>10} {'a client':>11}"
+    )
     first = show(CLIENTS[0], HIDDEN[0], None)
     for clients in CLIENTS[1:]:
         show(clients, HIDDEN[0], first)
+    for clients in BOUNDED:
+        show(clients, HIDDEN[0], first, AT_ONCE)
     for hidden in HIDDEN[1:]:
         show(CLIENTS[0], hidden, first)
 

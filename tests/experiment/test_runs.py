@@ -19,6 +19,7 @@ from fedraw.core.rarity import rarity_scores
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.records import JoinedRecord, Record
 from fedraw.eventlog.summary import METRICS, RunSummary
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.options import Options
@@ -455,3 +456,19 @@ def test_changed_data_cannot_be_resumed(tmp_path: Path) -> None:
         run_seed(spec, 1, tmp_path / "run", options=Options(resume=True))
     np.savez(npz, images=images, labels=labels)
     assert run_seed(spec, 1, tmp_path / "run", options=Options(resume=True)).summary["events"] == 40
+
+
+@pytest.mark.parametrize("membership", [None, {"joining": 0.3, "leaving": 0.3, "within": 5.0}])
+def test_a_run_without_a_log_has_the_same_summary(membership: dict[str, float] | None) -> None:
+    tables: dict[str, Any] = {
+        "partition": {"clients": 30, "rare_labels": [8, 9]},
+        "strategy": {"buffer": 3},
+        "training": {"kind": "none"},
+        "run": {"events": 60, "seeds": [1]},
+    }
+    wanted = Spec.from_dict(tables | ({"membership": membership} if membership else {}))
+    records: list[Record] = []
+    seen = run_seed(wanted, 1, options=Options(observe=records.append)).summary
+    assert sum(isinstance(record, JoinedRecord) for record in records) >= 20
+    assert run_seed(wanted, 1).summary == seen
+    assert seen["metrics"]["RarePart"] is not None

@@ -23,6 +23,17 @@ def shelf() -> Shelf:
     return Shelf(one, [two, three, one], {"again": two})
 
 
+@dataclass
+class Many:
+    numbers: list[int]
+    fixed: tuple[int, ...]
+    mapping: dict[int, int]
+    gaps: dict[int, int | None]
+    named: dict[str, int]
+    huge: list[int]
+    flags: list[bool]
+
+
 def test_an_array_that_lies_beside_is_stored_by_its_name_only(tmp_path: Path) -> None:
     kept = shelf()
     two = kept.buffer[0]
@@ -58,3 +69,19 @@ def test_everything_may_lie_beside(tmp_path: Path) -> None:
     assert load_file(tmp_path / "state.safetensors") == {}
     read = snapshot.load(Shelf, tmp_path, {beside[id(array)]: array for array in arrays})
     assert read.model is kept.model
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_few_and_many_numbers_come_back_the_same(count: int, tmp_path: Path) -> None:
+    kept = Many(
+        list(range(count)),
+        tuple(range(count)),
+        {i: -i for i in range(count)},
+        {i: None if i % 2 else i for i in range(count)},
+        {f"client {i}": i for i in range(count)},
+        [2**70 + i for i in range(count)],
+        [True] * count,
+    )
+    snapshot.save(kept, tmp_path)
+    assert snapshot.load(Many, tmp_path) == kept
+    assert all(flag is True for flag in snapshot.load(Many, tmp_path).flags)

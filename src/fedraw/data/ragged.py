@@ -42,11 +42,14 @@ class Ragged(Sequence[Ints]):
         """
         sizes = np.bincount(owners[owners >= 0], minlength=count)
         start = np.concatenate([[0], np.cumsum(sizes)])
-        # Sorting these keys is faster than a stable argsort.
-        keys = owners * len(owners) + np.arange(len(owners))
+        # Sorting these keys is faster than a stable argsort. Large arrays are changed in place,
+        # because new memory takes longer than the arithmetic.
+        keys = owners * len(owners)
+        keys += np.arange(len(owners))
         keys.sort()
         order = keys[len(keys) - start[-1] :]
-        return cls(order - np.repeat(np.arange(count) * len(owners), sizes), start)
+        order -= np.repeat(np.arange(count) * len(owners), sizes)
+        return cls(order, start)
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -78,7 +81,8 @@ class Ragged(Sequence[Ints]):
         """The same arrays, each in ascending order; no number may be negative."""
         if not self.flat.size:
             return self
-        first = self.owners() * (int(self.flat.max()) + 1)
+        first = self.owners()
+        first *= int(self.flat.max()) + 1
         keys = first + self.flat
         keys.sort()
         keys -= first

@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from fedraw.core.labels import LabelTable
+from fedraw.core.rarity import holders
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.dynamics import Dynamics
@@ -94,10 +97,28 @@ class _Members:
     """
 
     def __init__(self, rare_labels: Collection[str] = ()) -> None:
-        self.counts: dict[ClientId, Mapping[str, int]] = {}
+        self._counts: dict[ClientId, Mapping[str, int]] = {}
+        self._founders: LabelTable | None = None  # whose counts are not in `_counts` yet
         self.present: dict[ClientId, None] = {}
         self.changes = Changes()
         self._rare_labels = frozenset(rare_labels)
+
+    @property
+    def counts(self) -> dict[ClientId, Mapping[str, int]]:
+        """The latest label counts of each client."""
+        if self._founders is not None:
+            self._counts.update(
+                cast("Mapping[ClientId, Mapping[str, int]]", self._founders.counts())
+            )
+            self._founders = None
+        return self._counts
+
+    def founded(self, table: LabelTable) -> list[ClientId]:
+        """Add all clients of a table, and return those with a rare label."""
+        self._founders = table
+        self.present.update(dict.fromkeys(table.clients))
+        rare = holders(table, [label for label in table.labels if label in self._rare_labels])
+        return [table.clients[position] for position in np.flatnonzero(rare).tolist()]
 
     def joined(self, record: JoinedRecord) -> None:
         known = record.client in self.counts
@@ -179,18 +200,15 @@ class RunSummary:
             case _:
                 self._observe_change(record)
 
-    def observe_founders(self, counts: Mapping[ClientId, Mapping[str, int]]) -> None:
-        """Take in the label counts of all clients that are there from the start, after the start.
+    def observe_founders(self, table: LabelTable) -> None:
+        """Take in all clients that are there from the start, after the start itself.
 
         It does what a `JoinedRecord` of each of them would do, in less time.
         """
-        members = self._members
-        members.counts.update(counts)
-        members.present.update(dict.fromkeys(counts))
-        self._influence.founded(len(counts))
-        for client in counts:
-            if members.is_rare(client):
-                self._count(client)
+        self._influence.founded(len(table))
+        for client in self._members.founded(table):
+            self._dynamics.count_as(client, True)
+            self._influence.count_as(client, True)
 
     def _observe_change(self, record: Record) -> None:
         members = self._members

@@ -323,7 +323,9 @@ def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> Lab
 def label_table(dataset: Dataset, labels: Ragged, clients: Sequence[ClientId]) -> LabelTable:
     """Count each client's labels, with labels in the order in which clients first hold them."""
     classes = dataset.classes
-    entries = labels.owners() * classes + labels.flat
+    entries = labels.owners()
+    entries *= classes
+    entries += labels.flat
     if len(labels) * classes <= 4 * len(entries):  # counting is faster than sorting
         counts = np.bincount(entries, minlength=len(labels) * classes).reshape(-1, classes)
         first = np.where(counts.any(axis=0), (counts > 0).argmax(axis=0), len(labels))

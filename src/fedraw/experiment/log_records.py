@@ -42,15 +42,10 @@ def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
 def opening_records(scenario: Scenario) -> Iterator[Record]:
     """Yield the records before the first arrival: the start, the first clients, false claims."""
     yield start_record(scenario)
-    for client, counts in founder_counts(scenario).items():
-        yield JoinedRecord(event=0, time=0.0, client=client, counts=counts)
-    yield from claim_records(scenario)
-
-
-def founder_counts(scenario: Scenario) -> dict[ClientId, dict[str, int]]:
-    """Return the label counts of the clients that are members from the start."""
     counts = founders(scenario.clients.table, scenario.changes).counts()
-    return cast("dict[ClientId, dict[str, int]]", counts)  # labels of a dataset have names
+    for client, own in cast("dict[ClientId, dict[str, int]]", counts).items():  # labels are names
+        yield JoinedRecord(event=0, time=0.0, client=client, counts=own)
+    yield from claim_records(scenario)
 
 
 def start_record(scenario: Scenario) -> StartRecord:

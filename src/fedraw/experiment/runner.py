@@ -19,6 +19,7 @@ from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding
 from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
+from fedraw.experiment.conditions import founders
 from fedraw.experiment.costs import CostMeter
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
@@ -26,7 +27,6 @@ from fedraw.experiment.log_records import (
     arrival_record,
     claim_records,
     drift_records,
-    founder_counts,
     happening_records,
     opening_records,
     start_record,
@@ -159,7 +159,7 @@ class Recorder:
             self.note_all(opening_records(scenario))
             return
         self.summary.observe(start_record(scenario))
-        self.summary.observe_founders(founder_counts(scenario))
+        self.summary.observe_founders(founders(scenario.clients.table, scenario.changes))
         self.note_all(claim_records(scenario))
 
     def checkpoint(self, simulation: Simulation) -> None:

@@ -221,6 +221,7 @@ class Simulation:
         self._conditions = conditions
         self._member_changes = () if membership is None else membership.changes
         self._executor = executor
+        self._trains_ahead = executor.trains_ahead
         self._layout = setup.layout
         self._statistics_size = 0 if setup.layout is None else setup.layout.statistics_count
         self._concurrency = hand_out.concurrency or len(clients)
@@ -245,9 +246,9 @@ class Simulation:
         """Continue from what another simulation of the same scenario has saved."""
         self.timeline, self.state, self._founders = saved.timeline, saved.state, ()
         self._rng.bit_generator.state = json.loads(saved.receivers)
-        for due, _, client in sorted(self.timeline.due):
-            training = self.timeline.trainings[client] - 1
-            self._submit(client, training, due, self.timeline.in_flight[client])
+        if self._trains_ahead:
+            for due, _, client in sorted(self.timeline.due):
+                self._submit(client, due, self.timeline.in_flight[client])
 
     @property
     def mid_round(self) -> bool:
@@ -276,6 +277,8 @@ class Simulation:
         happened: list[Happening] = []
         client, flight = self._next_arrival(happened)
         timeline.event += 1
+        if not self._trains_ahead:
+            self._submit(client, timeline.now, flight)
         trained = self._executor.collect(client)
         if trained.state is not None:
             timeline.client_states[client] = dict(trained.state)
@@ -447,7 +450,8 @@ class Simulation:
         timeline.turn += 1
         flight = InTraining(state.model, state.version, timeline.event, timeline.now, *plan[1:])
         timeline.in_flight[client] = flight
-        self._submit(client, training, plan.ends, flight)
+        if self._trains_ahead:
+            self._submit(client, plan.ends, flight)
 
     def _launch_together(self, clients: Sequence[ClientId]) -> None:
         """Hand several clients the model, as `_launch` does for one client after the other.
@@ -467,10 +471,11 @@ class Simulation:
         timeline.in_flight.update(dict.fromkeys(clients, flight))
         timeline.due += entries
         heapify(timeline.due)
-        for due, _, client in entries:
-            self._submit(client, trainings[client] - 1, due, flight)
+        if self._trains_ahead:
+            for due, _, client in entries:
+                self._submit(client, due, flight)
 
-    def _submit(self, client: ClientId, training: int, due: float, flight: InTraining) -> None:
+    def _submit(self, client: ClientId, due: float, flight: InTraining) -> None:
         if not flight.copies or due == inf:
             return  # nothing of it arrives
         epoch = bisect_right(self._changes, flight.event) if self._changes else 0
@@ -478,7 +483,7 @@ class Simulation:
         job = Job(
             client,
             self._position[client],
-            training,
+            self.timeline.trainings[client] - 1,
             flight.model,
             due,
             epoch,

@@ -61,8 +61,16 @@ Train = Callable[[Job], TrainingResult]
 class Executor(Protocol):
     """Trains clients. A client has at most one job in flight."""
 
+    @property
+    def trains_ahead(self) -> bool:
+        """Whether jobs are trained before they are collected.
+
+        If so, they are submitted when the model is handed out, and else right before `collect`.
+        """
+        ...
+
     def submit(self, job: Job) -> None:
-        """Accept a job when the model is handed out."""
+        """Accept a job."""
         ...
 
     def collect(self, client: ClientId) -> TrainingResult:

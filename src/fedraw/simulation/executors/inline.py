@@ -22,6 +22,8 @@ AHEAD = 4
 class Inline:
     """Trains a client when its result is collected, so updates that never arrive cost nothing."""
 
+    trains_ahead = False
+
     def __init__(self, train: Train) -> None:
         self._train = train
         self._jobs: dict[ClientId, Job] = {}
@@ -50,6 +52,8 @@ class Batched:
     All of these clients have been handed their models already, so nothing that happens before they
     arrive can change their results.
     """
+
+    trains_ahead = True
 
     def __init__(self, train: TrainTogether, slots: int) -> None:
         self._train = train

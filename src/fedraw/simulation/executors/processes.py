@@ -40,6 +40,8 @@ class Processes:
     the trained model into the same slot.
     """
 
+    trains_ahead = True
+
     def __init__(self, make_train: Callable[[], Train], size: int, workers: int) -> None:
         self._queue = JobQueue(workers)
         # Slot s belongs to worker s % workers.

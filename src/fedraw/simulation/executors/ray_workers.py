@@ -113,6 +113,8 @@ class StoredModels:
 class RayWorkers:
     """Trains in `workers` processes of the cluster that this process is connected to."""
 
+    trains_ahead = True
+
     def __init__(self, make_train: Callable[[], Train], workers: int) -> None:
         self._ray = ray = import_ray()
         self._queue = JobQueue(workers)

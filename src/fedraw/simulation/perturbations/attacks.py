@@ -28,6 +28,11 @@ class Attackers:
         self._tamper = tamper
         self._start: dict[ClientId, Vector] = {}
 
+    @property
+    def trains_ahead(self) -> bool:
+        """Whether the wrapped executor trains jobs before they are collected."""
+        return self._executor.trains_ahead
+
     def submit(self, job: Job) -> None:
         """Pass the job on, and remember the start model of an attacker."""
         if job.client in self._attackers:

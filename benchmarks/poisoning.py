@@ -53,6 +53,7 @@ class Poisoned:
 
     def __init__(self, executor: Executor, attacker: ClientId, attack: Attack) -> None:
         self._executor, self._attacker, self._attack = executor, attacker, attack
+        self.trains_ahead = executor.trains_ahead
         self._starts: dict[ClientId, Vector] = {}
         self._norms: dict[ClientId, float] = {}
 

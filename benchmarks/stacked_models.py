@@ -67,13 +67,13 @@ def one_by_one(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 
 def vectorised(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
-    state, _ = stack_module_state([module] * len(x))  # type: ignore[arg-type]
+    state, _ = stack_module_state([module] * len(x))
     values = {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def loss(own: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor) -> object:
         return functional.cross_entropy(functional_call(module, own, (inputs,)), labels)
 
-    gradients = vmap(grad(loss), randomness="error")  # type: ignore[arg-type]
+    gradients = vmap(grad(loss), randomness="error")
 
     def step() -> None:
         for name, gradient in gradients(values, x, y).items():

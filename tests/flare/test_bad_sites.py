@@ -6,6 +6,7 @@ Controller, communicator, site API, folder, shareables and their bytes are real;
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -418,6 +419,19 @@ def test_a_silent_site_is_missed_if_it_has_sent_heartbeats(
     else:
         assert len(left) == 1 and "out of reach" in left[0]
     assert {r["client"] for r in log(tmp_path / "run", "arrival")} >= OTHERS
+
+
+def slow_evaluation(arrays: Any) -> dict[str, float]:
+    time.sleep(1.5)
+    return {"auc": 0.5}
+
+
+def test_a_server_that_is_busy_for_long_does_not_miss_its_sites(tmp_path: Path) -> None:
+    flare = a_federation(tmp_path / "run", absence=0.75, evaluate_every=15)
+    flare.controller.evaluate = f"{__name__}:slow_evaluation"
+    flare.run()
+    assert not log(tmp_path / "run", "left")
+    check_end(tmp_path / "run")
 
 
 def test_a_mistake_in_the_settings_ends_the_job_with_its_reason(tmp_path: Path) -> None:

@@ -165,8 +165,7 @@ class FederationController(Controller):  # type: ignore[misc]
 
     def _turn(self, fl_ctx: FLContext) -> None:
         coordinator, poll = self._coordinator, self._chosen.poll
-        nodes = {node_of(name): name for name in self._online()}
-        coordinator.online(nodes.keys(), time.monotonic())
+        nodes = self._see_sites()
         for task in coordinator.tasks(time.monotonic()):
             self._send(task, nodes[task.node], fl_ctx)
         if self._waiting is None:
@@ -181,6 +180,7 @@ class FederationController(Controller):  # type: ignore[misc]
                 self._sent.pop(message_id, None)
                 self._waiting = None
         if coordinator.finished is None:
+            self._see_sites()  # a reply may take long to handle, and that is no absence
             self._problems.written("the log", lambda: coordinator.tick(time.monotonic()))
             self._cancel_expired(fl_ctx)
 
@@ -194,6 +194,12 @@ class FederationController(Controller):  # type: ignore[misc]
         while self._sent and time.monotonic() < until and not abort_signal.triggered:
             with suppress(Empty):
                 self._sent.pop(self._replies.get(timeout=self._chosen.poll)[0], None)
+
+    def _see_sites(self) -> dict[int, str]:
+        """Tell the coordinator which sites are online, and return them by their numbers."""
+        nodes = {node_of(name): name for name in self._online()}
+        self._coordinator.online(nodes.keys(), time.monotonic())
+        return nodes
 
     def _online(self) -> list[str]:
         """Return the sites that were heard lately, or that send no heartbeats."""

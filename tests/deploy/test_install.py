@@ -25,6 +25,9 @@ def test_the_steps_of_the_image_work_in_a_clean_root(tmp_path: Path) -> None:
         copy(ROOT / name, source / name)
     # Nothing of this environment but the package index that pip is set to.
     environment = {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+    own = Path.home() / ".config" / "pip" / "pip.conf"
+    if own.exists():
+        environment.setdefault("PIP_CONFIG_FILE", str(own))
     environment |= {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
     environment["PYTHON"] = os.path.realpath("/proc/self/exe")
     script = source / "deploy" / "install.sh"

@@ -20,14 +20,14 @@ from fedraw.simulation.arrivals import Drawn, Fixed, poisson
 from fedraw.simulation.availability import (
     Diurnal,
     OnlineProcess,
-    Recorded,
+    RecordedAvailability,
     Renewal,
     online_shares,
     read_intervals,
 )
 from fedraw.simulation.executors import Inline
-from fedraw.simulation.flights import LOST, WENT_OFFLINE, Flight, Flights, Losses
-from fedraw.simulation.loop import HandOut, Lost, Membership, Simulation, Stalled
+from fedraw.simulation.flights import LOST, WENT_OFFLINE, Flight, Flights, LossLaw
+from fedraw.simulation.loop import HandOut, Lost, MembershipChanges, Simulation, Stalled
 from fedraw.simulation.membership import Change, next_leave, random_changes, read_changes
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
@@ -37,10 +37,10 @@ from fedraw.strategies.protocol import Joined, Left, Setup, Strategy
 START = np.zeros(1, np.float32)
 
 
-def recorded(*intervals: list[tuple[float, float]], repeat: bool = False) -> Recorded:
+def recorded(*intervals: list[tuple[float, float]], repeat: bool = False) -> RecordedAvailability:
     clients = range(len(intervals))
     named = {str(c): own for c, own in zip(clients, intervals, strict=True)}
-    return Recorded(clients, named, repeat=repeat)
+    return RecordedAvailability(clients, named, repeat=repeat)
 
 
 def running(
@@ -198,7 +198,7 @@ def test_with_few_at_once_only_those_online_are_drawn() -> None:
 
 def test_updates_are_lost_and_arrive_twice_as_often_as_asked() -> None:
     uniform = Drawn(np.ones(1), Streams(4), lambda rng, n: rng.random(n), "losses")
-    losses = Losses(uniform, 0.2, 0.1)
+    losses = LossLaw(uniform, 0.2, 0.1)
     copies = np.array([losses.copies(0, n) for n in range(4000)])
     assert np.bincount(copies) / 4000 == pytest.approx([0.2, 0.7, 0.1], abs=0.03)
 
@@ -233,8 +233,8 @@ def test_a_round_refuses_the_copy_and_goes_on() -> None:
     assert run.state.version == 2
 
 
-def members(clients: int, *changes: tuple[float, Joined | Left]) -> Membership:
-    return Membership(range(clients), changes)
+def members(clients: int, *changes: tuple[float, Joined | Left]) -> MembershipChanges:
+    return MembershipChanges(range(clients), changes)
 
 
 def with_members(
@@ -338,7 +338,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_been(
             conditions=Flights(
                 Renewal(np.full(9, 0.5), 5.0, streams, 0.7),
                 "lose",
-                Losses(uniform, 0.1, 0.2),
+                LossLaw(uniform, 0.1, 0.2),
                 next_leave(changes),
             ),
             membership=members(
@@ -386,7 +386,7 @@ def test_a_wrong_trace_of_availability_is_refused(rows: str, message: str, tmp_p
     path = tmp_path / "online.csv"
     path.write_text(f"client,start,end\n{rows}\n")
     with pytest.raises(BadInput, match=message):
-        Recorded([0, 1], read_intervals(path), repeat=True)
+        RecordedAvailability([0, 1], read_intervals(path), repeat=True)
 
 
 @pytest.mark.parametrize(

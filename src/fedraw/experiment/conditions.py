@@ -17,15 +17,14 @@ from fedraw.simulation.arrivals import Drawn
 from fedraw.simulation.availability import (
     Diurnal,
     OnlineProcess,
-    Recorded,
+    RecordedAvailability,
     Renewal,
     TiedTo,
     online_shares,
     read_intervals,
 )
-from fedraw.simulation.flights import Flights
-from fedraw.simulation.flights import Losses as LossLaw
-from fedraw.simulation.loop import Membership as Members
+from fedraw.simulation.flights import Flights, LossLaw
+from fedraw.simulation.loop import MembershipChanges
 from fedraw.simulation.membership import Change, next_leave, random_changes, read_changes
 from fedraw.strategies.protocol import Joined, Left
 
@@ -199,14 +198,14 @@ def founders(table: LabelTable, changes: Sequence[Change]) -> LabelTable:
     return table.select(np.flatnonzero(there))
 
 
-def members_of(table: LabelTable, changes: Sequence[Change]) -> Members | None:
+def members_of(table: LabelTable, changes: Sequence[Change]) -> MembershipChanges | None:
     """The joins and leaves as the loop takes them; None if there are none."""
     if not changes:
         return None
     joining = sorted({change.client for change in changes if change.kind == "joined"})
     counts = table.select(np.array(joining, np.int64)).counts() if joining else {}
     names = table.clients
-    return Members(
+    return MembershipChanges(
         names,
         [
             (time, Joined(names[i], counts[names[i]]) if kind == "joined" else Left(names[i]))
@@ -251,7 +250,7 @@ def _process(wanted: Availability, clients: Clients, streams: Streams) -> Online
         intervals = read_intervals(Path(wanted.trace or ""))
         try:
             repeat = wanted.after_trace == "repeat"
-            return Recorded(clients.table.clients, intervals, repeat=repeat)
+            return RecordedAvailability(clients.table.clients, intervals, repeat=repeat)
         except BadInput as problem:
             raise BadInput(f"availability.trace: {wanted.trace}: {problem}") from None
     rare = sorted(clients.rare)

@@ -159,7 +159,7 @@ class Diurnal:
         return Phase(True, dawn + online) if time < dawn + online else Phase(False, dawn + day)
 
 
-class Recorded:
+class RecordedAvailability:
     """Clients that are online as a trace says.
 
     Args:

@@ -53,7 +53,7 @@ class Conditions(Protocol):
         ...
 
 
-class Losses:
+class LossLaw:
     """Updates that are lost with one probability, and arrive twice with another.
 
     Args:
@@ -91,7 +91,7 @@ class Flights:
         self,
         online: OnlineProcess | None = None,
         interrupted: Interrupted = "pause",
-        losses: Losses | None = None,
+        losses: LossLaw | None = None,
         leaves: Callable[[int, float], float] | None = None,
         transfer: Callable[[int], float] | None = None,
         why_never: str = "no client comes online again",

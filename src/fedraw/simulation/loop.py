@@ -68,7 +68,7 @@ class Scheduled(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Membership:
+class MembershipChanges:
     """All clients that ever take part, by position, and when they join and leave.
 
     Clients without a `Joined` are members from the start. Changes are in the order of their times.
@@ -209,7 +209,7 @@ class Simulation:
         hand_out: HandOut | None = None,
         scheduled: Iterable[Scheduled] = (),
         conditions: Conditions | None = None,
-        membership: Membership | None = None,
+        membership: MembershipChanges | None = None,
     ) -> None:
         hand_out = hand_out or HandOut()
         clients = setup.clients.clients if membership is None else membership.clients

@@ -21,7 +21,13 @@ USUAL_COVERAGE = 0.25
 
 
 def standing_scale(table: LabelTable) -> float:
-    """Return the influence of a label of standing 1 that every client holds."""
+    """Return the influence of a label of standing 1 that every client holds.
+
+    >>> standing_scale(LabelTable.from_counts({"a": {"cat": 1}, "b": {"cat": 1, "dog": 2}}))
+    0.5
+    >>> standing_scale(LabelTable.from_counts({i: {i: 1} for i in range(8)}))
+    0.0625
+    """
     usual = float(np.median(table.coverage())) / len(table) / USUAL_COVERAGE
     return float(np.median(table.fair_shares())) * min(1.0, usual)
 
@@ -33,6 +39,9 @@ def standing(weight: npt.NDArray[Any], holders: npt.NDArray[Any], scale: float) 
         weight: The label's influence Λ_l = Σ_i π_i freq(l, i).
         holders: The influence of all clients that hold the label.
         scale: See `standing_scale`.
+
+    >>> standing(np.array([0.2, 0.01]), np.array([0.8, 0.01]), scale=0.04)
+    array([2.  , 0.05])
 
     """
     return np.asarray(np.sqrt(weight * holders / scale), np.float64)

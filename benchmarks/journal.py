@@ -26,10 +26,10 @@ from benchmarks.machine import headline
 
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
-from fedraw.server.journal import Delivery, Journal
+from fedraw.server.journal import ArrivalFacts, Journal
 
 SIZES = (100_000, 11_699_112)
-DELIVERY = Delivery(0.0, 0, 1.0, 1.0)
+FACTS = ArrivalFacts(0.0, 0, 1.0, 1.0)
 
 
 class Appended:
@@ -69,7 +69,7 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, float]:
     update = Update("north", 0, vector, 10)
     found: dict[str, list[float]] = {"copy": [], "file": [], "append": [], "group 4": []}
     for number in range(rounds):
-        write_file = partial(journal.write, number % 4, update, DELIVERY)
+        write_file = partial(journal.write, number % 4, update, FACTS)
         found["copy"].append(seconds(vector.copy, 4))
         found["file"].append(seconds(write_file, 1))
         found["append"].append(seconds(partial(appended[1].write, vector), 1))

@@ -17,12 +17,12 @@ from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.server.admission import LARGEST_COUNTS, check_labels
 from fedraw.server.evaluation import StoppingTarget, TestedModel
-from fedraw.server.journal import Delivery, Journal
+from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.results import EvaluationResult, Recall
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.fedraw import FedRAW
 
-DELIVERY = Delivery(1.0, 2, 3.0, 4.0)
+FACTS = ArrivalFacts(1.0, 2, 3.0, 4.0)
 
 
 def test_a_site_that_cannot_be_reached_is_asked_again_without_blame(found: Found) -> None:
@@ -127,7 +127,7 @@ def test_a_long_reason_is_cut_to_500_characters(found: Found) -> None:
 def test_the_journal_removes_what_is_not_used_up_to_an_event(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for event in (1, 2, 3):
-        journal.write(event, Update("north", 0, np.zeros(2, np.float32), 1), DELIVERY)
+        journal.write(event, Update("north", 0, np.zeros(2, np.float32), 1), FACTS)
     journal.remove_unused({1}, until=2)
     assert journal.events() == [1, 3]
     journal.remove(2)  # which is gone already
@@ -137,7 +137,7 @@ def test_the_journal_removes_what_is_not_used_up_to_an_event(tmp_path: Path) -> 
 @pytest.mark.parametrize("client", ["a", "ab", "abc", "abcd", "abcde"])
 def test_the_vector_of_an_update_file_is_aligned(tmp_path: Path, client: str) -> None:
     vector = np.array([1.5, -2.0], np.float32)
-    Journal(tmp_path).write(1, Update(client, 0, vector, 1), DELIVERY)
+    Journal(tmp_path).write(1, Update(client, 0, vector, 1), FACTS)
     path = tmp_path / "0000000001.safetensors"
     assert struct.unpack_from("<Q", path.read_bytes())[0] % 8 == 0
     assert load_file(path)["vector"].tolist() == [1.5, -2.0]

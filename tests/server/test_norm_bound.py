@@ -18,7 +18,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.server.admission import check_norm, scale_of
-from fedraw.server.journal import Delivery
+from fedraw.server.journal import ArrivalFacts
 from fedraw.server.log import arrival_record
 from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.strategies.fedbuff import FedBuff
@@ -176,7 +176,7 @@ def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
     contents = Contents(["north", "south"], [float("nan"), 0.5])
     state: Any = SimpleNamespace(version=1, contents=contents)
     update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
-    record = arrival_record(1, update, Delivery(0.0, 0, 1.0, 2.0), 0, state)
+    record = arrival_record(1, update, ArrivalFacts(0.0, 0, 1.0, 2.0), 0, state)
     assert record.weights == [None, 0.5]
 
 

@@ -20,7 +20,7 @@ from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import NoteRecord
-from fedraw.server.journal import Delivery, Journal
+from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import ServerLog
 from fedraw.server.tasks import Task, TrainReply
 from fedraw.storage import snapshot
@@ -312,7 +312,7 @@ def test_a_snapshot_that_does_not_fit_costs_nothing(
 def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     vector = np.array([1.5, -2.0, 3e38], np.float32)
-    flight = Delivery(1.0, 2, 3.0, 4.0)
+    flight = ArrivalFacts(1.0, 2, 3.0, 4.0)
     journal.write(7, Update("north", 3, vector, 12, 0.25), flight)
     update, again = Journal(tmp_path).read(7)
     assert update.vector.tobytes() == vector.tobytes()
@@ -327,7 +327,7 @@ def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
 
 def test_every_byte_of_an_update_file_is_covered(tmp_path: Path) -> None:
     vector = np.array([1.5, -2.0, 0.25], np.float32)
-    Journal(tmp_path).write(7, Update("north", 3, vector, 12, 0.25), Delivery(1.0, 2, 3.0, 4.0))
+    Journal(tmp_path).write(7, Update("north", 3, vector, 12, 0.25), ArrivalFacts(1.0, 2, 3.0, 4.0))
     path = tmp_path / "0000000007.safetensors"
     whole = path.read_bytes()
     believed = []
@@ -346,7 +346,7 @@ def test_every_byte_of_an_update_file_is_covered(tmp_path: Path) -> None:
 
 def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.write(7, Update("north", 3, np.ones(2, np.float32), 12), Delivery(1.0, 2, 3.0, 4.0))
+    journal.write(7, Update("north", 3, np.ones(2, np.float32), 12), ArrivalFacts(1.0, 2, 3.0, 4.0))
     (tmp_path / "0000000007.safetensors").rename(tmp_path / "0000000008.safetensors")
     (tmp_path / "a copy.safetensors").touch()
     assert journal.events() == [8]

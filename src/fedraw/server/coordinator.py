@@ -31,7 +31,7 @@ from fedraw.server.admission import (
     scale_of,
 )
 from fedraw.server.evaluation import Evaluations, StoppingTarget, TestedModel
-from fedraw.server.journal import Delivery
+from fedraw.server.journal import ArrivalFacts
 from fedraw.server.membership import SiteMembership
 from fedraw.server.progress import ServerProgress
 from fedraw.server.results import Found
@@ -401,7 +401,7 @@ class Coordinator:
             if self._protection is not None and task.model is not None:
                 update = self._protection.protect(update, task.model)
             metrics = self._metrics(site, reply)
-            flight = Delivery(start_time, pending.event, store.time(now), norm, metrics)
+            flight = ArrivalFacts(start_time, pending.event, store.time(now), norm, metrics)
             refused = store.accept(update, flight)
         except RefusedUpdate as refusal:
             refused = str(refusal)

@@ -19,7 +19,7 @@ from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, ma
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ArrivalFacts:
     """What the log needs to know about an update beside the update itself."""
 
     start_time: float
@@ -46,7 +46,7 @@ class Journal:
         for draft in self._folder.glob(f"*{PARTIAL}"):
             draft.unlink()
 
-    def write(self, event: int, update: Update, flight: Delivery) -> None:
+    def write(self, event: int, update: Update, flight: ArrivalFacts) -> None:
         """Write the update; it is on the disk when this returns. An OSError leaves no file."""
         path = self.path(event)
         data = update.vector.data.cast("B")
@@ -54,7 +54,7 @@ class Journal:
         drop_from_page_cache(path)  # it is read only if the server dies
         self._vectors[event] = ref(update.vector)
 
-    def read(self, event: int) -> tuple[Update, Delivery]:
+    def read(self, event: int) -> tuple[Update, ArrivalFacts]:
         """Return an update as it was written; BadInput if its file is damaged or missing."""
         path = self.path(event)
         try:
@@ -93,13 +93,13 @@ class Journal:
         return self._folder / f"{event:010d}.safetensors"
 
 
-def _parse(event: int, content: bytes) -> tuple[Update, Delivery]:
+def _parse(event: int, content: bytes) -> tuple[Update, ArrivalFacts]:
     """Parse a header and the vector behind it; raise some error for any wrong byte."""
     (length,) = struct.unpack_from("<Q", content)
     start = 8 + length
     facts = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
     vector: Vector = np.frombuffer(content, np.float32, offset=start)  # read-only, like its bytes
-    flight = Delivery(**facts.pop("flight"))
+    flight = ArrivalFacts(**facts.pop("flight"))
     if facts.pop("event") != event:
         raise ValueError("the file belongs to another update")
     update = Update(vector=vector, **facts)
@@ -109,7 +109,7 @@ def _parse(event: int, content: bytes) -> tuple[Update, Delivery]:
     return update, flight
 
 
-def _header(event: int, update: Update, flight: Delivery, data: memoryview) -> bytes:
+def _header(event: int, update: Update, flight: ArrivalFacts, data: memoryview) -> bytes:
     """The header of a safetensors file with one tensor.
 
     The writer of safetensors itself would copy the vector twice.

@@ -20,7 +20,7 @@ from fedraw.eventlog.records import (
     from_fields,
 )
 from fedraw.eventlog.segments import log_size, open_log, parts_of, segment
-from fedraw.server.journal import Delivery
+from fedraw.server.journal import ArrivalFacts
 from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener, sync
 from fedraw.storage.lock import FolderLock
 from fedraw.strategies.protocol import State
@@ -237,7 +237,7 @@ LONGEST_REASON = 500
 
 
 def arrival_record(
-    event: int, update: Update, flight: Delivery, before: int, state: State
+    event: int, update: Update, flight: ArrivalFacts, before: int, state: State
 ) -> ArrivalRecord:
     """The record of an accepted update; `before` is the version that it met."""
     contents, aggregated = state.contents, state.version > before

@@ -36,7 +36,7 @@ from fedraw.eventlog.records import (
     StartRecord,
     finding_record,
 )
-from fedraw.server.journal import Delivery, Journal
+from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import (
     PUT_BACK,
     RESTORE,
@@ -301,7 +301,7 @@ class FederationStore:
         self._strategy_state, receivers = self._strategy.step(self.strategy_state, event)
         self._hand_out(receivers)
 
-    def accept(self, update: Update, flight: Delivery) -> str | None:
+    def accept(self, update: Update, flight: ArrivalFacts) -> str | None:
         """Write the update to the journal, then let the strategy have it.
 
         Return the reason if the strategy refuses it, otherwise None.
@@ -315,7 +315,7 @@ class FederationStore:
         return arrival.reason if isinstance(arrival, RejectedRecord) else None
 
     def _arrive(
-        self, event: int, update: Update, flight: Delivery
+        self, event: int, update: Update, flight: ArrivalFacts
     ) -> ArrivalRecord | RejectedRecord:
         """Let the strategy have the update, and return the record of what it did."""
         state, site, before = self.state, str(update.client), self.strategy_state.version

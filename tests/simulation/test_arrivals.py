@@ -78,6 +78,11 @@ def test_a_client_without_a_record_is_named() -> None:
         Recorded(["a", "b", "c"], {"a": [1.0]})
 
 
+def test_a_trace_of_an_unknown_client_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"of 'd', which is no client of this federation \(its cl"):
+        Recorded(["a"], {"a": [1.0], "d": [1.0]})
+
+
 def written(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     path.write_text(text)

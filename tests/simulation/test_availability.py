@@ -65,6 +65,11 @@ def length_online(process: OnlineProcess, client: int, until: float) -> float:
     return total
 
 
+def test_a_trace_of_an_unknown_client_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"of 'd', which is no client of this federation"):
+        RecordedAvailability(["a"], {"a": [(0.0, 1.0)], "d": [(0.0, 1.0)]}, repeat=False)
+
+
 @pytest.mark.parametrize("shape", [1.0, 0.5, 3.0])
 def test_clients_are_online_for_their_share_of_the_time(shape: float) -> None:
     shares = np.array([0.1, 0.5, 0.9, 1.0])

@@ -20,6 +20,7 @@ from tests.server.engine import Engine
 from tests.server.test_folder import content
 from tests.server.test_recovery import STRATEGIES, packed
 
+from fedraw import Spec, simulate
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.server.revocation import revoke
@@ -429,3 +430,19 @@ def test_the_commands(found: Found, tmp_path: Path) -> None:
     done = fedraw("server", "verify", folder, cwd=tmp_path)
     assert done.returncode == 1 and "1 wrong" in done.stdout
     assert list(read_log(tmp_path / "copy" / "events.jsonl"))
+
+
+def test_the_folder_of_a_simulation_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    spec = {"training": {"kind": "none"}, "run": {"events": 30, "seeds": [1]}}
+    simulate(Spec.from_dict(spec), out=run, progress=False)
+    folder = run / "seed-1"
+    before = content(folder)
+    for command in (
+        lambda: verify_folder(folder),
+        lambda: moments(folder),
+        lambda: backup(folder, tmp_path / "copy"),
+    ):
+        with pytest.raises(BadInput, match="is a run of a simulation; name the folder of a server"):
+            command()
+    assert content(folder) == before

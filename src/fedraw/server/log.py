@@ -17,6 +17,7 @@ from fedraw.eventlog.records import (
     ContinuedRecord,
     Record,
     ScoresRecord,
+    StartRecord,
     from_fields,
 )
 from fedraw.eventlog.segments import log_size, open_log, parts_of, segment
@@ -35,6 +36,18 @@ RESTORE = "restore the folder from a backup, or set another folder to start anew
 SEGMENT_BYTES = 1 << 26
 # A line that continues the log has fewer bytes.
 LONGEST_CONTINUED = 256
+
+
+def require_server_folder(folder: Path) -> None:
+    """Refuse a folder without an event log, and the folder of a simulation."""
+    if not (folder / LOG).is_file():
+        raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
+    try:
+        first = next(read_log(folder / LOG, allow_cut_off=True), None)
+    except BadInput:
+        return  # the caller finds the damage
+    if isinstance(first, StartRecord) and not first.is_server:
+        raise BadInput(f"{folder} is a run of a simulation; name the folder of a server")
 
 
 class ServerLog:

@@ -19,6 +19,7 @@ from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
 from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
 from fedraw.eventlog.segments import files_of, log_size, open_log
 from fedraw.server.journal import Journal
+from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED
 from fedraw.server.snapshots import folders_of
 from fedraw.storage.files import make_private_folder, private_opener, sync, sync_tree
@@ -68,7 +69,7 @@ def rollback(folder: Path, to: str) -> tuple[Moment, Path]:
 
     """
     allowed = _limit(to)
-    _require_folder(folder)
+    require_server_folder(folder)
     lock = FolderLock(folder, RUNNING)
     try:
         known = moments(folder)
@@ -94,7 +95,7 @@ def rollback(folder: Path, to: str) -> tuple[Moment, Path]:
 
 def moments(folder: Path) -> list[Moment]:
     """The snapshots whose checksums are right, newest first."""
-    _require_folder(folder)
+    require_server_folder(folder)
     found = folders_of(folder / "checkpoint").read_all()
     return [_moment(one) for one in found if isinstance(one, VerifiedFolder)]
 
@@ -128,11 +129,6 @@ def backup(folder: Path, out: Path) -> Moment:
     draft.rename(out)
     sync(out.absolute().parent)
     return at
-
-
-def _require_folder(folder: Path) -> None:
-    if not (folder / LOG).is_file():
-        raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
 
 
 def _limit(to: str) -> Callable[[Moment], bool]:

@@ -31,6 +31,7 @@ from fedraw.eventlog.records import (
 )
 from fedraw.eventlog.segments import open_log, place
 from fedraw.server.journal import Journal
+from fedraw.server.log import require_server_folder
 from fedraw.server.snapshots import FederationState, Tensor, folders_of
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.storage import snapshot
@@ -61,8 +62,7 @@ def verify_folder(folder: Path) -> list[Check]:
     that a restart needs are there, that replaying the last but one snapshot gives the last one to
     the bit, and that the model files have the model's tensors.
     """
-    if not (folder / LOG).is_file():
-        raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
+    require_server_folder(folder)
     lock = FolderLock(folder, RUNNING)
     try:
         found = [_snapshot(one) for one in folders_of(folder / "checkpoint").read_all()][::-1]
@@ -99,8 +99,6 @@ class _Invariants:
         if isinstance(record, StartRecord) != (self._records == 1):
             yield "the start record must be the first, and the only one"
         if isinstance(record, StartRecord):
-            if not record.is_server:
-                yield "a simulation wrote this log, not a server"
             return
         if self._ended:
             yield "it follows the end record"

@@ -19,12 +19,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "reference",
+    "sequence",
 ]
 exclude_patterns = ["_build"]
 
 # Markdown. Headings up to level 4 get anchors as on GitHub.
 myst_enable_extensions = ["attrs_inline", "deflist", "colon_fence"]
 myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]  # docs/_ext/sequence.py draws it
 
 # Notebooks are executed by `make notebooks` and committed with their outputs.
 nb_execution_mode = "off"

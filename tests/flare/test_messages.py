@@ -202,6 +202,10 @@ def test_without_nvflare_the_remedy_is_named() -> None:
     with pytest.raises(MissingExtra, match=r"pip install 'fedraw\[flare\]'"):
         _ = fedraw.flare.join
     assert not hasattr(fedraw.flare, "nothing")
+    words = [sys.executable, "-m", "fedraw.flare.supervise", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: this needs nvflare: pip install 'fedraw[flare]'\n"
 
 
 def test_this_module_imports_no_nvflare() -> None:

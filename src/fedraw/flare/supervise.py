@@ -21,15 +21,23 @@ from io import StringIO
 from math import inf
 from pathlib import Path
 
-from nvflare.fuel.flare_api.api_spec import (
-    AuthenticationError,
-    AuthorizationError,
-    InvalidJobDefinition,
-    JobNotFound,
-)
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
-
+from fedraw.errors import MissingExtra
 from fedraw.server.supervise import LOG, EngineFailed, EngineRefused, supervise_until_stopped
+
+try:
+    from nvflare.fuel.flare_api.api_spec import (
+        AuthenticationError,
+        AuthorizationError,
+        InvalidJobDefinition,
+        JobNotFound,
+    )
+    from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+except ModuleNotFoundError:
+    missing = MissingExtra("nvflare", "flare")
+    if __name__ != "__main__":
+        raise missing from None
+    print(f"error: {missing}", file=sys.stderr)
+    sys.exit(2)
 
 # FLARE's status of a site that answers and has no part in any job.
 IDLE = "no_jobs"

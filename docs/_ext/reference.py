@@ -1,8 +1,10 @@
 """Writes the pages of the reference that come from the code itself, before each build.
 
 They are the API (from docstrings), the methods (from the catalogue and the files of the methods),
-the command line (from the commands) and the keys of a spec (from the template). The pages are not
-committed. A build fails if a public name is missing from the API pages.
+the command line (from the commands) and the keys of a spec (from the template). Four entry pages
+are committed, so that links lead somewhere in a clone too; each includes a generated text from
+`_generated`. All other generated pages are not committed. A build fails if a public name is missing
+from the API pages.
 """
 
 from __future__ import annotations
@@ -85,6 +87,15 @@ def package_names() -> dict[str, list[str]]:
     return names
 
 
+# The committed entry pages, and the generated text that each includes.
+ENTRIES = {
+    "api/index.md": "api.txt",
+    "methods/index.md": "methods.txt",
+    "cli.md": "cli.txt",
+    "spec.md": "spec.txt",
+}
+
+
 def write_pages(app: Sphinx) -> None:
     """Write all generated pages; a page that has not changed keeps its file."""
     folder = Path(app.srcdir) / "reference"
@@ -93,6 +104,8 @@ def write_pages(app: Sphinx) -> None:
     pages |= {"cli.md": command_page(), "spec.md": spec_page()}
     for name, text in pages.items():
         path = folder / name
+        if name in ENTRIES:
+            path = folder / "_generated" / ENTRIES[name]
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
@@ -120,8 +133,8 @@ def api_pages() -> Iterator[tuple[str, str]]:
         yield f"api/{dotted}.md", text + "".join(entry(dotted, name) for name in own)
     yield (
         "api/index.md",
-        "# Python API\n\nThe public API is what `fedraw` and the packages below export. "
-        "Anything else may change without notice.\n\n```{toctree}\n:maxdepth: 2\n\n"
+        "The public API is what `fedraw` and the packages below export. Anything else may change "
+        "without notice.\n\n```{toctree}\n:maxdepth: 2\n\n"
         + "\n".join([*TOPICS, *packages()])
         + "\n```\n",
     )
@@ -183,9 +196,8 @@ def method_pages() -> Iterator[tuple[str, str]]:
     )
     yield (
         "methods/index.md",
-        "# Methods\n\nEach method has one name in specs, logs, tables, the audit and the server. "
-        "Memory counts models that the server stores: K is the buffer size, N the number of "
-        "clients.\n\n| name | method | rule | memory |\n|---|---|---|---|\n"
+        "Each method has one name in specs, logs, tables, the audit and the server. Memory counts "
+        "models that the server stores: K is the buffer size, N the number of clients.\n\n| name | method | rule | memory |\n|---|---|---|---|\n"
         + rows
         + "\n```{toctree}\n:hidden:\n\n"
         + "\n".join(method.name for method in bases)
@@ -284,9 +296,8 @@ def command_page() -> str:
 
     del app  # importing it sets up the commands
     text = (
-        "# Command line\n\nExit codes: 0 done, 1 a run or a gate failed, 2 bad input, 130 "
-        "interrupted. `-h` prints the help of every command. `fedraw --install-completion` "
-        "installs shell completion.\n\n| command | what it does |\n|---|---|\n"
+        "Exit codes: 0 done, 1 a run or a gate failed, 2 bad input, 130 interrupted. `fedraw "
+        "--install-completion` installs shell completion.\n\n| command | what it does |\n|---|---|\n"
     )
     short = OWN | {name: line for name, (line, _) in OPTIONAL.items()}
     text += "".join(f"| [`{name}`](#fedraw-{name}) | {line} |\n" for name, line in short.items())
@@ -326,9 +337,8 @@ def spec_page() -> str:
     template = (files("fedraw.experiment") / "template.toml").read_text(encoding="utf-8")
     parts = re.split(r"\n\n(?=(?:# )?\[)", template.strip())
     text = (
-        "# Keys of a spec\n\nA spec is a TOML file that `fedraw run` takes. `fedraw new my.toml` "
-        "writes the file below. Lines that begin with `#` and a key are off by default. In Python "
-        "the same keys are the fields of {py:class}`fedraw.Spec` and its sections.\n"
+        "Lines that begin with `#` and a key are off by default. In Python the same keys are the "
+        "fields of {py:class}`fedraw.Spec` and its sections.\n"
     )
     for part in parts:
         named = re.match(r"(?:# )?\[([a-z_.]+)\]", part)

@@ -23,8 +23,6 @@ PAGES = [
 ]
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
-# Pages that the build writes.
-WRITTEN = ("reference/api/", "reference/methods/", "reference/cli.md", "reference/spec.md")
 
 
 def targets(page: Path, text: str) -> dict[str, Path]:
@@ -32,8 +30,10 @@ def targets(page: Path, text: str) -> dict[str, Path]:
     return {link: (page.parent / link).resolve() for link in links}
 
 
-def is_written(path: Path) -> bool:
-    return path.is_relative_to(DOCS) and str(path.relative_to(DOCS)).startswith(WRITTEN)
+def is_dead(path: Path) -> bool:
+    """Whether the path is missing in a clone, where `make docs` has not been run."""
+    generated = path.parent in (DOCS / "reference" / "api", DOCS / "reference" / "methods")
+    return not path.exists() or (generated and path.name != "index.md")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,7 @@ def reference() -> ModuleType:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     found = targets(page, page.read_text(encoding="utf-8"))
-    assert {
-        link for link, path in found.items() if not (path.exists() or is_written(path))
-    } == set()
+    assert {link for link, path in found.items() if is_dead(path)} == set()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -61,7 +59,7 @@ def test_links_of_a_tutorial_lead_somewhere(path: Path) -> None:
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     found = targets(path, text)
     assert found
-    assert {link for link, to in found.items() if not (to.exists() or is_written(to))} == set()
+    assert {link for link, to in found.items() if is_dead(to)} == set()
 
 
 def test_every_public_name_has_exactly_one_topic(reference: ModuleType) -> None:

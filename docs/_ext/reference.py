@@ -197,7 +197,8 @@ def method_pages() -> Iterator[tuple[str, str]]:
     yield (
         "methods/index.md",
         "Each method has one name in specs, logs, tables, the audit and the server. Memory counts "
-        "models that the server stores: K is the buffer size, N the number of clients.\n\n| name | method | rule | memory |\n|---|---|---|---|\n"
+        "models that the server stores: K is the buffer size, N the number of clients.\n\n"
+        "| name | method | rule | memory |\n|---|---|---|---|\n"
         + rows
         + "\n```{toctree}\n:hidden:\n\n"
         + "\n".join(method.name for method in bases)
@@ -297,7 +298,8 @@ def command_page() -> str:
     del app  # importing it sets up the commands
     text = (
         "Exit codes: 0 done, 1 a run or a gate failed, 2 bad input, 130 interrupted. `fedraw "
-        "--install-completion` installs shell completion.\n\n| command | what it does |\n|---|---|\n"
+        "--install-completion` installs shell completion.\n\n"
+        "| command | what it does |\n|---|---|\n"
     )
     short = OWN | {name: line for name, (line, _) in OPTIONAL.items()}
     text += "".join(f"| [`{name}`](#fedraw-{name}) | {line} |\n" for name, line in short.items())

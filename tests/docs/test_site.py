@@ -109,6 +109,18 @@ def test_tutorials_were_executed_without_an_error() -> None:
         assert path.stat().st_size < 100_000
 
 
+def test_research_notes_have_the_tables_of_the_results() -> None:
+    render = pytest.importorskip("fedraw_studies.render", reason="the studies are not installed")
+    pages = [
+        page for page in (DOCS / "research").glob("*.md") if "<!-- include" in page.read_text()
+    ]
+    assert {"dynamics.md", "reproduction.md"} <= {page.name for page in pages}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for scale in ("cpu", "level"):
+            assert render.fill_includes(text, scale, ROOT / "studies" / "results" / scale) == text
+
+
 def test_the_citation_has_the_version() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.+)$", text, re.MULTILINE) == [fedraw.__version__]

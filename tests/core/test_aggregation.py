@@ -138,6 +138,15 @@ def test_ordinary_terms_are_never_summed_anew() -> None:
     assert total.mean(changes, [slot(0.5), slot(1e-3)], version=1) == pytest.approx([1.501 / 2])
 
 
+@pytest.mark.parametrize(("version", "expected"), [(63, 1.625), (64, 0.625), (65, 1.625)])
+def test_the_sum_is_recomputed_every_32_turns_of_the_buffer(
+    version: int, expected: float
+) -> None:
+    total = RunningSum(np.array([2.75]))  # 0.25 + 0.5, and an error of 2
+    changes = [(1.0, vector(0.75)), (-1.0, vector(0.25))]
+    assert total.mean(changes, [slot(0.5), slot(0.75)], version).tolist() == [expected]
+
+
 def buffered(state: FedRAWState) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Coefficients and models of the slots."""
     slots = list(state.buffer.slots)

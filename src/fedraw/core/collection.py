@@ -13,6 +13,12 @@ def paused_collection() -> Iterator[None]:
 
     The collector scans all objects repeatedly while their number grows. For a million clients, none
     of which is garbage, that takes longer than creating them.
+
+    >>> with paused_collection():
+    ...     gc.isenabled()
+    False
+    >>> gc.isenabled()
+    True
     """
     was_enabled = gc.isenabled()
     gc.disable()

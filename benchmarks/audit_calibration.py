@@ -15,9 +15,11 @@ The methods take turns; `--method` runs one of them on every federation, for wha
         --out runs/short.jsonl
 
 `--method` takes every method that has an audit rule in the catalogue. Its report has the mean
-recall of the rare and small labels, which compares methods over the same federations:
+recall of the rare and small labels, which compares methods over the same federations. `--rate`
+replaces the default of the method's main rate, for example by the rate that the arena chose:
 
-    python -m benchmarks.audit_calibration --method ca2fl --runs 40 --out runs/ca2fl.jsonl
+    python -m benchmarks.audit_calibration --method fedvarp --rate 0.4 --runs 60 \\
+        --out runs/fedvarp.jsonl
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Setting:
     ratio: tuple[float, float] = RATIO
     events: int = EVENTS
     jobs: int | None = None
+    rate: float | None = None  # the strategy's server_lr; None: its default
 
 
 def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]:
@@ -98,7 +101,7 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
             "clients_per_common_label": max(1, int(clients * rng.uniform(0.25, 0.9))),
         },
         "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(low, high)))},
-        "strategy": _strategy(method, int(rng.integers(3, min(20, clients - 1)))),
+        "strategy": _strategy(method, int(rng.integers(3, min(20, clients - 1))), setting.rate),
         "run": {
             "events": setting.events,
             "evaluate_every": setting.events // 20,
@@ -108,8 +111,9 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
     return method, Spec.from_dict(spec)
 
 
-def _strategy(method: str, buffer: int) -> dict[str, Any]:
+def _strategy(method: str, buffer: int, rate: float | None) -> dict[str, Any]:
     own = (SINGLE | STRATEGIES)[method]
+    own = own if rate is None else {**own, "server_lr": rate}
     return {**own, "buffer": buffer} if BY_METHOD[method].has_buffer else own
 
 
@@ -334,11 +338,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--method", choices=list(SINGLE), help="no turns: this one only")
+    parser.add_argument("--rate", type=float, help="server_lr instead of the method's default")
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--ratio", nargs=2, type=float, default=RATIO, metavar=("FROM", "TO"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration.jsonl"))
     options = parser.parse_args()
-    setting = Setting(options.method, tuple(options.ratio), options.events, options.jobs)
+    setting = Setting(
+        options.method, tuple(options.ratio), options.events, options.jobs, options.rate
+    )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {json.loads(line)["number"] for line in lines}

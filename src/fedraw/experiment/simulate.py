@@ -302,6 +302,8 @@ def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
 
     An argument that is absent or None keeps the setting of the spec.
     """
+    if isinstance(spec, Spec) and all(value is None for value in wanted.values()):
+        return spec, Parts()
     chosen, given = _Chosen(spec), wanted.get
     chosen.strategy(given("strategy"))
     chosen.data(given("data"), given("test"))

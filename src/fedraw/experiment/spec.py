@@ -55,6 +55,8 @@ _PATHS = (
 class Spec:
     """One experiment: one strategy, several seeds.
 
+    A spec whose settings contradict each other cannot be created.
+
     >>> spec = Spec.from_dict({"strategy": {"name": "fedbuff", "server_lr": 0.5}})
     >>> strategy = spec.make_strategy()
     >>> type(strategy).__name__, strategy.buffer, strategy.server_lr
@@ -86,6 +88,10 @@ class Spec:
             _refuse_unwritable(key, value)
         if self.speeds.kind == "auto" and self.partition.rare_labels:
             object.__setattr__(self, "speeds", replace(self.speeds, kind="correlated"))
+        _refuse_contradictions(self)
+        for key, name in self.plugin_parts.values():
+            self.plugin_modules.find(name, key)
+        self.make_strategy()  # refuses impossible settings now, not in the middle of a run
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Spec:
@@ -111,12 +117,7 @@ class Spec:
         if "strategy" in tables:
             parts["strategy"] = StrategySpec.read(tables["strategy"], modules)
         parts |= {"plugins": tuple(modules.modules), "plugin_folder": modules.folder}
-        spec = cls(**parts)
-        _refuse_contradictions(spec)
-        for key, name in spec.plugin_parts.values():
-            modules.find(name, key)
-        spec.make_strategy()  # refuses impossible settings now, not in the middle of a run
-        return spec
+        return cls(**parts)
 
     @classmethod
     def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Spec:

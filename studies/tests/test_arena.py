@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -102,6 +103,21 @@ def test_the_rates_are_those_that_the_committed_cells_choose() -> None:
     assert own.tuning_runs[0] == own.tuning_runs[1]
     assert list(own.disagreements()) == []
     assert tomllib.loads(rates_toml([own]))["digits"] == study_file("arena-rates")["digits"]
+
+
+def test_the_merits_of_the_catalogue_are_those_of_the_committed_cells() -> None:
+    arena = arena_at(CPU)
+    own = results(COMMITTED, arena, CPU)
+    settings = [setting.name for setting in arena.settings if setting.rare == "usual"]
+    assert settings == ["2x", "10x", "20x", "five holders"]
+    merits = {
+        method.strategy["name"]: fmean(own.score(name, method.name).rare.mean for name in settings)
+        for method in arena.methods
+        if set(method.strategy) == {"name"}
+    }
+    known = {name: CATALOG[name].merit for name in merits}
+    assert known == {name: pytest.approx(merit, abs=0.05) for name, merit in merits.items()}
+    assert known.keys() >= {name for name, method in CATALOG.items() if not method.is_ablation}
 
 
 def test_the_choice_leaves_out_values_whose_models_collapsed(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def test_of_many_clients_without_labels_ten_are_named() -> None:
 def test_a_label_nobody_holds_has_no_coverage() -> None:
     with pytest.raises(BadInput, match="label 'unicorn' is held by no client; leave it out"):
         LabelTable.from_counts({"a": {"cat": 1, "unicorn": 0}})
+    with pytest.raises(BadInput, match="label 'unicorn' is held by no client; leave it out"):
+        LabelTable.from_matrix("a", ["cat", "unicorn"], np.array([[1, 0]]))
 
 
 def test_a_label_reported_twice_is_refused() -> None:

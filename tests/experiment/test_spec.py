@@ -270,6 +270,7 @@ HUGE = "9" * 400
         (f"[run]\nseeds = [{HUGE}]", "run.seeds = [999"),
         ("[partition]\nclients = 2147483648", "partition.clients = 2147483648 must be from 1 to"),
         ("[partition]\nclients = 9223372036854775808", "at most 64 bits"),
+        ("[partition]\nclients = -9223372036854775809", "at most 64 bits"),
         ('[data]\nname = "npz"\npath = "a\\u0000b"', "data.path = '"),
         ('[speeds]\narrivals = "recorded"\ntrace = "a\\u0000b"', "NUL"),
         (

@@ -44,7 +44,7 @@ from fedraw.core.types import ClientId, Floats, Ints, Label
 
 COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
-    "merit: the mean recall of rare labels in runs on digits, with each method's default settings. "
+    "merit: the mean recall of rare labels in the arena on digits, with each method's rate tuned. "
     "If clients send residuals, each client stores one model."
 )
 

@@ -71,7 +71,8 @@ def load_dataset(
     if isinstance(test, str):
         test = named(_named(test, spec.data))
     if data is None or isinstance(data, str):
-        dataset = with_test(named(spec.data if data is None else _named(data, spec.data)), test)
+        dataset = named(spec.data if data is None else _named(data, spec.data))
+        dataset = dataset if test is None else with_test(dataset, test)
         dataset = dataset if shares is None else with_shares(dataset, shares)
     else:
         dataset = own_dataset(data, test=test, shares=shares, rng=rng)

@@ -139,9 +139,7 @@ def test_ordinary_terms_are_never_summed_anew() -> None:
 
 
 @pytest.mark.parametrize(("version", "expected"), [(63, 1.625), (64, 0.625), (65, 1.625)])
-def test_the_sum_is_recomputed_every_32_turns_of_the_buffer(
-    version: int, expected: float
-) -> None:
+def test_the_sum_is_recomputed_every_32_turns_of_the_buffer(version: int, expected: float) -> None:
     total = RunningSum(np.array([2.75]))  # 0.25 + 0.5, and an error of 2
     changes = [(1.0, vector(0.75)), (-1.0, vector(0.25))]
     assert total.mean(changes, [slot(0.5), slot(0.75)], version).tolist() == [expected]

@@ -4,7 +4,7 @@ N clients, of which 6 hold a rare label each with one other (as in the paper's E
 clients arrive in random order, each once in a turn, so that synchronous methods can take part. The
 buffer is 10 where a method's default is, and otherwise the method's own.
 
-Memory: the arrays of the state once everyone was heard twice, counted at two small model sizes. The
+Memory: the largest state after an arrival in the second turn, counted at two small model sizes. The
 difference is what grows with the model, so methods can be counted that would not fit. A model is 4
 bytes per parameter; a running sum in float64 counts as two models. What simulated clients keep is
 not counted.
@@ -57,12 +57,14 @@ class Server:
 
 
 def state_size(name: str, clients: int, size: int) -> int:
-    """The bytes of a state in which every update has memory of its own."""
+    """The most bytes of a state in the second turn, if every update has memory of its own."""
     rng = np.random.default_rng(0)
     server = Server(name, clients, size)
+    sizes = []
     for client in [*rng.permutation(clients).tolist(), *rng.permutation(clients).tolist()]:
         server.arrive(client, rng.normal(size=size).astype(np.float32))
-    return nbytes(server.state)
+        sizes.append(nbytes(server.state))
+    return max(sizes[clients:])
 
 
 def models_kept(name: str, clients: int) -> float:

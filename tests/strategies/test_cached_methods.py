@@ -42,6 +42,8 @@ ABC = {client: {"x": 1} for client in "abc"}
         (ACED(server_lr=1, tau_algo=1, age="start"), [3, 7.5, 16.5, 16.5]),
         (FedStale(2, participation="buffer"), [4.5, 8.25]),
         (FedStale(2, beta=1, participation="certain", average="heard"), [4.5, 8.5]),
+        # (3 + 6)/2, then h + ((9 - 3) - 3)/2 more with h = (3 + 6)/3
+        (FedStale(2, beta=1, participation="buffer", average="heard"), [4.5, 9]),
     ],
     ids=repr,
 )
@@ -213,6 +215,12 @@ def test_mifa_forgets_a_leaver_even_in_the_middle_of_a_buffer() -> None:
     strategy = MIFA(2)
     events: list[Event] = [sent("a", 3), Left("a"), sent("b", 6)]
     assert fed(strategy, begun(strategy, ABC, 0), events).model.tolist() == [3]
+
+
+def test_aced_forgets_a_leaver() -> None:
+    state = begun(ACED(server_lr=1), ABC, 0)
+    state = fed(ACED(server_lr=1), state, [sent("a", 3), Left("a"), sent("b", 6, version=1)])
+    assert state.model == pytest.approx([3 + 6])
 
 
 def test_a_leaver_in_a_buffer_of_fedau_still_counts() -> None:

@@ -1,4 +1,4 @@
-"""A method has one name and one set of recorded settings, whoever runs it."""
+"""The catalogue: names and settings that everyone records, the demo's methods, server memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.method_cost import models_kept
 from tests.eventlog.logs import read_objects
 from tests.server.engine import Engine
 
 import fedraw
+from fedraw.strategies.catalog import CATALOG
 
 SPEC: dict[str, Any] = {
     "training": {"kind": "none"},
@@ -58,3 +60,23 @@ def test_a_server_records_what_a_simulation_records(
     settings = named["spec"]["strategy"]
     assert given["spec"]["strategy"] == served["spec"]["strategy"] == settings
     assert fedraw.Spec.from_dict({"strategy": settings}).make_strategy() == strategy
+
+
+def test_the_demo_compares_ten_methods() -> None:
+    assert [name for name, method in CATALOG.items() if method.demo] == [
+        "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl", "fedraw-dedup-only",
+        "fedraw-weight-only", "fedraw", "fedraw-replay",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("clients", [30, 34])
+@pytest.mark.parametrize("name", [n for n, m in CATALOG.items() if m.memory is not None])
+def test_the_memory_of_a_method_is_what_its_state_holds(name: str, clients: int) -> None:
+    memory = CATALOG[name].memory
+    assert memory is not None
+    always, per_slot, per_client = memory
+    slots = getattr(CATALOG[name].make(), "buffer", 0)
+    if name == "fedraw-replay":
+        slots = 6  # it keeps an update of each rare client, and at most K
+    models = always + per_slot * slots + per_client * clients
+    assert models_kept(name, clients) == pytest.approx(models, rel=1e-3)

@@ -32,8 +32,8 @@ def one_line(text: str) -> str:
 def several(names: Iterable[str], most: int = 5) -> str:
     """List at most `most` names, and say how many more there are.
 
-    >>> several(["a", "b", "c"], most=2)
-    'a, b and 1 more'
+    >>> several(["a", "b", "c"], most=2), several(["a", "b"], most=2)
+    ('a, b and 1 more', 'a, b')
     """
     names = list(names)
     rest = len(names) - most
@@ -65,6 +65,8 @@ def duration(seconds: float | None) -> str:
 
     >>> duration(4.2), duration(200), duration(7500), duration(100_000), duration(None)
     ('4 s', '3 min 20 s', '2 h 05 min', '1 d 3 h', '–')
+    >>> duration(60), duration(3600), duration(86400)
+    ('1 min 00 s', '1 h 00 min', '1 d 0 h')
     """
     if seconds is None:
         return "–"

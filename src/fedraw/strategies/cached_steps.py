@@ -293,9 +293,7 @@ def _moved(state: CachedState, rule: CacheRule) -> Vector:
     members = max(len(state.federation), 1)
     count = members if rule.average == "members" else len(state.cache.keys() | state.newest.keys())
     # (1/N) / p_i with p_i = K/N is 1/K, whatever N counts in the mean of the cache.
-    divisor = float(count)
-    if rule.participation == "buffer":
-        divisor = rule.buffer * (count / members)
+    divisor = rule.buffer if rule.participation == "buffer" else count
     rate = np.float32(rule.server_lr)
     moved = np.empty_like(state.model)
     for start in range(0, moved.size, BLOCK):

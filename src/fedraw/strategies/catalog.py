@@ -74,7 +74,8 @@ class Method:
         demo: Whether the demo runs it.
         audit_rule: The buffer and the weighting of the audit's closed forms, if there are any.
         thresholds: The standings below which the audit calls a label lost and at risk.
-        memory: Number of models that the server stores: always, per buffer slot, and per client.
+        memory: Number of models that the server stores at most between two arrivals: always, per
+            buffer slot, and per client.
         merit: The mean AvgRare in percent over the settings with rare labels of the arena on
             digits, with the method's rate tuned; the audit orders methods of equal cost by it. None
             if it was not measured.
@@ -206,7 +207,7 @@ _ROWS = (
         demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
-        memory=(5, 0, 1),
+        memory=(4, 1, 1),
         merit=65.7,
     ),
     Method(
@@ -280,7 +281,7 @@ _ROWS = (
         "is CA2FL with a cache of a few bits per number",
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
-        memory=(5, 0, 0.25),
+        memory=(4, 1, 0.25),
         merit=65.7,
     ),
     Method(
@@ -305,7 +306,7 @@ _ROWS = (
         "weights updates by how rarely their clients take part",
         audit_rule=("blocks", "intervals"),
         thresholds=ADDING,
-        memory=(3, 1, 0),
+        memory=(2, 1, 0),
         merit=27.7,
     ),
     Method(
@@ -318,7 +319,7 @@ _ROWS = (
         "their clients take part; it stores one model per client",
         audit_rule=("blocks", "corrected"),
         thresholds=ADDING,
-        memory=(5, 0, 1),
+        memory=(4, 1, 1),
         merit=41.3,
     ),
     Method(

@@ -10,9 +10,10 @@ with h = (1/N) Σ_i h_i over all N clients. p_i is the probability that client i
                     "buffer"      K/N; with β = 1 this is CA2FL, with β = 0 FedBuff
                     "certain"     1; with β = 1 and no client twice in a buffer this is MIFA
 
-`average="heard"` divides by the number of clients that have sent an update, instead of N. This is
-the public asynchronous variant FedStaleAsync with constant weights, whose staleness functions are
-not offered. `refresh` is CA2FL's.
+With `average="heard"`, N counts the clients that have sent an update instead of all clients. With
+p_i = K/N this changes h only, because (1/N) / p_i is 1/K. With p_i = 1 it is the public asynchronous
+variant FedStaleAsync with constant weights, whose staleness functions are not offered. `refresh` is
+CA2FL's.
 
 Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S are the
 clients that arrive, with updates that start from models of any age. All clients have the same

@@ -12,7 +12,7 @@ from fedraw.core.types import ClientId, LabelCounts
 from fedraw.errors import BadInput
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.protocol import Declared, Event, Joined, Left, Setup
+from fedraw.strategies.protocol import Declared, Event, Joined, Left, Needs, Setup
 
 # x is held by two and y by one: the scores are 1/2, 1/2 and 1.
 TWO_AND_ONE: dict[ClientId, LabelCounts] = {"a": {"x": 1}, "b": {"x": 1}, "c": {"y": 1}}
@@ -253,3 +253,19 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         FedRAW(**settings)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needs"),
+    [
+        (FedRAW(3), Needs(min_clients=3, label_evidence="declared")),
+        (FedRAW(3, dedup=False), Needs(min_clients=1, label_evidence="declared")),
+        (FedRAW(3, weighting="uniform"), Needs(min_clients=3)),
+        (
+            FedRAW(3, weighting="uniform", labels="inferred"),
+            Needs(min_clients=3, label_evidence="inferred"),
+        ),
+    ],
+)
+def test_what_it_needs(strategy: FedRAW, needs: Needs) -> None:
+    assert strategy.needs == needs

@@ -11,9 +11,9 @@ with h = (1/N) Σ_i h_i over all N clients. p_i is the probability that client i
                     "certain"     1; with β = 1 and no client twice in a buffer this is MIFA
 
 With `average="heard"`, N counts the clients that have sent an update instead of all clients. With
-p_i = K/N this changes h only, because (1/N) / p_i is 1/K. With p_i = 1 it is the public asynchronous
-variant FedStaleAsync with constant weights, whose staleness functions are not offered. `refresh` is
-CA2FL's.
+p_i = K/N this changes h only, because (1/N) / p_i is 1/K. With p_i = 1 it is the public
+asynchronous variant FedStaleAsync with constant weights, whose staleness functions are not offered.
+`refresh` is the same as that of CA2FL.
 
 Deviations: The paper's rounds are synchronous, with a random sample of clients. Here S are the
 clients that arrive, with updates that start from models of any age. All clients have the same

@@ -111,7 +111,9 @@ def test_the_merits_of_the_catalogue_are_those_of_the_committed_cells() -> None:
     settings = [setting.name for setting in arena.settings if setting.rare == "usual"]
     assert settings == ["2x", "10x", "20x", "five holders"]
     merits = {
-        method.strategy["name"]: fmean(own.score(name, method.name).rare.mean for name in settings)
+        method.strategy["name"]: fmean(
+            own.score(name, method.name).rare.mean or 0.0 for name in settings
+        )
         for method in arena.methods
         if set(method.strategy) == {"name"}
     }

@@ -28,6 +28,8 @@ IMPORTS = {
     "privacy": "fedraw.privacy.summaries",
     "dashboard": "fedraw.dashboard.app",
     "export": "tensorboard",
+    "ray": "ray, fedraw.simulation.executors.ray_cluster",
+    "flare": "fedraw.flare.recipe, fedraw.flare.supervise",
 }
 
 pytestmark = pytest.mark.slow

@@ -66,5 +66,5 @@ def test_a_dry_run_computes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     reproduce(["table1", "bound"], dry_run=True)
     told = capsys.readouterr()
     assert told.out == ""
-    assert "table1: it has no stored runs" in told.err
-    assert "bound: it has no stored runs" in told.err
+    assert "table1 has no stored runs" in told.err
+    assert "bound has no stored runs" in told.err

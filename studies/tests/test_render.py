@@ -177,7 +177,7 @@ def test_partial_results_say_so(tmp_path: Path) -> None:
     assert "These results are partial" in text.replace("\n", " ")
     # On EMNIST other tables have both rows; of HAM10000 there is nothing but these.
     assert re.search(r"\| HAM10000, AvgRare \| 43.2 .* \| – \| not run yet: 0 of 6 runs \|", text)
-    assert "not run yet: fedraw reproduce dynamics makes them" in text
+    assert "not run yet: run 'fedraw reproduce dynamics'" in text
 
 
 def test_verdicts_speak_of_the_papers_data_sets_only(tmp_path: Path) -> None:

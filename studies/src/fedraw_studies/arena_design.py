@@ -272,4 +272,4 @@ def _caption(arena: Arena, kind: int) -> str:
             "Every method has as many values of its main rate."
         )
     settings = "; ".join(f"{setting.name}: {setting.text}" for setting in arena.settings)
-    return f"{settings}. Where every label is measured, WorseRare is the recall of the worst one."
+    return f"{settings}. If every label is measured, WorseRare is the recall of the worst one."

@@ -25,12 +25,12 @@ from fedraw_studies.arena_results import ArenaResults, Difference, Score
 from fedraw_studies.rules import MeanInterval
 
 CAPTIONS = {
-    "pareto": "Each point is a method in one setting. Line: methods that no other beats in both. "
-    "Orange: replay and its ablations.",
-    "memory": "The mean of the settings with rare labels against the models that the server keeps. "
-    "Line: methods that no other beats in both.",
-    "ranks": "Methods in the grey band do not differ significantly from the best by Nemenyi's test "
-    "at 5 %, which uses only a few settings of one data set.",
+    "pareto": "Each point is a method in one setting. The line connects the methods that no other "
+    "method beats in both. Replay and its ablations are orange.",
+    "memory": "The mean over the settings with rare labels against the number of models that the "
+    "server keeps. The line connects the methods that no other method beats in both.",
+    "ranks": "Methods in the grey band do not differ significantly from the best method by "
+    "Nemenyi's test at 5 %. The test uses only a few settings of one data set.",
 }
 HEAD = ("method", "setting", "rate", "rare", "GlobalAcc", "models", "N = 1,000", "copies", "runs")
 
@@ -45,8 +45,8 @@ def arena_page(arena: Arena, results: Sequence[ArenaResults]) -> str:
         "fedraw_studies",
         "arena_page.html",
         title=text(arena.table["title"]),
-        lead="<p class=lead>Asynchronous methods side by side, each with its main rate tuned on "
-        "the same budget and tested on seeds that were not used for tuning.</p>",
+        lead="<p class=lead>This page compares asynchronous methods. The main rate of each method "
+        "is tuned on the same budget, and the test seeds were not used for tuning.</p>",
         settings=f"<ul>{settings}</ul>",
         sections="\n".join([contents(parts), *parts.values()]),
         footer=f"<p>scale {text(arena.scale.name)} · page by fedraw {text(fedraw.__version__)} · "
@@ -125,8 +125,8 @@ def _scores(own: ArenaResults, scores: Sequence[Score]) -> str:
              *(method.cost or [None] * 3), score.done, score.needed]
         )  # fmt: skip
     caption = (
-        "Mean of the last five evaluations over the test seeds. rare: AvgRare, or the recall of "
-        "the worst label where no label is rare."
+        "Each value is the mean of the last five evaluations over the test seeds. Rare is AvgRare, "
+        "or the recall of the worst label if no label is rare."
     )
     csv = csv_text(
         ["method", "setting", "rate", "rare", "rare_sd", "GlobalAcc", "models_30", "models_1000",
@@ -149,8 +149,8 @@ def _differences(dataset: str, found: Sequence[tuple[Difference, str]]) -> str:
         for own, remedy in found
     ]
     caption = (
-        "Points, seed by seed: the mean difference and its 95 % interval; green or orange where "
-        "the interval excludes zero."
+        "Each value is the mean difference over the seeds, in points, with its 95 % interval. It "
+        "is green or orange if the interval excludes zero."
     )
     return table(f"{dataset}-differences-table", caption, f"<tr>{head}</tr>", rows, kind="tall")
 

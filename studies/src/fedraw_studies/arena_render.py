@@ -25,16 +25,17 @@ from fedraw_studies.render import NOTHING, UNFINISHED, WIDTH, pipe_table
 from fedraw_studies.rules import MeanInterval
 
 HOW_TO_READ = """\
-A cell is the mean over the test seeds of the last five evaluations, with its standard deviation: \
-AvgRare, or the recall of the worst label where no label is rare (Dirichlet, IID), and in brackets \
-GlobalAcc. Bold: the best mean of a column. "n of m": n of m runs are finished. Rates were \
-chosen on other seeds, once for each data set. Models: number of models that the server stores; \
-copies: processor time of an arrival, in copies of the model, at 11.2 million parameters.\
+A cell is the mean of the last five evaluations over the test seeds, with its standard deviation. \
+It is AvgRare, or the recall of the worst label if no label is rare (Dirichlet, IID). GlobalAcc \
+stands in brackets. The best mean of a column is bold. "†n" means that n runs end with a model no \
+better than chance. "n of m" means that n of m runs are finished. The rates were chosen once \
+for each data set, on other seeds. Models is the number of models that the server stores. Copies \
+is the processor time of an arrival, in copies of a model with 11.2 million parameters.\
 """
 DIFFERENCES = """\
-One method minus another, seed by seed, in points: the mean difference and its 95 % interval; bold \
-where that excludes zero. "no release" is the same method with the same memory, which replays \
-updates in full.\
+Each value is one method minus another, seed by seed, in points: the mean difference and its 95 % \
+interval. A bold interval excludes zero. "No release" is the same method with the same memory, but \
+it replays updates in full.\
 """
 
 
@@ -82,12 +83,12 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
         yield results_table(own)
         yield from _ranks(own)
         if differences := [d for d in own.differences() if d.rare is not None]:
-            yield f"## {own.title}: what replay is worth\n"
+            yield f"## {own.title}: replay minus other methods\n"
             yield fill(DIFFERENCES, WIDTH) + "\n"
             yield differences_table(differences)
     remedy = own.arena.remedy
     if own.runs(remedied=True)[0]:
-        yield f"## {own.title}: with {remedy} for all\n"
+        yield f"## {own.title}: all methods with {remedy}\n"
         yield _finished(f"comparison with {remedy}", own.runs(remedied=True))
         yield results_table(own, remedied=True)
         found = [d for d in own.differences(remedied=True) if d.rare is not None]
@@ -154,8 +155,8 @@ def tuning_table(own: ArenaResults) -> str:
     head = ["", "tuned", *[""] * (width - 3), "at the edge"]
     note = (
         "Each cell has a value and its score, the mean of GlobalAcc and AvgRare over the tuning "
-        "seeds. Bold: chosen. †: a model collapsed, so the value cannot be chosen. Methods that "
-        "are not listed have no rate."
+        "seeds. The chosen value is bold. A value with † cannot be chosen, because a model "
+        "collapsed. Methods that are not listed have no rate."
     )
     return pipe_table(head, lines, left=2) + "\n" + fill(note, WIDTH) + "\n"
 
@@ -207,8 +208,8 @@ def _ranks(own: ArenaResults) -> Iterator[str]:
     yield f"## {own.title}: mean ranks over the settings\n"
     yield (
         fill(
-            f"1 is the best of {len(lines)} methods in {settings} settings. Two methods whose mean "
-            f"ranks differ by less than {critical:.1f} do not differ significantly (Nemenyi's "
+            f"Rank 1 is the best of {len(lines)} methods in {settings} settings. Two methods whose "
+            f"mean ranks differ by less than {critical:.1f} do not differ significantly (Nemenyi's "
             "test, 5 %).",
             WIDTH,
         )

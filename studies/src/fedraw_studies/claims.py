@@ -410,7 +410,7 @@ RULES = (*_RULES, "inside")
 
 def _inside(part: Part, dynamics: DynamicsResults | None) -> PartVerdict:
     if dynamics is None:
-        return PartVerdict(part, Verdict.NOT_RUN, why="fedraw reproduce dynamics makes them")
+        return PartVerdict(part, Verdict.NOT_RUN, why="run 'fedraw reproduce dynamics'")
     own = [f for f in dynamics.findings if f.artefact in part.tables and f.inside is not None]
     once, seeds = distinct(own, dynamics.seeds), dynamics.seeds
     judged = inside([bool(f.inside) for f in own], [bool(f.inside) for f in once])

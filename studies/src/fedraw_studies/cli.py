@@ -322,7 +322,10 @@ class _Reproduction:
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
         console.say(tally(content["claims"]))
-        tables = several([f"{own.name}.md" for own in asked]) or "none of these is begun"
+        tables = (
+            several([f"{own.name}.md" for own in asked])
+            or "none; no run of these artefacts is finished"
+        )
         console.say(f"tables in {self.folder}: {tables}; figures: {len(figures)}")
         chosen = [own for own in content["artefacts"] if own["name"] in self.names]
         return {**content, "artefacts": chosen}
@@ -374,8 +377,8 @@ class _Reproduction:
         stray = self._stray(every)
         if stray:
             console.say(
-                f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} of other "
-                f"settings than these of scale {self.scale.name}; left as they are"
+                f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} with settings "
+                f"that scale {self.scale.name} does not have; they are kept"
             )
 
     def _stray(self, every: Sequence[Planned]) -> int:
@@ -387,7 +390,7 @@ class _Reproduction:
 
     def _tell_interrupt(self, to_run: Sequence[Planned]) -> None:
         done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
-        nothing = "; nothing of dynamics was written" if DYNAMICS in self.names else ""
+        nothing = "; the results of dynamics were not written" if DYNAMICS in self.names else ""
         console.say(
             f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
             f"{self.work.cells.folder}{nothing}; run the same command to continue"
@@ -400,7 +403,9 @@ def _print_computed(names: Sequence[str], *, quiet: bool, only_name: bool) -> di
     if only_name:
         for name in PRINTED:
             if name in names:
-                console.say(f"{name}: it has no stored runs; without this option it is printed")
+                console.say(
+                    f"{name} has no stored runs; give neither --render nor --dry-run to print it"
+                )
         return documents
     if "table1" in names:
         measured = profiles()

@@ -120,8 +120,8 @@ def refuse_missing_data(
     raise BadInput(
         f"{reasons}\n"
         f"{', '.join(needing)} cannot run without {', '.join(missing)}: get the missing data with "
-        f"'fedraw data fetch {' '.join(missing)} --data DIR' and give --data DIR; without it there "
-        f"is 'fedraw reproduce {others}', and everything on embedded data with --scale smoke"
+        f"'fedraw data fetch {' '.join(missing)} --data DIR' and give --data DIR; without them you "
+        f"can run 'fedraw reproduce {others}', and everything on embedded data with --scale smoke"
     )
 
 

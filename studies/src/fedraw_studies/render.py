@@ -161,8 +161,8 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
     count = f"**{tally(as_json(judged))}.**"
     if waiting:
         count += (
-            f" These results are partial: of the runs that claims need {sum(runs.values())} of "
-            f"{len(runs)} are finished, and a claim is judged once all of its own are."
+            f" These results are partial: {sum(runs.values())} of the {len(runs)} runs that the "
+            "claims need are finished. A claim is judged once all of its runs are finished."
         )
     return fill(count, WIDTH) + "\n"
 
@@ -180,7 +180,7 @@ def _is_strict(outcomes: Sequence[Outcome]) -> bool:
 
 def _overview(judged: Sequence[ClaimVerdict]) -> str:
     twice = any(own.second is not None for own in judged)
-    head = ["claim", "where", "verdict", *["by the last five"] * twice, "of its parts"]
+    head = ["claim", "where", "verdict", *["verdict, last five"] * twice, "parts"]
     return _table(
         head,
         [
@@ -345,24 +345,28 @@ def dynamics_summary(results: DynamicsResults) -> str:
     once = distinct(results.findings, results.seeds)
     lead = (
         f"**{sum(bool(f.inside) for f in once)} of the paper's {len(once)} distinct figures are "
-        f"inside.** With the {len(judged) - len(once)} figures that repeat another one or follow "
-        f"from the settings whatever the seed, it is {len(judged) - len(outside)} of {len(judged)}."
+        f"inside.** {len(judged) - len(once)} more figures repeat another one or are the same for "
+        f"every seed. With them, {len(judged) - len(outside)} of {len(judged)} are inside."
     )
     inside = [finding for finding in judged if finding.inside]
     furthest = sorted(inside, key=lambda finding: -abs(finding.away or 0.0))[:FURTHEST]
     parts = [fill(lead, WIDTH), ""]
     if outside:
-        parts += ["Outside:", "", *map(_finding_item, outside), ""]
+        parts += ["These figures are outside:", "", *map(_finding_item, outside), ""]
     if furthest:
-        parts += ["Inside, but furthest from our mean:", "", *map(_finding_item, furthest), ""]
+        parts += [
+            "These figures are inside, but furthest from our mean:",
+            "",
+            *map(_finding_item, furthest),
+            "",
+        ]
     return "\n".join(parts)
 
 
 def _finding_item(finding: Finding) -> str:
     row, metric, paper, ours, extremes, *_ = _finding_line(finding)
-    return (
-        f"- {finding.artefact}, {row}: {metric} {paper} in the paper; here {ours}, from {extremes}"
-    )
+    where = f"{finding.artefact}, {row}"
+    return f"- {where}: {metric} is {paper} in the paper and {ours} here, from {extremes}"
 
 
 def _finding_line(finding: Finding) -> list[str]:
@@ -423,7 +427,7 @@ def _reasons(outcome: Outcome) -> dict[str, str]:
 def _reduction(outcome: Outcome) -> str:
     """Describe how the scale reduces the paper's protocol."""
     if outcome.artefact.basis is not Basis.RUNS:
-        return "Nothing is trained for it, at any scale.\n"
+        return "These values need no training at any scale.\n"
     return fill(f"Scale `{outcome.scale}`. {_grouped([outcome])}.", WIDTH) + "\n"
 
 

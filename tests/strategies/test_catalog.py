@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.eventlog.logs import read_objects
 from tests.server.engine import Engine
 
 import fedraw
-from fedraw.strategies.catalog import CATALOG
+from fedraw.strategies.catalog import CATALOG, settings_of
 
 SPEC: dict[str, Any] = {
     "training": {"kind": "none"},
@@ -60,6 +61,60 @@ def test_a_server_records_what_a_simulation_records(
     settings = named["spec"]["strategy"]
     assert given["spec"]["strategy"] == served["spec"]["strategy"] == settings
     assert fedraw.Spec.from_dict({"strategy": settings}).make_strategy() == strategy
+
+
+RAW = {"buffer": 10, "cap": "none", "cap_at": 1.0, "labels": "declared"}
+REPLAY = {"buffer": 10, "threshold": 2.0, "mass": 0.5, "floor": 0.0, "server_lr": 1.0,
+          "labels": "declared", "release": True}  # fmt: skip
+# A result is comparable with another only if nobody changes a default.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "fedavg": {"weighting": "samples"},
+    "qfedavg": {"lr": 1.0, "q": 5.0, "p": "uniform"},
+    "fedasync": {
+        "alpha": 0.6, "staleness": "polynomial", "exponent": 0.5, "hinge_slope": 10.0,
+        "hinge_grace": 4.0, "proximal": 0.0,
+    },
+    "fedbuff": {
+        "buffer": 10, "server_lr": 1.0, "staleness": "none", "exponent": 0.5, "unique": False
+    },
+    "fedfa": {"buffer": 10},
+    "ca2fl": {"buffer": 10, "server_lr": 1.0, "refresh": "round-start"},
+    "mifa": {"buffer": 10, "server_lr": 1.0, "wait": False},
+    "fedvarp": {"buffer": 1, "server_lr": 0.1, "refresh": "round-start"},
+    "ace": {"server_lr": 0.1, "init": "zero"},
+    "aced": {"server_lr": 0.1, "tau_algo": "clients", "age": "contact"},
+    "aced-start": {"server_lr": 0.1, "tau_algo": "clients", "age": "start"},
+    "mf-ca2fl": {"buffer": 10, "server_lr": 1.0, "bits": 8, "refresh": "round-start"},
+    "area": {"buffer": 10, "memory": "clients"},
+    "fedau": {"buffer": 10, "server_lr": 1.0, "cutoff": 50},
+    "fedstale": {
+        "buffer": 10, "server_lr": 1.0, "beta": 0.5, "participation": "estimated",
+        "average": "members", "refresh": "round-start", "cutoff": 50,
+    },
+    "fedstaleweight": {"buffer": 10, "server_lr": 1.0, "offset": 0.0},
+    "fadas": {
+        "buffer": 10, "server_lr": 0.001, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "tau_c": 1,
+        "corrected": False,
+    },
+    "fedraw-dedup-only": {**RAW, "dedup": True, "weighting": "uniform"},
+    "fedraw-weight-only": {**RAW, "dedup": False, "weighting": "rarity"},
+    "fedraw-neither": {**RAW, "dedup": False, "weighting": "uniform"},
+    "fedraw": {**RAW, "dedup": True, "weighting": "rarity"},
+    "fedraw-replay": {**REPLAY, "select": "rarity", "target": "rarity"},
+    "fedraw-replay-debt": {**REPLAY, "select": "debt", "target": "mix"},
+}  # fmt: skip
+
+
+def test_defaults_are_those_of_the_method_pages() -> None:
+    made = {name: CATALOG[name].make({"lr": 1.0} if name == "qfedavg" else {}) for name in CATALOG}
+    assert {name: settings_of(strategy) for name, strategy in made.items()} == DEFAULTS
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_a_strategy_cannot_be_changed(name: str) -> None:
+    strategy: Any = CATALOG[name].make({"lr": 1.0} if name == "qfedavg" else {})
+    with pytest.raises(FrozenInstanceError):
+        setattr(strategy, next(iter(DEFAULTS[name])), None)
 
 
 def test_the_demo_compares_ten_methods() -> None:

@@ -126,12 +126,16 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "constant", ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
             yield "constant", ast.Constant(value + 1)
-        case ast.Call(args=[first, second, *rest]) if not _starred(node.args):
+        case ast.Call(args=[first, second, *rest]) if not _has_same_swapped(node):
             yield "swapped arguments", ast.Call(node.func, [second, first, *rest], node.keywords)
 
 
-def _starred(args: list[ast.expr]) -> bool:
-    return any(isinstance(arg, ast.Starred) for arg in args)
+def _has_same_swapped(call: ast.Call) -> bool:
+    """Return whether a call does the same with its first two arguments swapped, or cannot be."""
+    first, second = call.args[:2]
+    is_symmetric = isinstance(call.func, ast.Name) and call.func.id in ("min", "max")
+    has_starred = any(isinstance(arg, ast.Starred) for arg in call.args)
+    return is_symmetric or has_starred or ast.dump(first) == ast.dump(second)
 
 
 def _of_statement(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:

@@ -21,7 +21,7 @@ def clipped(values: list[float], low: float, negate: bool = False):
         if not value < LIMIT and value != 3:
             raise ValueError(f"{value + 1} is too much")
         total += value * 2
-    return max(low, -total if negate else total)
+    return max(low, pow(-total if negate else total, 3))
 '''
 
 
@@ -48,9 +48,11 @@ def test_every_kind_of_change_is_made_where_it_can_be(tmp_path: Path) -> None:
         (12, "dropped statement", "pass"),
         (12, "arithmetic", "total += (value / 2)"),
         (12, "constant", "total += value * 3"),
-        (13, "swapped arguments", "return max(-total if negate else total, low)"),
-        (13, "dropped minus", "return max(low, (total) if negate else total)"),
-        (13, "negated condition", "return max(low, -total if (not negate) else total)"),
+        # The order of the arguments of max does not matter.
+        (13, "swapped arguments", "return max(low, pow(3, -total if negate else total))"),
+        (13, "dropped minus", "return max(low, pow((total) if negate else total, 3))"),
+        (13, "negated condition", "return max(low, pow(-total if (not negate) else total, 3))"),
+        (13, "constant", "return max(low, pow(-total if negate else total, 4))"),
     ]  # fmt: skip
 
 

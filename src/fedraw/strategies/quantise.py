@@ -34,6 +34,8 @@ class QuantisedVector:
     array([ 0.       ,  3.3333333, 10.       ], dtype=float32)
     >>> kept.codes.tolist()  # 0, 1 and 3, from the low bits up
     [52]
+    >>> quantise(np.empty(0, np.float32), bits=2, ends=[]).restore().size
+    0
     """
 
     codes: npt.NDArray[np.uint8]

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
 from fedraw.core.types import Floats
-from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
+from fedraw.metrics.accuracy import (
+    accuracy_metrics,
+    confusion,
+    has_collapsed,
+    recall_per_label,
+)
 
 # Label 0: 3 of 4 right, the other taken for 1. Label 1: 1 of 2 right, the other taken for 0.
 LABELS = np.array([0, 0, 0, 0, 1, 1])
@@ -113,3 +118,10 @@ def test_the_scores_are_those_of_scikit_learn_bit_for_bit(
         assert metrics["AvgRare"] == 100 * recall[is_rare].mean()
         assert metrics["RareF1"] == 100 * f1[is_rare].mean()
         assert metrics["RareF2"] == 100 * f2[is_rare].mean()
+
+
+def test_a_model_has_collapsed_below_a_twentieth_of_the_way_from_chance_to_all() -> None:
+    # Of two labels, chance is 50 and the bar 52.5.
+    assert has_collapsed([52.4, 52.4])
+    assert not has_collapsed([52.6, 52.6])
+    assert not has_collapsed([52.5, 52.5])

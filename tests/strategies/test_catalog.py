@@ -131,6 +131,7 @@ def test_the_memory_of_a_method_is_what_its_state_holds(name: str, clients: int)
     assert memory is not None
     always, per_slot, per_client = memory
     slots = getattr(CATALOG[name].make(), "buffer", 0)
+    assert slots or not per_slot
     if name == "fedraw-replay":
         slots = 6  # it keeps an update of each rare client, and at most K
     models = always + per_slot * slots + per_client * clients

@@ -1,7 +1,8 @@
-"""What a checkpoint costs: size on disk, time to write and to read, for FedRAW with K = 10.
+"""The cost of a checkpoint: size on disk, time to write and to read, for FedRAW with K = 10.
 
-First 30 clients and growing models, then up to a million clients without a model. All clients are
-in flight. Times are wall-clock times, with the CPU time of this process in brackets.
+The first rows have 30 clients and models of growing size. The others have up to a million clients
+and no model. All clients are in flight. Times are wall-clock times, with the CPU time of this
+process in brackets.
 Run: make bench
 """
 
@@ -32,7 +33,7 @@ CASES = (
     (100_000, 0),
     (1_000_000, 0),
 )
-EVENTS = 20_000  # so that most models of the first cases, and many flights of the others, differ
+EVENTS = 20_000  # in these, most models of the first cases and many flights of the others differ
 
 
 def simulation(clients: int, size: int) -> Simulation:
@@ -50,7 +51,7 @@ def simulation(clients: int, size: int) -> Simulation:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time since it was made."""
+    """A stopwatch of wall-clock and CPU time."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()

@@ -1,25 +1,27 @@
-"""Do the closed forms say what the simulator does? Many random federations, every kind of buffer.
+"""Do the closed forms agree with the simulator? Many random federations, every kind of buffer.
 
-Each federation: 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
-magnitude, rarity from random label counts, and three groups of clients: the holders of rare labels,
-the slowest and the quickest third. Every method runs alone, with its own seed, in the project's
-own loop without training.
+Each federation has 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
+magnitude, and rarity from random label counts. It has three groups of clients: the holders of rare
+labels, the slowest third and the fastest third. Every method runs alone, with its own seed, in the
+project's own loop without training.
 
-How sure a run is of its own means: an update stays in the buffer for T = K / P(miss) arrivals on
-average, and arrivals have no memory, so what happened a few T ago is forgotten. 10 T are dropped,
-the rest is 32 batches of at least 12.5 T each; the standard error is that of the batches' mean
-(Student's t with 31 degrees of freedom: |t| < 2 in 94.6 %, beyond 3 in 0.5 % of all cases).
-The three groups of a run are not independent of each other, nor are its three quantities.
-What enters or leaves the buffer fewer than 50 times in a whole run is too seldom to be measured
-and counts as such. Buffers that turn over too slowly for `--events` are drawn again.
+The standard error of a run's means comes from batches. An update stays in the buffer for
+T = K / P(miss) arrivals on average, and arrivals have no memory, so a run forgets its past after a
+few T. The first 10 T are dropped, and the rest is split into 32 batches of at least 12.5 T. The
+standard error is that of the mean of the batches (Student's t with 31 degrees of freedom: |t| < 2
+in 94.6 % and above 3 in 0.5 % of all cases). The three groups of a run are not independent of each
+other, nor are its three quantities. An event that happens fewer than 50 times in a whole run is too
+rare to be measured, and the table counts it as such. Federations whose buffers turn over too slowly
+for `--events` are drawn again.
 
-Residual replay (`--methods fedraw-replay`, a run of its own) is measured from when every client
-that it replays was heard; a federation where that takes too long counts as not heard.
+Residual replay (`--methods fedraw-replay`, in a run of its own) is measured from the moment at
+which every replayed client has sent an update. A federation in which that takes too long counts as
+not heard.
 
     python -m benchmarks.closed_forms --out runs/closed_forms.md
     python -m benchmarks.closed_forms --methods fedraw-replay --results runs/replay_forms.jsonl
 
-Finished federations stand in runs/closed_forms.jsonl and are not run again.
+Finished federations are kept in runs/closed_forms.jsonl and are not run again.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ BATCH_TURNS = 12.5  # length of a batch, in T
 WARM_TURNS = 10
 FEWEST_EVENTS = 20_000
 FEWEST_VISITS = 50
-FARTHEST = 10  # of the failures, listed
-CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
-EXACT = 1e-9  # a mean that is the same in every batch is known to this
+FARTHEST = 10  # the number of listed failures
+CAPPED_SEEDS = 4  # samples from which the error of a sampled influence is estimated
+EXACT = 1e-9  # the error of a mean that is the same in every batch
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,7 +94,7 @@ class Method(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Of the batches of one run: one row each."""
+    """The means of one run, with one row per batch."""
 
     present: Floats  # clients
     anyone: Floats  # groups
@@ -146,7 +148,7 @@ def draw(index: int, most_events: int) -> Case:
 
 
 def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
-    """Ten common labels, each on a random part of the clients; up to three on rare clients only."""
+    """Return counts of ten labels on random clients, and of up to three on rare clients only."""
     counts: dict[int, dict[str, int]] = {i: {} for i in range(rare.size)}
     for label in range(10):
         share = rng.uniform(0.2, 1)
@@ -162,7 +164,7 @@ def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
 
 
 def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
-    """Any score from 1/N to 1: a label that all hold, and one that the client alone holds."""
+    """Return counts with scores from 1/N to 1: one label for all, and one for each client alone."""
     score = clients ** -rng.random(clients)
     counts = {}
     for i in range(clients):
@@ -172,16 +174,17 @@ def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
 
 
 def replayed(case: Case, method: Method) -> Ints | None:
-    """The clients of which something is kept, whoever arrives."""
+    """Return the clients whose updates are kept, whichever client arrives."""
     if method.rule.weighting != "replay":
         return None
     return rarest(rarity_scores(case.table), case.size)
 
 
 def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
-    """The method in the project's own loop; a model without parameters costs nothing.
+    """Run the method in the project's own loop, with a model without parameters.
 
-    None: not everyone who is to be replayed was heard in as many arrivals as are measured.
+    The result is None if some replayed clients send no update within the measured number of
+    arrivals.
     """
     law = poisson(case.seconds, Streams(seed))
     executor = Inline(no_training([case.table.totals()]))
@@ -206,7 +209,7 @@ def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
 
 
 def _contents(simulation: Simulation, events: int) -> tuple[Ints, Ints, Floats]:
-    """Which aggregation, who was in its buffer, with which weight: one slot after the other."""
+    """Return the aggregation, the client and the weight of each slot, one after the other."""
     clients: list[Sequence[Any]] = []
     weights: list[Sequence[float]] = []
     for _ in range(events):
@@ -258,9 +261,9 @@ def compare(case: Case, name: str, method: Method, seed: int, events: int) -> di
 
 
 def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) -> Any:
-    """How often the run sees someone come in who was not there: the rate of arrivals times 1 − P.
+    """Return how often a client enters the buffer in the run: the rate of arrivals times 1 − P.
 
-    A cleared buffer forgets at once: there it is how often someone is in it, or is not.
+    A cleared buffer forgets at once, so there it is how often the client is in the buffer or not.
     """
     if buffer == "blocks":
         return np.minimum(chance, 1 - chance) * events / size
@@ -270,7 +273,7 @@ def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) 
 def _by_group(
     case: Case, method: Method, means: Means, shares: Floats, chance: Floats, events: int
 ) -> Iterator[Comparison | None]:
-    """All comparisons of groups; None where too little happens in the run."""
+    """Return all comparisons of groups; None for events that are too rare in the run."""
     buffer, size = method.rule.buffer, case.size
     weight, doubt = _group_influence(case, method, events)
     kept = replayed(case, method)
@@ -293,10 +296,10 @@ def _by_group(
 
 
 def _group_influence(case: Case, method: Method, events: int) -> tuple[list[float], list[float]]:
-    """Of every group, and the standard error that the batches do not show.
+    """Return the influence of every group, and the standard error that the batches do not show.
 
-    Where the closed form is sampled, its own; under replay that of rounds of rare arrivals alone,
-    which few runs meet.
+    If the closed form is sampled, this is its own error. Under replay it is the error of rounds of
+    rare arrivals alone, which occur in few runs.
     """
     rate, masks = 1 / case.seconds, list(case.members.values())
     groups = Groups.of(rate, rarity_scores(case.table), np.zeros(rate.size, np.bool_))
@@ -319,7 +322,7 @@ def _group_influence(case: Case, method: Method, events: int) -> tuple[list[floa
 
 
 def _error(batches: Floats) -> Any:
-    """The standard error of the mean of the batches."""
+    """Return the standard error of the mean of the batches."""
     return batches.std(axis=0, ddof=1) / math.sqrt(len(batches))
 
 
@@ -357,7 +360,7 @@ def finished(path: Path, most_events: int, wanted: Sequence[str]) -> dict[int, d
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """A row for each method and quantity."""
+    """Write one row for each method and quantity."""
     head = ("method", "quantity", "comparisons", "median gap", "largest gap")
     tests = ("z below 2", "z above 3", "mean z", "failures (by chance)", "too seldom")
     lines = [_row((*head, *tests)), "|---|---|" + "--:|" * 8]
@@ -382,15 +385,15 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _fails(c: Comparison) -> bool:
-    """Neither within 5 % nor within two standard errors."""
+    """Return whether the values differ by more than 5 % and by more than two standard errors."""
     gap = abs(c.found - c.closed)
     return gap > 0.05 * c.closed and gap > 2 * c.error
 
 
 def _fails_by_chance(c: Comparison) -> float:
-    """The chance that an exact formula fails, too: a run knows its own mean only so well."""
+    """Return the probability that an exact formula fails, because a run's mean has an error."""
     t = max(2.0, 0.05 * c.closed / max(c.error, 1e-15))
-    # Student's t as a normal: Cornish and Fisher's first term is enough at 31 degrees of freedom.
+    # Student's t as a normal variable: the first term of Cornish and Fisher is enough here.
     df = BATCHES - 1
     return math.erfc(t * (1 - 1 / (4 * df)) / math.sqrt(1 + t * t / (2 * df)) / math.sqrt(2))
 
@@ -428,7 +431,7 @@ def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _mean_field(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The largest error of the mean field over all clients, by size of federation and buffer."""
+    """Write the largest error of the mean field over all clients, by clients and buffer."""
     bounds = [(2, 4), (5, 9), (10, 29), (30, 100)]
     yield "Mean field against exact presence, largest error in points (federations):"
     yield ""
@@ -470,11 +473,13 @@ def work(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--federations", type=int, default=200)
-    parser.add_argument("--events", type=int, default=120_000, help="of a run, at most")
+    parser.add_argument(
+        "--events", type=int, default=120_000, help="the largest number of arrivals of a run"
+    )
     parser.add_argument("--methods", nargs="+", choices=list(methods(2, 1.0)), help="only these")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--out", type=Path, help="write the tables there, too")
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     given = parser.parse_args()
     first_line = headline()
     given.results.parent.mkdir(parents=True, exist_ok=True)

@@ -86,6 +86,6 @@ def test_what_methods_ask_for_is_the_same_everywhere(view: AuditView, terminal: 
         assert all(words in lines[title(cost.method)] or "%" in words for words in cells)
     by_method = {cost.method: cost for cost in view.costs}
     clients, size = len(view.audit.clients), view.audit.buffer
-    assert by_method["ca2fl"].models == 5 + clients
+    assert by_method["ca2fl"].models == 4 + size + clients
     assert by_method["fedraw-replay-debt"].models == 3 + size
     assert by_method["fedraw"].labels and not by_method["fedbuff"].labels

@@ -49,7 +49,7 @@ def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> 
         # Replay by debt stores as much, and comes after replay by its merit.
         ({"fedraw-replay-debt_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay-debt", 10, None)),
         ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay", 10, None)),
-        # Nobody has measured what MIFA is worth here, and AREA asks too much of clients.
+        # MIFA comes after CA2FL by its merit, and AREA asks too much of clients.
         ({"mifa_10": 0.9, "area_10": 0.9, "ca2fl_10": 0.4}, ("ca2fl", 10, None)),
         # With the standing FedBuff has it is FedBuff.
         ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),

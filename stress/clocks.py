@@ -270,7 +270,7 @@ def _judge_end(engine: Flooded) -> None:
 
 
 def _bounded(what: str, value: float, most: float, unit: str) -> None:
-    assert value <= most, f"{what} grew by {value:,.1f} {unit}; {most:,.0f} is the most"
+    assert value <= most, f"{what} grew by {value:,.1f} {unit}, above the bound of {most:,.0f}"
 
 
 def _resident() -> int:

@@ -330,7 +330,7 @@ def problem_of(ended: Ended, names: Sequence[str], *, is_json: bool) -> str:
         try:
             json.loads(ended.printed, parse_constant=_refuse)
         except ValueError as failure:
-            problem = f"the JSON is not JSON: {failure}"
+            problem = f"the output is not valid JSON: {failure}"
     return problem
 
 

@@ -308,16 +308,17 @@ def _judge(folder: Path, strategy: Strategy[Any], seen: Witnessed, ended: Ended)
     arrivals = [(r.client, r.start_version) for r in records if isinstance(r, ArrivalRecord)]
     counted = [(u["client"], u["start_version"]) for u in seen.counted]
     if arrivals != counted:
-        yield f"the log has {len(arrivals)} arrivals, {len(counted)} updates count: not the same"
+        both = f"{len(arrivals)} arrivals of the log, {len(counted)} updates that count"
+        yield f"the log and the accepted updates differ: {both}"
         return
     expected = reference(strategy, records, seen.counted)
     if seen.model is not None and bytes.fromhex(seen.model) != expected.tobytes():
-        yield "the final model is not that of the accepted updates"
+        yield "the final model differs from that of the accepted updates"
     written = np.concatenate([final[s.name].ravel() for s in LAYOUT.segments])
     if written.tobytes() != expected.tobytes():
-        yield "model.safetensors is not the model of the accepted updates"
+        yield "model.safetensors differs from the model of the accepted updates"
     if sum(isinstance(record, EndRecord) for record in records) != 1:
-        yield "the log has not exactly one end"
+        yield "the log does not have exactly one end"
 
 
 def reference(

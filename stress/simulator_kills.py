@@ -137,7 +137,7 @@ def _problem(folder: Path, expected: Undisturbed, ended: Ended) -> str:
     files = read_files(folder)
     if files != expected.files:
         names = [name for name in FILES if files.get(name) != expected.files.get(name)]
-        return f"not the bytes of an undisturbed run: {', '.join(names)}"
+        return f"the bytes differ from those of an undisturbed run: {', '.join(names)}"
     return ""
 
 

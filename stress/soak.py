@@ -1,9 +1,9 @@
 """A long life with random deaths: memory stays flat, and the folder stays bounded.
 
-A federation of 30 sites runs until so many updates are accepted. On the way the server dies about
-every 50 arrivals and goes on from its folder. Sites die and come back. After every tenth of the
-arrivals this part measures the memory of the process, the folder without its log, and the log. At
-the end the folder is verified.
+A federation of 30 sites runs until it has accepted the given number of updates. The server dies
+about every 50 arrivals and continues from its folder. Sites die and return. After every tenth of
+the arrivals this part measures the memory of the process, the folder without its log, and the log.
+At the end it verifies the folder.
 
 Run: python -m stress.soak --arrivals 5000 --seed 1
 """
@@ -27,19 +27,19 @@ from fedraw.strategies.fedraw import FedRAW
 from stress.outcomes import scratch
 
 SITES, BUFFER, SIZE = 30, 10, 20_000
-# The process dies, and a site dies, once in so many arrivals.
+# The mean number of arrivals between two deaths of the process, and of a site.
 SERVER_DIES, SITE_DIES = 50, 20
 MOST_AWAY = 8
 
 
 def resident() -> float:
-    """The memory of this process in MB."""
+    """Return the memory of this process in MB."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
 def folder_megabytes(folder: Path) -> float:
-    """The folder without its log, in MB."""
+    """Return the size of the folder without its log, in MB."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     return (sum(sizes) - log_size(folder / LOG)) / 1e6
 
@@ -73,7 +73,7 @@ def soak(folder: Path, arrivals: int, seed: int) -> bool:
             away += len(gone)
         if rng.random() < new / SERVER_DIES:
             engine.restart(away=float(rng.exponential(20)))
-            gc.collect()  # the memory of a process that is dead is free
+            gc.collect()  # a dead process frees its memory
             deaths += 1
         if engine.coordinator.accepted >= due:
             due += arrivals // 10

@@ -51,7 +51,7 @@ class BoundReport:
                 f"{_dependence(own)} of {short(own.gradient)} (seed {seed})"
                 for seed, own in self.more.items()
             ]
-            parts.append(f"mean ⟨∇F̄, u⟩ at η = {USUAL_RATE:g} again: {', '.join(said)}.\n")
+            parts.append(f"Other seeds at η = {USUAL_RATE:g}: mean ⟨∇F̄, u⟩ is {', '.join(said)}.\n")
         return "\n".join(parts)
 
     def as_json(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class BoundReport:
             [symbol, how, short(value(self.admitted)), short(value(self.usual))]
             for symbol, how, value in _CONSTANTS
         ]
-        return pipe_table(["constant", "how", *self._rates()], lines, padded=False)
+        return pipe_table(["constant", "value used", *self._rates()], lines, padded=False)
 
     def _terms(self) -> str:
         own, bound = self.admitted, self.bound
@@ -77,8 +77,8 @@ class BoundReport:
             ("drift floor", "C σ² τ², with C = 24 (1 + L α)", bound.drift_floor),
             ("**bound**", "their sum", bound.total),
             ("**measured**", "mean ‖∇F̄‖² over the run", own.gradient),
-            ("assumed anyway", "G", own.gradient_bound),
-            ("floor as measured", "8 (1/α + L)/α · mean ‖D‖², in the place of Ψ", _floor(own)),
+            ("assumed bound", "G", own.gradient_bound),
+            ("floor as measured", "8 (1/α + L)/α · mean ‖D‖², instead of Ψ", _floor(own)),
         ]
         lines = [[name, formula, short(value)] for name, formula, value in terms]
         return pipe_table(["term", "", self._rates()[0]], lines, padded=False)
@@ -145,15 +145,19 @@ def _floor(own: Measured) -> float:
 
 
 _CONSTANTS: Sequence[tuple[str, str, Of]] = (
-    ("F̄*", "F̄ of the first model: at least F̄* since F̄ ≥ 0", lambda m: m.gap),
+    ("F̄*", "F̄ of the first model, which is at least F̄* because F̄ ≥ 0", lambda m: m.gap),
     ("F̄, last model", "for comparison", lambda m: m.loss[1]),
-    ("L", "½ λ_max of a client's inputs, largest client", lambda m: m.smoothness),
-    ("L, seen", "largest curvature at models of the run", lambda m: m.curvature),
+    ("L", "½ λ_max of a client's inputs, maximum over clients", lambda m: m.smoothness),
+    ("L, observed", "largest curvature at the models of the run", lambda m: m.curvature),
     ("σ_l²", "largest variance of a mini-batch gradient", lambda m: m.local_variance),
     ("σ_g²", "largest mean ‖∇F_i − ∇f‖²", lambda m: m.heterogeneity),
     ("G", "largest ‖∇F_i‖²", lambda m: m.gradient_bound),
     ("Q", "local steps of the largest client", lambda m: m.local_steps),
-    ("Q, least", "of the smallest client; the theorem has one Q", lambda m: m.fewest_steps),
+    (
+        "Q, least",
+        "local steps of the smallest client; the theorem has one Q",
+        lambda m: m.fewest_steps,
+    ),
     ("4 L Q η", "the theorem admits at most 1", lambda m: m.rate / m.admissible_rate),
     ("τ_max", "oldest update in an aggregation, in versions", lambda m: m.worst_staleness),
     ("τ, mean", "for comparison", lambda m: m.mean_staleness),
@@ -191,7 +195,7 @@ _PROOF: Sequence[tuple[str, str, Callable[[Measured], str], Of]] = (
     ),
     (
         "mean ⟨∇F̄, u⟩",
-        "0, beside a descent of mean ‖∇F̄‖²",
+        "0; the descent is mean ‖∇F̄‖²",
         _dependence,
         lambda m: m.gradient,
     ),

@@ -131,6 +131,16 @@ def test_a_model_of_another_precision_does_not_go_on_with_a_folder(
         lead(a_grid(), tmp_path, arrivals=3)
 
 
+def test_connected_sites_stay_members_while_the_server_is_busy(tmp_path: Path) -> None:
+    def slow_evaluation(arrays: ArrayRecord) -> dict[str, float]:
+        time.sleep(0.5)
+        return {"auc": 0.5}
+
+    lead(a_grid(), tmp_path, evaluate=slow_evaluation, evaluate_every=3, absence=0.25)
+    assert not log(tmp_path, "left")
+    assert len(log(tmp_path, "arrival")) == 9
+
+
 @pytest.mark.parametrize("call", ["look", "push", "pull"])
 def test_nothing_is_lost_while_the_superlink_is_away(
     call: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -154,6 +154,8 @@ class ServerLoop:
         else:
             self._problems.solved("grid", "the SuperLink is reached again")
         if self._coordinator.finished is None:
+            # A node counts as online until a list lacks it: a reply may take long to handle.
+            self._coordinator.online(self._nodes, time.monotonic())
             self._problems.written("the log", lambda: self._coordinator.tick(time.monotonic()))
 
     def _list_nodes(self) -> None:

@@ -136,18 +136,21 @@ BAD: dict[str, tuple[Change, str]] = {
     "infinite": (tensor("b", np.full(2, np.inf, np.float32)), "sent 2 numbers that are NaN or"),
     "wrong shape": (
         tensor("w", np.zeros((2, 3), np.float32)),
-        "'w' is float32 of shape (2, 3), the model's is",
+        "'w' is float32 of shape (2, 3), but the model's is",
     ),
-    "flat": (tensor("w", np.zeros(4, np.float32)), "'w' is float32 of shape (4,), the model's is"),
+    "flat": (
+        tensor("w", np.zeros(4, np.float32)),
+        "'w' is float32 of shape (4,), but the model's is",
+    ),
     "wrong type": (tensor("w", np.zeros((2, 2), np.complex64)), "'w' is complex64 of shape (2, 2)"),
     "no array": (tensor("w", [[0.0, 0.0], [0.0, 0.0]]), "'w' is list, not a NumPy array"),
     "a set": (tensor("w", {1.0, 2.0}), "'w' is set, not a NumPy array"),
     "a date": (tensor("w", datetime.now(UTC)), "'w' is datetime, not a NumPy array"),
     "a model in a tensor": (tensor("w", FLModel(params={})), "'w' is FLModel, not a NumPy array"),
     "missing tensor": (lambda reply: data(reply).pop("b"), "tensor 'b' is missing"),
-    "more tensors": (tensor("x", np.zeros(2, np.float32)), "tensor 'x' is no part of the model"),
-    "another task": (fact("task", 10_000), "it answered for version"),
-    "another version": (fact("version", 10_000), "it answered for version 10000"),
+    "more tensors": (tensor("x", np.zeros(2, np.float32)), "tensor 'x' is not part of the model"),
+    "another task": (fact("task", 10_000), "but replied for version"),
+    "another version": (fact("version", 10_000), "but replied for version 10000"),
     "negative examples": (fact("examples", -5), "trained on -5 examples"),
     "examples in words": (fact("examples", "many"), "examples is 'many', not a whole number"),
     "a date as version": (fact("version", datetime.now(UTC)), "version is datetime"),
@@ -259,7 +262,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
     [
         (fact("counts", {"owl": -5}), "count -5 is negative"),
         (fact("counts", {}), "reports no labels"),
-        (fact("counts", {"owl": 0.5}), "no whole number"),
+        (fact("counts", {"owl": 0.5}), "not a whole number"),
         (fact("counts", {"x" * 300: 5}), "a label of 300 characters"),
         (fact("error", "OSError: no such disk"), "its script failed: OSError: no such disk"),
         (raising, "replied EXECUTION_EXCEPTION"),
@@ -315,7 +318,7 @@ def test_an_old_reply_to_a_new_question_is_refused(tmp_path: Path) -> None:
     a_federation(tmp_path / "run", change).run()
     assert len(log(tmp_path / "run", "arrival", "west")) == 1
     (left,) = log(tmp_path / "run", "left", "west")
-    assert "it answered for version 0" in left["reason"]
+    assert "but replied for version 0" in left["reason"]
     check_end(tmp_path / "run")
 
 

@@ -67,13 +67,13 @@ def test_a_vector_does_not_share_memory_with_what_a_site_sent() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"w": np.zeros((2, 3), np.float32)}, "'w' is float32 of shape (2, 3), the model's is"),
+        ({"w": np.zeros((2, 3), np.float32)}, "'w' is float32 of shape (2, 3), but the model's is"),
         ({"w": np.zeros((2, 2), np.complex64)}, "'w' is complex64 of shape (2, 2)"),
         ({"w": np.zeros((2, 2), object)}, "'w' is object of shape (2, 2)"),
         ({"w": [[1.0, 2.0], [3.0, 4.0]]}, "'w' is list, not a NumPy array"),
         ({"w": None}, "'w' is missing"),
-        ({"x": np.zeros(2)}, "'x' is no part of the model"),
-        ({7: np.zeros(2)}, "7 is no part of the model"),
+        ({"x": np.zeros(2)}, "'x' is not part of the model"),
+        ({7: np.zeros(2)}, "7 is not part of the model"),
     ],
 )
 def test_another_model_is_refused_with_the_tensor_that_differs(
@@ -145,16 +145,16 @@ def test_a_difference_is_added_to_the_model_of_its_task() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (None, "does the site's script call fedraw.flare?"),
+        (None, "does the site's script call fedraw.flare.join?"),
         ({}, "task is missing"),
         ({**FIELDS, "task": "5"}, "task is '5', not a whole number"),
         ({**FIELDS, "examples": True}, "examples is True"),
         ({**FIELDS, "metrics": {"loss": "low"}}, "metric 'loss' is 'low', not a number"),
         ({**FIELDS, "metrics": [1]}, "metrics is [1], not a dictionary of numbers"),
         ({**FIELDS, "counts": [1]}, "counts is [1], not a dictionary of counts"),
-        ({**FIELDS, "counts": {"cat": 0.5}}, "no whole number"),
-        ({**FIELDS, "counts": {7: 1}}, "the label 7, which is no text"),
-        ({**FIELDS, "counts": {str(i): 1 for i in range(10_001)}}, "10000 is the most"),
+        ({**FIELDS, "counts": {"cat": 0.5}}, "not a whole number"),
+        ({**FIELDS, "counts": {7: 1}}, "the label 7, which is not a text"),
+        ({**FIELDS, "counts": {str(i): 1 for i in range(10_001)}}, "the limit is 10000"),
     ],
 )
 def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
@@ -163,7 +163,7 @@ def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
     reply = codec().read_reply(a_task(), "north", TRAINED, fields)
     assert isinstance(reply, Failure)
     assert reply.malformed
-    assert reply.to_blame
+    assert reply.site_fault
     assert words in reply.reason
 
 

@@ -66,7 +66,7 @@ def test_the_script_may_run_in_a_process_of_its_own_and_send_differences(tmp_pat
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"settings": {}}, "nothing would end this federation"),
+        ({"settings": {}}, "this federation would never end"),
         ({"settings": {"arivals": 5}}, "did you mean 'arrivals'"),
         ({"strategy": {"name": "fedrow"}}, "did you mean 'fedraw'"),
         ({"strategy": {"bufer": 3}}, "did you mean 'buffer'"),
@@ -80,5 +80,5 @@ def test_a_mistake_is_told_before_the_job_is_made(more: dict[str, Any], words: s
 
 def test_a_file_that_hides_a_module_of_pythons_is_refused(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("")
-    with pytest.raises(BadInput, match="hide Python's own module 'random'"):
+    with pytest.raises(BadInput, match="hide Python's standard module 'random'"):
         recipe(files=[str(tmp_path / "random.py")])

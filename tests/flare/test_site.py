@@ -104,8 +104,8 @@ def test_an_evaluation_is_answered_without_the_script() -> None:
 @pytest.mark.parametrize(
     ("evaluate", "words"),
     [
-        (None, "gives join no function evaluate"),
-        (lambda params: 7, "evaluate gives int"),
+        (None, "give fedraw.flare.join a function evaluate"),
+        (lambda params: 7, "evaluate returns int"),
         (lambda params: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
@@ -153,7 +153,7 @@ def test_join_wraps_flares_api_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="label_counts, or else examples"):
         fedraw.flare.join()
     fedraw.flare.join(examples=3)
-    with pytest.raises(BadInput, match="join was called before"):
+    with pytest.raises(BadInput, match="join was already called"):
         fedraw.flare.join(examples=3)
     assert client_api.receive() is None
 

@@ -157,24 +157,27 @@ BAD: dict[str, tuple[Change, str]] = {
     "infinite": (tensor("b", np.full(2, np.inf, np.float32)), "sent 2 numbers that are NaN or"),
     "wrong shape": (
         tensor("w", np.zeros((2, 3), np.float32)),
-        "'w' is float32 of shape (2, 3), the model's is",
+        "'w' is float32 of shape (2, 3), but the model's is",
     ),
-    "flat": (tensor("w", np.zeros(4, np.float32)), "'w' is float32 of shape (4,), the model's is"),
+    "flat": (
+        tensor("w", np.zeros(4, np.float32)),
+        "'w' is float32 of shape (4,), but the model's is",
+    ),
     "wrong type": (
         tensor("w", np.zeros((2, 2), np.complex64)),
         "'w' is complex64 of shape (2, 2), the",
     ),
     "missing tensor": (without_tensor, "tensor 'b' is missing"),
-    "more tensors": (tensor("x", np.zeros(2, np.float32)), "tensor 'x' is no part of the model"),
-    "torn": (torn, "tensor 'w' has 13 bytes of numbers, not 16"),
-    "no array": (no_array, "tensor 'w' is no NumPy array"),
-    "another's name": (fact("site", "north"), "'west' answered in the name of 'north'"),
-    "another version": (fact("version", 10_000), "it answered for version 10000"),
+    "more tensors": (tensor("x", np.zeros(2, np.float32)), "tensor 'x' is not part of the model"),
+    "torn": (torn, "tensor 'w' has 13 bytes of data instead of 16"),
+    "no array": (no_array, "tensor 'w' is not a NumPy array"),
+    "another's name": (fact("site", "north"), "'west' replied in the name of 'north'"),
+    "another version": (fact("version", 10_000), "but replied for version 10000"),
     "negative examples": (metric("num-examples", -5), "trained on -5 examples"),
-    "many metrics": (many_metrics, "reports 101 metrics; 100 is the most"),
+    "many metrics": (many_metrics, "reports 101 metrics; the limit is 100"),
     "name of numbers": (fact("site", 7), "site is 7, not a text"),
     "garbage": (garbage, "record 'fedraw' is of type MetricRecord"),
-    "nothing": (nothing, "a reply has one ArrayRecord, this one 0"),
+    "nothing": (nothing, "a reply must have one ArrayRecord; this one has 0"),
     "long name": (fact("site", "x" * 2_000_000), "the reply has 2000"),
     "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
     "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
@@ -275,7 +278,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
     [
         (lambda reply: reply.content["counts"].update(owl=-5), "count -5 is negative"),
         (lambda reply: reply.content["counts"].clear(), "reports no labels"),
-        (lambda reply: reply.content["counts"].update(owl=0.5), "no whole number"),
+        (lambda reply: reply.content["counts"].update(owl=0.5), "not a whole number"),
         (fact("site", "north"), "says it is 'north', which is online as node 11; not let in"),
         (fact("site", "x" * 300), "1 to 200 characters"),
         (garbage, "record 'fedraw' is of type MetricRecord"),
@@ -367,6 +370,6 @@ def test_an_old_reply_to_a_new_question_is_refused(tmp_path: Path) -> None:
     lead(grid, tmp_path)
     assert len(log(tmp_path, "arrival", "west")) == 1
     (left,) = log(tmp_path, "left", "west")
-    assert "it answered for version 0" in left["reason"]
+    assert "but replied for version 0" in left["reason"]
     assert len(log(tmp_path, "rejected", "west")) == PATIENCE
     check_end(tmp_path, grid)

@@ -155,13 +155,13 @@ def test_an_exception_of_the_user_is_left_to_flower() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (None, "train gives NoneType; it has to give (model, examples)"),
-        ((MODEL,), "train gives tuple; it has to give (model, examples)"),
-        ((MODEL, 2.5), "train gives 2.5 examples; it has to be a whole number"),
+        (None, "train returns NoneType; it must return (model, examples)"),
+        ((MODEL,), "train returns tuple; it must return (model, examples)"),
+        ((MODEL, 2.5), "train returns 2.5 examples; it must be a whole number"),
         (([1], 2), "a model is a state_dict"),
         (
             ({"w": np.ones(2, np.float32)}, 2),
-            "train gives another model than it was handed: tensor",
+            "train returns a model with other tensors than it received: tensor",
         ),
     ],
 )
@@ -212,10 +212,10 @@ def test_an_evaluation_may_give_any_metrics(
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (0.9, "evaluate gives float; it has to give a Recall, a mapping"),
+        (0.9, "evaluate returns float; it must return a Recall, a mapping"),
         ({"auc": "high"}, "evaluate: auc is 'high', not a number"),
-        ({"auc": 0.9}, "evaluate gives metrics without num-examples"),
-        ({"GlobalAcc": 0.9, "num-examples": 3}, "'GlobalAcc' is a metric of fedraw's own"),
+        ({"auc": 0.9}, "evaluate returns metrics without num-examples"),
+        ({"GlobalAcc": 0.9, "num-examples": 3}, "'GlobalAcc' is a metric of fedraw"),
     ],
 )
 def test_an_evaluation_of_another_kind_is_told_at_the_site(found: Any, words: str) -> None:
@@ -230,5 +230,5 @@ def test_an_app_is_made_of_an_app_or_of_functions() -> None:
         {"app": ClientApp(), "train": doubled},
         {"app": ClientApp(), "evaluate": lambda *_: None},
     ):
-        with pytest.raises(BadInput, match="client_app takes an existing app, or train"):
+        with pytest.raises(BadInput, match="client_app takes either an existing app, or train"):
             client_app(**wrong)

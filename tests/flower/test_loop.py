@@ -117,7 +117,7 @@ def test_a_message_that_flower_does_not_take_is_asked_for_again(
 
     monkeypatch.setattr(grid, "push_messages", reluctant)
     lead(grid, tmp_path)
-    told = [r["reason"] for r in log(tmp_path, "note") if "did not take" in r["reason"]]
+    told = [r["reason"] for r in log(tmp_path, "note") if "did not accept" in r["reason"]]
     assert len(told) == 2
     assert len(log(tmp_path, "arrival")) == 9
 
@@ -158,8 +158,8 @@ def test_nothing_is_lost_while_the_superlink_is_away(
     assert not log(tmp_path, "left")
     assert log(tmp_path, "note") == []
     lines = [record.message for record in caplog.records if record.name == "fedraw.server"]
-    assert lines.count("the SuperLink cannot be reached, trying on: refused") == 1
-    assert lines.count("the SuperLink is reached again") == 1
+    assert lines.count("the SuperLink is unreachable and will be tried again: refused") == 1
+    assert lines.count("the SuperLink is reachable again") == 1
     assert len({m.object_id for m in grid.pushed}) == len(grid.pushed), "sent twice"
 
 
@@ -243,7 +243,12 @@ def test_errors_and_bad_replies_are_noted_and_asked_for_again(tmp_path: Path) ->
     grid.tamper = tamper
     lead(grid, tmp_path)
     told = " ".join(r["reason"] for r in log(tmp_path, "note"))
-    for words in ("raised an exception: told", "out of reach", "has one ArrayRecord", "crashed"):
+    for words in (
+        "raised an exception: told",
+        "unreachable",
+        "must have one ArrayRecord",
+        "crashed",
+    ):
         assert words in told
     assert len(log(tmp_path, "arrival")) == 9
 
@@ -267,8 +272,8 @@ def test_while_the_disk_is_full_an_update_is_kept(
     assert len(log(tmp_path, "arrival")) == 9
     lines = [r.message for r in caplog.records if r.message.startswith("an update")]
     assert lines == [
-        "an update cannot be written, it is kept and tried again: No space left on device",
-        "an update could be written",
+        "an update cannot be written and will be tried again: No space left on device",
+        "an update is written",
     ]
 
 
@@ -285,7 +290,7 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
     ended: list[bool] = []
 
     def look(call: str) -> None:
-        if "still under way" in caplog.text:
+        if "outstanding replies" in caplog.text:
             ended.append((tmp_path / "model.safetensors").exists() and bool(log(tmp_path, "end")))
 
     grid.tamper, grid.before = tamper, look
@@ -293,7 +298,7 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
     began = time.monotonic()
     lead(grid, tmp_path, strategy, arrivals=4, deadline=1.5, patience=99)
     assert 1.0 < time.monotonic() - began < 6
-    assert "waiting for 1 replies that are still under way" in caplog.text
+    assert "waiting for 1 outstanding replies" in caplog.text
     assert len(log(tmp_path, "arrival")) == 4
     assert grid.replies == {}
     assert ended and all(ended), "everything is on disk before anyone is waited for"

@@ -95,7 +95,7 @@ def test_a_reply_that_is_too_large_is_the_fault_of_its_sender(
     records: dict[str, Any], kind: TaskKind
 ) -> None:
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
-    assert isinstance(reply, Failure) and reply.to_blame and reply.malformed
+    assert isinstance(reply, Failure) and reply.site_fault and reply.malformed
     assert "bytes; 104" in reply.reason and len(reply.reason) < 200
 
 
@@ -105,7 +105,7 @@ def test_more_labels_than_the_server_keeps_are_not_read() -> None:
         reply_message("summary", {FIELDS: facts(), COUNTS: many})
     )
     assert reply == Failure(
-        "unreadable reply: record 'counts' has 10001 labels; 10000 is the most", malformed=True
+        "unreadable reply: record 'counts' has 10001 labels; the limit is 10000", malformed=True
     )
 
 
@@ -177,7 +177,7 @@ def test_summaries_and_evaluations_are_read() -> None:
 
 
 BAD: list[tuple[TaskKind, dict[str, Any], str]] = [
-    ("train", {}, "a reply has one ArrayRecord, this one 0"),
+    ("train", {}, "a reply must have one ArrayRecord; this one has 0"),
     ("train", {ARRAYS: MODEL, "more": MODEL, METRICS: measured()}, "a reply has one ArrayRecord"),
     ("train", {FIELDS: MetricRecord({"a": 1})}, "record 'fedraw' is of type MetricRecord"),
     ("train", {FIELDS: ConfigRecord({"site": 3})}, "site is 3, not a text"),
@@ -191,7 +191,7 @@ BAD: list[tuple[TaskKind, dict[str, Any], str]] = [
     (
         "summary",
         {FIELDS: facts(), COUNTS: ConfigRecord({"cat": 2.5})},
-        "counts of label 'cat' is 2.5, no whole number",
+        "counts of label 'cat' is 2.5, not a whole number",
     ),
     ("evaluate", {RIGHT: ConfigRecord(), TOTAL: ConfigRecord()}, "num-examples is missing"),
 ]
@@ -204,7 +204,7 @@ def test_an_unreadable_reply_is_a_failure(
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
     assert isinstance(reply, Failure)
     assert reply.reason.startswith(f"unreadable reply: {words}")
-    assert reply.to_blame
+    assert reply.site_fault
 
 
 def test_nan_is_read_for_the_server_to_refuse() -> None:
@@ -256,7 +256,7 @@ _TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "words", "to_blame"),
+    ("code", "reason", "words", "site_fault"),
     [
         (1, "no module", "its client app cannot be loaded: no module", True),
         (
@@ -266,7 +266,7 @@ _TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
             True,
         ),
         (3, "TTL", "the message or its reply has expired", False),
-        (5, "Node Unavailable - …", "the node is out of reach", False),
+        (5, "Node Unavailable - …", "the node is unreachable", False),
         (8, None, "its client app crashed", True),
         (99, "new", "Flower's error 99: new", True),
         (
@@ -281,15 +281,15 @@ _TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
             "KeyError: 'secaggplus_configs'",
             "its client app raised an exception: KeyError: 'secaggplus_configs'; its app uses "
             "secure aggregation, which needs all sites of a round at the same time; an "
-            "asynchronous server mixes single updates, so remove the mod",
+            "asynchronous server aggregates single updates, so remove the mod",
             True,
         ),
     ],
 )
 def test_errors_are_told_by_their_code(
-    code: int, reason: str | None, words: str, to_blame: bool
+    code: int, reason: str | None, words: str, site_fault: bool
 ) -> None:
-    assert failure(Error(code, reason)) == Failure(words, to_blame)
+    assert failure(Error(code, reason)) == Failure(words, site_fault)
 
 
 def test_an_error_reply_is_a_failure_and_a_long_reason_is_cut() -> None:

@@ -256,7 +256,7 @@ def test_a_mod_that_sends_another_model_is_told_at_the_site() -> None:
         reply.content["arrays"] = record_of({"v": np.zeros(2, np.float32)})
         return reply
 
-    with pytest.raises(BadInput, match="a mod gives another model than it was handed"):
+    with pytest.raises(BadInput, match="a mod returns a model with other tensors"):
         ask(an_app(other))
 
 

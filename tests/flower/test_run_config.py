@@ -101,8 +101,11 @@ def test_privacy_has_tables_of_its_own() -> None:
     ("run", "words"),
     [
         ({"fedraw.train": 2}, "fedraw.train = 2 must be a table"),
-        ({"fedraw.train-at.west": 2}, "fedraw.train-at.west names no setting"),
-        ({"fedraw.trian.lr": 2}, "fedraw.trian.lr is in no table of fedraw's settings; known: str"),
+        ({"fedraw.train-at.west": 2}, "fedraw.train-at.west has no setting's name"),
+        (
+            {"fedraw.trian.lr": 2},
+            "fedraw.trian.lr is not in a table of fedraw's settings; known tables: str",
+        ),
         ({"fedraw.train.server-round": 2}, "train has the key 'server-round', which the server"),
         (
             {"fedraw.min_client": 2},
@@ -121,7 +124,7 @@ def test_privacy_has_tables_of_its_own() -> None:
         ({"fedraw.pinned": 1}, "fedraw.pinned = 1 must be true or false"),
         ({"fedraw.folder": 3}, "fedraw.folder = 3 must be a text"),
         ({"fedraw.min_clients": 0}, "min_clients = 0 must be a whole number, at least 1"),
-        ({}, "nothing would end this federation"),
+        ({}, "this federation would never end"),
     ],
 )
 def test_a_wrong_setting_is_named(run: dict[str, Any], words: str) -> None:

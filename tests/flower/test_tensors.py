@@ -117,34 +117,34 @@ W = "tensor 'w' "
     ("sent", "words"),
     [
         (record_of({"w": MODEL["w"]}), "tensor 'b' is missing"),
-        (wrong("c", [1.0]), "tensor 'c' is no part of the model"),
+        (wrong("c", [1.0]), "tensor 'c' is not part of the model"),
         (
             wrong("w", np.zeros((3, 2), np.float32)),
-            W + "is float32 of shape (3, 2), the model's is float32 of shape (2, 3)",
+            W + "is float32 of shape (3, 2), but the model's is float32 of shape (2, 3)",
         ),
         (
             wrong("w", np.zeros((2, 3))),
-            W + "is float64 of shape (2, 3), the model's is float32 of shape (2, 3)",
+            W + "is float64 of shape (2, 3), but the model's is float32 of shape (2, 3)",
         ),
         (
             wrong("w", np.zeros((2, 3), np.int32)),
-            W + "is int32 of shape (2, 3), the model's is float32 of shape (2, 3)",
+            W + "is int32 of shape (2, 3), but the model's is float32 of shape (2, 3)",
         ),
         (
             wrong("w", npy(np.full((2, 3), None), allow_pickle=True)),
-            W + "has Python objects where numbers should be",
+            W + "has Python objects instead of numbers",
         ),
         (
             wrong("w", Array("float32", (2, 3), "pickle", GOOD.data)),
-            W + "comes as 'pickle', not as 'numpy.ndarray'",
+            W + "has the format 'pickle', not 'numpy.ndarray'",
         ),
         (
             wrong("w", Array("float32", (2, 3), "numpy.ndarray", GOOD.data[:-4])),
-            W + "has 20 bytes of numbers, not 24",
+            W + "has 20 bytes of data instead of 24",
         ),
         (
             wrong("w", Array("float32", (2, 3), "numpy.ndarray", GOOD.data + b"more")),
-            W + "has 28 bytes of numbers, not 24",
+            W + "has 28 bytes of data instead of 24",
         ),
     ],
 )
@@ -172,15 +172,15 @@ def test_a_double_beyond_single_precision_becomes_infinite() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"n": np.array([1])}, "the model has no tensor of floats; there is nothing to train"),
-        ({}, "the model has no tensor of floats; there is nothing to train"),
+        ({"n": np.array([1])}, "the model has no float tensor, so there is nothing to train"),
+        ({}, "the model has no float tensor, so there is nothing to train"),
         (
             [1],
             "a model is a state_dict, a mapping from names to arrays or an ArrayRecord, not list",
         ),
         (
             {"w": np.array([1j])},
-            "tensor 'w' is complex128; a model has float16, float32, float64 or integers",
+            "tensor 'w' is complex128; convert it to float16, float32, float64 or integers",
         ),
     ],
 )

@@ -11,9 +11,9 @@ from tests.privacy.laws import answers, band, laplace_below, strays
 
 from fedraw.privacy.summaries import (
     STEPS,
+    bit_responder,
     noised_score,
     randomised_bits,
-    responder,
     score_noise,
     simulated_scores,
     truth_probability,
@@ -30,7 +30,7 @@ def _opendp() -> None:
 @pytest.mark.usefixtures("_opendp")
 @pytest.mark.parametrize("epsilon", BUDGETS)
 def test_opendp_accounts_at_most_the_budget_and_hardly_less(epsilon: float) -> None:
-    for spent in (responder(epsilon).map(1), score_noise(epsilon).map(STEPS)):
+    for spent in (bit_responder(epsilon).map(1), score_noise(epsilon).map(STEPS)):
         assert spent <= epsilon
         assert spent == pytest.approx(epsilon, rel=1e-6)
 

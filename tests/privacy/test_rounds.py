@@ -130,7 +130,7 @@ def test_a_file_of_other_answers_is_not_replaced(tmp_path: Path) -> None:
         PrivateAnswers(NOISY, file).answer({**question, "labels": [*LABELS, "fox"]}, COUNTS[1])
     assert file.read_text() == before
     file.write_text(before[:20])
-    with pytest.raises(BadInput, match="is damaged; it holds this site's private answers"):
+    with pytest.raises(BadInput, match="is damaged; it has this site's private answers"):
         PrivateAnswers(NOISY, file).answer(question, COUNTS[1])
 
 

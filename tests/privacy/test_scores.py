@@ -29,7 +29,7 @@ def test_a_label_counted_zero_times_needs_no_coverage() -> None:
 
 def test_a_held_label_without_coverage_is_refused_by_name() -> None:
     for coverage in ({"cat": 2}, {"cat": 2, "dog": 0}, {"cat": 2, "dog": math.nan}):
-        with pytest.raises(BadInput, match="label 'dog' is held here"):
+        with pytest.raises(BadInput, match="holds the label 'dog'"):
             score_from_coverage({"cat": 1, "dog": 1}, coverage)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.server.engine import Engine
 
-Found = Callable[..., Engine]
+MakeEngine = Callable[..., Engine]
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Iterator[Found]:
-    """Makes federations below `tmp_path`, and closes their logs in the end."""
+def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
+    """A function that opens a federation below `tmp_path`; every log is closed after the test."""
     engines: list[Engine] = []
 
     def make(*args: Any, folder: str = "federation", **settings: Any) -> Engine:

@@ -1,4 +1,4 @@
-"""Sites in memory that reply to a real coordinator: a clock that is set by hand, no network."""
+"""Sites in memory that reply to a real coordinator, with a manual clock and without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.eventlog.logs import read_objects
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.server.coordinator import Coordinator, open_federation
-from fedraw.server.results import Found
+from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedfa import FedFa
@@ -31,7 +31,7 @@ COUNTS = {
 
 @dataclass
 class Site:
-    """Where it is, how long it trains, and how it answers if not honestly."""
+    """A site: its node, its training time, and its replies if it is not honest."""
 
     node: int
     seconds: float = 1.0
@@ -50,7 +50,7 @@ class Engine:
         folder: Path,
         strategy: Strategy[Any] | None = None,
         sites: Mapping[str, Mapping[str, Any]] = COUNTS,
-        evaluate: Callable[[Vector], Found] | None = None,
+        evaluate: Callable[[Vector], EvaluationOutput] | None = None,
         model: Vector | None = None,
         layout: Layout = LAYOUT,
         only: tuple[str, ...] = (),
@@ -92,7 +92,7 @@ class Engine:
         )
 
     def restart(self, away: float = 10.0, **settings: Any) -> None:
-        """The process is gone without a word; what was under way is never answered."""
+        """Kill and restart the process; pending tasks never get a reply."""
         self.coordinator._store.log.close()
         self.replies = []
         self.now += away
@@ -128,7 +128,7 @@ class Engine:
         raise AssertionError(f"not within {limit} turns; the log: {self.kinds()}")
 
     def accept(self, arrivals: int) -> None:
-        """Go on until so many updates are accepted."""
+        """Run until this many updates are accepted."""
         self.run(lambda: self.coordinator.accepted >= arrivals)
 
     def wait(self, seconds: float) -> None:

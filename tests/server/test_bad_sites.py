@@ -1,4 +1,4 @@
-"""Sites that fail, are late, lie or send what cannot be: each is told, none of it gets through."""
+"""Sites that fail, reply late, lie or send invalid values are logged and have no effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import SIZE, failing
 
 from fedraw.errors import BadInput
@@ -36,20 +36,22 @@ BAD: dict[str, tuple[Lie, str]] = {
     "overflow": (with_vector(np.full(SIZE, 3e38, np.float32)), "more than 10 times the usual"),
     "another's name": (
         lambda task, honest: replace(honest, site="north"),
-        "client 'west' answered in the name of 'north'",
+        "client 'west' replied in the name of 'north'",
     ),
     "another version": (
         lambda task, honest: replace(honest, version=task.version + 7),
-        "it answered for version",
+        "but replied for version",
     ),
     "no examples": (lambda task, honest: replace(honest, examples=0), "trained on 0 examples"),
 }
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda name: name.replace(" ", "-"))
-def test_a_bad_update_is_refused_and_its_sender_quarantined(found: Found, bad: str) -> None:
+def test_a_bad_update_is_refused_and_its_sender_quarantined(
+    make_engine: MakeEngine, bad: str
+) -> None:
     lie, words = BAD[bad]
-    engine = found(FedFa(buffer=2), patience=3, back_off=2.0)
+    engine = make_engine(FedFa(buffer=2), patience=3, back_off=2.0)
     engine.accept(8)  # so that a usual norm is known
     engine.sites["west"].reply = lie
     engine.run(lambda: "west" not in engine.coordinator.members)
@@ -64,8 +66,8 @@ def test_a_bad_update_is_refused_and_its_sender_quarantined(found: Found, bad: s
     assert np.isfinite(engine.coordinator._store.strategy_state.model).all()
 
 
-def test_one_failure_is_forgiven(found: Found) -> None:
-    engine = found(patience=2, back_off=1.0)
+def test_one_failure_leads_to_a_pause_only(make_engine: MakeEngine) -> None:
+    engine = make_engine(patience=2, back_off=1.0)
     tries = {"west": 0}
 
     def every_other(task: Task, honest: TrainReply) -> Reply:
@@ -77,8 +79,8 @@ def test_one_failure_is_forgiven(found: Found) -> None:
     assert "west" in engine.coordinator.members
 
 
-def test_a_site_that_never_returns_frees_the_round(found: Found) -> None:
-    engine = found(FedAvg(), deadline=10.0, patience=2, back_off=1.0, absence=1e9)
+def test_a_round_does_not_wait_for_a_site_that_never_returns(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedAvg(), deadline=10.0, patience=2, back_off=1.0, absence=1e9)
     engine.sites["west"].seconds = 1e9
     engine.accept(6)  # the second round is under way: without west
     assert "asked again in 1 s: no reply in 10 s" in engine.reasons()
@@ -86,8 +88,8 @@ def test_a_site_that_never_returns_frees_the_round(found: Found) -> None:
     assert "2 failures in a row: no reply in 10 s" in left["reason"]
 
 
-def test_a_late_answer_is_welcome_once(found: Found) -> None:
-    engine = found(deadline=10.0, back_off=1.0, patience=9)
+def test_a_late_reply_is_accepted_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(deadline=10.0, back_off=1.0, patience=9)
     engine.sites["west"].seconds = 16.0  # asked again after 11, answers the first time after 16
     engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
     arrival = next(r for r in engine.log("arrival") if r["client"] == "west")
@@ -99,8 +101,8 @@ def test_a_late_answer_is_welcome_once(found: Found) -> None:
     assert sum(not d.overdue and not d.replaced for d in under_way) <= 1
 
 
-def test_the_same_answer_twice_counts_once(found: Found) -> None:
-    engine = found()
+def test_a_repeated_reply_counts_once(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(3)
     engine.look()
     _, message_id, reply = min(engine.replies, key=lambda entry: entry[:2])
@@ -112,8 +114,8 @@ def test_the_same_answer_twice_counts_once(found: Found) -> None:
     assert "a reply that nobody waits for" in engine.reasons()
 
 
-def test_an_update_on_too_old_a_model_is_refused_without_blame(found: Found) -> None:
-    engine = found(FedFa(buffer=1), max_staleness=3, patience=2, back_off=1.0)
+def test_a_too_stale_update_is_refused_but_is_not_a_failure(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=1), max_staleness=3, patience=2, back_off=1.0)
     engine.sites["west"].seconds = 20.0
     engine.wait(120)
     refused = [r for r in engine.log("rejected") if r["client"] == "west"]
@@ -133,10 +135,10 @@ def test_an_update_on_too_old_a_model_is_refused_without_blame(found: Found) -> 
         ({"x" * 300: 1}, "a label of 300 characters"),
     ],
 )
-def test_label_counts_that_cannot_be_keep_a_site_out(
-    found: Found, counts: dict[str, object], words: str
+def test_a_site_with_invalid_label_counts_may_not_join(
+    make_engine: MakeEngine, counts: dict[str, object], words: str
 ) -> None:
-    engine = found(min_clients=3, pace=20.0)
+    engine = make_engine(min_clients=3, pace=20.0)
     engine.online = {"north", "south", "east"}
     engine.accept(1)
     engine.sites["west"].counts = counts
@@ -149,32 +151,36 @@ def test_label_counts_that_cannot_be_keep_a_site_out(
     assert "west" in engine.coordinator.members
 
 
-def test_a_total_that_jumps_is_not_believed(found: Found) -> None:
-    engine = found()
+def test_a_large_change_of_the_sample_total_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.sites["east"].reply = lambda task, honest: replace(honest, counts={"dog": 8000})
     engine.accept(6)
-    assert "reported 8 samples and now 8000, a jump by more than a factor of 10" in engine.reasons()
+    assert (
+        "reported 8 samples and now 8000, a change by more than a factor of 10" in engine.reasons()
+    )
     assert engine.coordinator._store.state.counts["east"] == {"dog": 8}
     assert check_counts("east", {"dog": 80}, {"dog": 8}) == {"dog": 80}
     assert check_counts("east", {"dog": 8}, {"dog": 80}) == {"dog": 8}
     for jump in (81, 100):
-        with pytest.raises(BadInput, match="a jump by more than a factor of 10"):
+        with pytest.raises(BadInput, match="a change by more than a factor of 10"):
             check_counts("east", {"dog": jump}, {"dog": 8})
-    with pytest.raises(BadInput, match="a jump by more than a factor of 10"):
+    with pytest.raises(BadInput, match="a change by more than a factor of 10"):
         check_counts("east", {"dog": 7}, {"dog": 80})
     with pytest.raises(BadInput, match="1 to 200 characters"):
         check_counts("", {"dog": 80})
 
 
-def test_the_wrong_kind_of_answer_is_a_failure(found: Found) -> None:
-    engine = found(patience=2, back_off=1.0)
+def test_a_reply_of_the_wrong_kind_is_a_failure(make_engine: MakeEngine) -> None:
+    engine = make_engine(patience=2, back_off=1.0)
     engine.sites["west"].reply = lambda task, honest: LabelSummary("west", {"owl": 1})
     engine.run(lambda: bool(engine.log("left")))
     assert "asked to train, it sent LabelSummary" in engine.log("left")[0]["reason"]
 
 
-def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found) -> None:
-    engine = found(min_clients=3, back_off=10.0, pace=20.0)
+def test_a_node_without_a_summary_is_asked_with_growing_pauses(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(min_clients=3, back_off=10.0, pace=20.0)
     asked: list[float] = []
     serve = engine._serve
 
@@ -191,8 +197,8 @@ def test_a_node_that_does_not_tell_who_it_is_is_asked_less_and_less(found: Found
     assert len(gaps) >= 3 and all(np.diff(gaps) > 0)
 
 
-def test_a_node_that_may_not_join_is_asked_less_and_less(found: Found) -> None:
-    engine = found(min_clients=3, back_off=10.0, pace=20.0, only=("north", "south", "east"))
+def test_a_refused_node_is_asked_with_growing_pauses(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=3, back_off=10.0, pace=20.0, only=("north", "south", "east"))
     asked: list[float] = []
     serve = engine._serve
 
@@ -207,8 +213,8 @@ def test_a_node_that_may_not_join_is_asked_less_and_less(found: Found) -> None:
     assert len(gaps) >= 3 and gaps[0] >= 10 and all(np.diff(gaps) > 0)
 
 
-def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
-    engine = found(patience=1, quarantine=50.0, min_clients=4)
+def test_the_federation_waits_while_all_sites_fail(make_engine: MakeEngine) -> None:
+    engine = make_engine(patience=1, quarantine=50.0, min_clients=4)
     for site in engine.sites.values():
         site.reply = failing
     engine.run(lambda: len(engine.log("left")) == 4)
@@ -218,56 +224,60 @@ def test_everyone_fails_and_the_federation_waits(found: Found) -> None:
     assert len(engine.coordinator.members) == 4
 
 
-def test_why_nobody_can_join_is_said_before_there_is_a_log(
-    found: Found, caplog: pytest.LogCaptureFixture
+def test_a_refusal_before_training_is_printed_to_the_console(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = found(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}})
+    engine = make_engine(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}})
     engine.wait(5.0)
     assert not engine.coordinator.members
     assert "north: node 100 may not join: client 'north' reports no labels" in caplog.text
     assert "use a strategy with labels = 'inferred'" in caplog.text
 
 
-def test_a_server_that_infers_labels_asks_for_none(found: Found) -> None:
-    engine = found(FedRAW(buffer=2, labels="inferred"), sites={"north": {}, "south": {}})
+def test_a_server_that_infers_labels_needs_no_label_counts(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=2, labels="inferred"), sites={"north": {}, "south": {}})
     engine.accept(6)
     assert set(engine.coordinator.members) == {"north", "south"}
 
 
-def test_a_refusal_is_told_once_however_often_the_site_tries(
-    found: Found, caplog: pytest.LogCaptureFixture
+def test_a_repeated_refusal_is_logged_once(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = found(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}}, back_off=1.0)
+    engine = make_engine(FedFa(buffer=2), sites={"north": {}, "south": {"cat": 1}}, back_off=1.0)
     engine.wait(60.0)
     assert sum(task.kind == "summary" and task.node == 100 for task in engine.sent) > 2
     assert caplog.text.count("node 100 may not join") == 1
 
 
-def test_who_is_waited_for_is_said(found: Found, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_console_says_which_sites_are_connected(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "fedraw.server")
-    engine = found(FedFa(buffer=2), min_clients=5)
+    engine = make_engine(FedFa(buffer=2), min_clients=5)
     engine.wait(130.0)
     assert caplog.text.count("waiting: 4 of 5 sites are here: north, south, east, west") == 3
     with pytest.raises(BadInput, match="min_clients = 5, but only 1 sites may take part"):
         replace(engine.settings, sites=("north",))
 
 
-def test_rare_labels_of_a_server_that_infers_are_outputs_of_the_model(found: Found) -> None:
+def test_rare_labels_of_a_server_that_infers_are_outputs_of_the_model(
+    make_engine: MakeEngine,
+) -> None:
     strategy = FedRAW(buffer=2, labels="inferred", classes=("cat", "owl"))
     untold: dict[str, dict[str, int]] = {"north": {}, "south": {}}
-    engine = found(strategy, sites=untold, rare_labels=("owl",))
+    engine = make_engine(strategy, sites=untold, rare_labels=("owl",))
     engine.accept(2)
     start = engine.log("start")[0]
     assert (start["labels"], start["rare_labels"]) == (["cat", "owl"], ["owl"])
 
 
-def test_an_ended_federation_stays_ended_and_says_so(
-    found: Found, caplog: pytest.LogCaptureFixture
+def test_an_ended_federation_stays_ended_and_logs_a_warning(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = found(FedFa(buffer=2), arrivals=4)
+    engine = make_engine(FedFa(buffer=2), arrivals=4)
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     engine.restart(arrivals=100)
     assert engine.coordinator.finished == "4 updates accepted"
-    assert "has ended (4 updates accepted), and other limits do not open it again" in caplog.text
+    assert "has ended (4 updates accepted), and new limits do not reopen it" in caplog.text
     assert engine.kinds()[-1] == "end"

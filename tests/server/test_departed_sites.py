@@ -1,4 +1,4 @@
-"""A rare site sends one update and is never seen again; the others must go on without it."""
+"""A rare site leaves after its first update; the federation must continue without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import SIZE, Engine
 from tests.server.test_recovery import packed
 
@@ -45,9 +45,9 @@ def towards(optimum: float, sends_models: bool) -> Callable[[Task, TrainReply], 
     return reply
 
 
-def without_west(found: Found, strategy: Any) -> Engine:
-    """A federation that west has left after its first update."""
-    engine = found(strategy, absence=10)
+def without_west(make_engine: MakeEngine, strategy: Any) -> Engine:
+    """A federation that `west` has left after its first update."""
+    engine = make_engine(strategy, absence=10)
     sends_models = strategy.needs.sends == "model"
     for name, site in engine.sites.items():
         site.reply = towards(RARE if name == "west" else COMMON, sends_models)
@@ -58,16 +58,18 @@ def without_west(found: Found, strategy: Any) -> Engine:
 
 
 @pytest.mark.parametrize("strategy", METHODS.values(), ids=METHODS.keys())
-def test_the_model_is_that_of_the_sites_that_are_left(found: Found, strategy: Any) -> None:
-    engine = without_west(found, strategy)
+def test_the_model_converges_to_the_remaining_sites(make_engine: MakeEngine, strategy: Any) -> None:
+    engine = without_west(make_engine, strategy)
     engine.accept(engine.coordinator.accepted + 100)
     assert engine.coordinator._store.strategy_state.model == pytest.approx([COMMON] * SIZE, abs=0.3)
     assert engine.log("arrival")[-1]["version"] > 20
 
 
-def test_replay_keeps_what_a_rare_site_sent_and_learns_from_the_others(found: Found) -> None:
-    """That is its purpose, and `mass` bounds it: the common sites have at least half."""
-    engine = without_west(found, Replay(K))
+def test_replay_keeps_the_update_of_a_departed_rare_site(
+    make_engine: MakeEngine,
+) -> None:
+    """Replay keeps them on purpose; `mass` leaves the common sites at least half the weight."""
+    engine = without_west(make_engine, Replay(K))
     version = engine.coordinator._store.strategy_state.version
     engine.accept(engine.coordinator.accepted + 100)
     state = engine.coordinator._store.strategy_state
@@ -77,8 +79,10 @@ def test_replay_keeps_what_a_rare_site_sent_and_learns_from_the_others(found: Fo
 
 
 @pytest.mark.parametrize("dedup", [True, False])
-def test_its_slot_is_gone_after_k_further_arrivals(found: Found, dedup: bool) -> None:
-    engine = without_west(found, FedRAW(K, dedup=dedup))
+def test_the_slot_of_a_departed_site_expires_after_k_arrivals(
+    make_engine: MakeEngine, dedup: bool
+) -> None:
+    engine = without_west(make_engine, FedRAW(K, dedup=dedup))
     (left,) = engine.log("left")
     engine.accept(engine.coordinator.accepted + 2 * K)
     later = [r for r in engine.log("arrival") if r["event"] > left["event"]]
@@ -88,8 +92,8 @@ def test_its_slot_is_gone_after_k_further_arrivals(found: Found, dedup: bool) ->
         assert all("west" in r["buffer"] for r in later[: K - 1])
 
 
-def test_the_countdown_outlives_a_restart(found: Found) -> None:
-    engine = without_west(found, FedRAW(K))
+def test_the_expiry_count_survives_a_restart(make_engine: MakeEngine) -> None:
+    engine = without_west(make_engine, FedRAW(K))
     engine.accept(engine.coordinator.accepted + 2)
     before = packed(engine)
     engine.restart(away=100.0)
@@ -98,8 +102,8 @@ def test_the_countdown_outlives_a_restart(found: Found) -> None:
     assert "west" not in engine.log("arrival")[-1]["buffer"]
 
 
-def test_a_site_that_is_back_in_time_keeps_its_slot(found: Found) -> None:
-    engine = without_west(found, FedRAW(K))
+def test_a_site_that_rejoins_before_expiry_keeps_its_slot(make_engine: MakeEngine) -> None:
+    engine = without_west(make_engine, FedRAW(K))
     for name, site in engine.sites.items():
         site.seconds = 1000.0 if name == "west" else 10.0
     engine.online.add("west")
@@ -108,8 +112,10 @@ def test_a_site_that_is_back_in_time_keeps_its_slot(found: Found) -> None:
     assert "west" in engine.log("arrival")[-1]["buffer"]
 
 
-def test_the_others_are_not_stopped_by_a_site_that_is_back_and_still_trains(found: Found) -> None:
-    engine = without_west(found, FedRAW(K))
+def test_a_rejoined_site_in_training_does_not_block_the_others(
+    make_engine: MakeEngine,
+) -> None:
+    engine = without_west(make_engine, FedRAW(K))
     engine.accept(engine.coordinator.accepted + 2 * K)
     engine.sites["west"].seconds = 1000.0
     engine.online.add("west")

@@ -1,4 +1,4 @@
-"""From the first site to the end: who is asked, who counts, what the log tells."""
+"""The life of a federation from the first site to its end: tasks, members and the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import COUNTS, failing
 
 from fedraw.core.settings import read_settings
@@ -21,8 +21,10 @@ from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 
 
-def test_training_begins_with_enough_sites_and_ends_with_enough_updates(found: Found) -> None:
-    engine = found(min_clients=3, arrivals=6)
+def test_training_begins_with_enough_sites_and_ends_with_enough_updates(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(min_clients=3, arrivals=6)
     engine.online = {"north", "south"}
     engine.wait(30)
     assert not (engine.settings.folder / "events.jsonl").read_bytes()
@@ -35,8 +37,10 @@ def test_training_begins_with_enough_sites_and_ends_with_enough_updates(found: F
     assert (engine.settings.folder / "model.safetensors").exists()
 
 
-def test_an_asynchronous_method_hands_each_sender_the_model_at_once(found: Found) -> None:
-    engine = found()
+def test_an_asynchronous_method_hands_each_sender_the_model_at_once(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
     engine.accept(12)
     arrivals = engine.log("arrival")
     # north trains for 1 s, west for 4: that is how often they are heard.
@@ -46,16 +50,18 @@ def test_an_asynchronous_method_hands_each_sender_the_model_at_once(found: Found
     assert all(r["time"] - r["start_time"] >= 1 for r in arrivals)
 
 
-def test_a_synchronous_method_waits_for_its_round(found: Found) -> None:
-    engine = found(FedAvg())
+def test_a_synchronous_method_waits_for_its_round(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedAvg())
     engine.accept(8)
     clients = [r["client"] for r in engine.log("arrival")]
     assert sorted(clients[:4]) == sorted(clients[4:]) == sorted(COUNTS)
     assert [r["version"] for r in engine.log("arrival")] == [0, 0, 0, 1, 1, 1, 1, 2]
 
 
-def test_a_newcomer_joins_and_the_log_has_the_scores_before_and_after(found: Found) -> None:
-    engine = found(FedRAW(buffer=2), min_clients=3)
+def test_a_newcomer_joins_and_the_log_has_the_scores_before_and_after(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(FedRAW(buffer=2), min_clients=3)
     engine.online = {"north", "south", "east"}
     engine.accept(3)
     engine.online.add("west")
@@ -71,8 +77,8 @@ def test_a_newcomer_joins_and_the_log_has_the_scores_before_and_after(found: Fou
     engine.run(lambda: any(r["client"] == "west" for r in engine.log("arrival")))
 
 
-def test_a_site_that_is_gone_leaves_and_comes_back(found: Found) -> None:
-    engine = found(FedAvg(), absence=20)
+def test_an_absent_site_leaves_and_rejoins(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedAvg(), absence=20)
     engine.accept(4)
     engine.online.remove("west")
     engine.run(lambda: "west" not in engine.coordinator.members)
@@ -86,8 +92,8 @@ def test_a_site_that_is_gone_leaves_and_comes_back(found: Found) -> None:
     engine.run(lambda: engine.log("arrival")[-1]["client"] == "west")
 
 
-def test_a_restarted_node_has_another_id_and_is_the_same_site(found: Found) -> None:
-    engine = found(FedRAW(buffer=4))
+def test_a_restarted_node_has_another_id_and_is_the_same_site(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=4))
     engine.accept(8)
     engine.sites["north"].node = 900  # at once, before anyone noticed
     engine.replies = [entry for entry in engine.replies if "north" not in str(vars(entry[2]))]
@@ -99,8 +105,8 @@ def test_a_restarted_node_has_another_id_and_is_the_same_site(found: Found) -> N
     assert sorted(buffer) == sorted(COUNTS)  # one slot each, whatever the node ids
 
 
-def test_nobody_takes_the_name_of_a_site_that_is_there(found: Found) -> None:
-    engine = found(min_clients=3)
+def test_the_name_of_an_online_site_cannot_be_taken(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=3)
     engine.sites["west"].name = "north"
     engine.accept(6)
     engine.wait(60)
@@ -109,20 +115,20 @@ def test_nobody_takes_the_name_of_a_site_that_is_there(found: Found) -> None:
     assert engine.sites["west"].trained == 0
 
 
-def test_a_pinned_name_belongs_to_its_first_key_for_ever(found: Found) -> None:
-    engine = found(min_clients=3, pinned=True, absence=5, pace=8.0)
+def test_a_pinned_name_belongs_to_its_first_key(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=3, pinned=True, absence=5, pace=8.0)
     engine.online = {"north", "south", "east"}
     engine.accept(3)
     engine.online = {"south", "east", "west"}
     engine.sites["west"].name = "north"
     engine.wait(120)
-    assert "'north' is registered with node 100, this is another key" in engine.reasons()
+    assert "'north' is registered with node 100, and this node has another key" in engine.reasons()
     assert engine.coordinator.members == ["south", "east"]
 
 
-def test_a_pinned_key_has_one_name_for_ever(found: Found) -> None:
-    """Otherwise a site in quarantine would come back under another name."""
-    engine = found(pinned=True, patience=1, quarantine=1e6, back_off=1.0)
+def test_a_pinned_key_has_one_name(make_engine: MakeEngine) -> None:
+    """Otherwise a quarantined site could return under another name."""
+    engine = make_engine(pinned=True, patience=1, quarantine=1e6, back_off=1.0)
     engine.accept(4)
     engine.sites["west"].reply = failing
     engine.run(lambda: "west" not in engine.coordinator.members)
@@ -135,8 +141,8 @@ def test_a_pinned_key_has_one_name_for_ever(found: Found) -> None:
     assert {r["client"] for r in engine.log("joined")} == set(COUNTS)
 
 
-def test_a_key_that_had_two_names_keeps_the_first(found: Found) -> None:
-    engine = found(min_clients=3, absence=5, pace=8.0)
+def test_a_key_that_had_two_names_keeps_the_first(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=3, absence=5, pace=8.0)
     engine.accept(3)
     engine.online.remove("west")
     engine.run(lambda: bool(engine.log("left")))
@@ -149,8 +155,8 @@ def test_a_key_that_had_two_names_keeps_the_first(found: Found) -> None:
     assert "node 103 is registered as 'west'" in engine.reasons()
 
 
-def test_without_pinned_a_node_may_change_its_name(found: Found) -> None:
-    engine = found(min_clients=3, absence=5, pace=8.0)
+def test_without_pinned_a_node_may_change_its_name(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=3, absence=5, pace=8.0)
     engine.accept(3)
     engine.online.remove("west")
     engine.run(lambda: bool(engine.log("left")))
@@ -159,16 +165,16 @@ def test_without_pinned_a_node_may_change_its_name(found: Found) -> None:
     engine.run(lambda: "west 2" in engine.coordinator.members)
 
 
-def test_only_sites_on_the_list_take_part(found: Found) -> None:
-    engine = found(min_clients=2, only=("north", "south"))
+def test_only_sites_on_the_list_take_part(make_engine: MakeEngine) -> None:
+    engine = make_engine(min_clients=2, only=("north", "south"))
     engine.accept(4)
     assert sorted(engine.coordinator.members) == ["north", "south"]
     engine.wait(60)
     assert "'east' is not among the sites that may take part" in engine.reasons()
 
 
-def test_a_site_declares_new_counts_with_an_update(found: Found) -> None:
-    engine = found(FedRAW(buffer=2))
+def test_a_site_declares_new_counts_with_an_update(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=2))
     engine.sites["east"].reply = lambda task, honest: replace(
         honest, counts={"dog": 8, "eel": 2} if task.version else None
     )
@@ -179,20 +185,20 @@ def test_a_site_declares_new_counts_with_an_update(found: Found) -> None:
     assert scores["after"] == {"east": pytest.approx(0.8 / 3 + 0.2 / 1)}
 
 
-def test_time_ends_a_federation(found: Found) -> None:
-    engine = found(arrivals=None, seconds=20)
+def test_time_ends_a_federation(make_engine: MakeEngine) -> None:
+    engine = make_engine(arrivals=None, seconds=20)
     engine.run(lambda: engine.coordinator.finished is not None)
     assert engine.coordinator.finished == "20 s are over"
 
 
-def test_a_target_ends_a_federation(found: Found) -> None:
+def test_a_target_ends_a_federation(make_engine: MakeEngine) -> None:
     seen: list[float] = []
 
     def evaluate(model: Vector) -> Recall:
         seen.append(float(model[0]))
         return Recall({"owl": len(seen)}, {"owl": 10})
 
-    engine = found(
+    engine = make_engine(
         evaluate=evaluate,
         arrivals=None,
         target=30.0,
@@ -205,25 +211,29 @@ def test_a_target_ends_a_federation(found: Found) -> None:
     assert [r["metrics"]["AvgRare"] for r in engine.log("evaluation")] == [10, 20, 30]
 
 
-def test_the_model_is_evaluated_every_so_many_updates_and_at_the_end(found: Found) -> None:
+def test_the_model_is_evaluated_every_so_many_updates_and_at_the_end(
+    make_engine: MakeEngine,
+) -> None:
     def evaluate(model: Vector) -> Recall:
         return Recall({"owl": 1}, {"owl": 10})
 
-    engine = found(evaluate=evaluate, evaluate_every=3, arrivals=8)
+    engine = make_engine(evaluate=evaluate, evaluate_every=3, arrivals=8)
     engine.run(lambda: engine.coordinator.finished is not None)
     assert [r["event"] for r in engine.log("evaluation")] == [3, 6, 8]
 
 
-def test_a_site_that_cannot_evaluate_does_not_hold_up_the_evaluation(found: Found) -> None:
-    engine = found(federated_evaluation=True, evaluate_every=4)
+def test_a_site_that_cannot_evaluate_does_not_hold_up_the_evaluation(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(federated_evaluation=True, evaluate_every=4)
     engine.sites["west"].evaluated = lambda task, honest: Failure("no test data")
     engine.run(lambda: bool(engine.log("evaluation")), limit=60)  # long before its deadline
     assert engine.log("evaluation")[0]["sites"] == 3
     assert "no evaluation: no test data" in engine.reasons()
 
 
-def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
-    engine = found(federated_evaluation=True, evaluate_every=4)
+def test_an_evaluation_in_another_sites_name_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(federated_evaluation=True, evaluate_every=4)
     serve = engine._serve
 
     def forged(task: Task, message_id: str) -> None:
@@ -238,15 +248,15 @@ def test_an_evaluation_in_anothers_name_is_left_out(found: Found) -> None:
     (record, *_) = engine.log("evaluation")
     assert record["sites"] == 3 and "owl" not in record["recall"]
     notes = [r["reason"] for r in engine.log("note") if r.get("client") == "west"]
-    reason = "no evaluation: client 'west' answered in the name of 'north'"
+    reason = "no evaluation: client 'west' replied in the name of 'north'"
     assert notes == [f"asked again in 30 s: {reason}"]
 
 
-def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
-    found: Found, monkeypatch: pytest.MonkeyPatch
+def test_in_a_large_federation_only_the_changed_score_is_logged(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedraw.server.log.MOST_SCORES", 2)
-    engine = found(FedRAW(buffer=2), min_clients=3)
+    engine = make_engine(FedRAW(buffer=2), min_clients=3)
     engine.online = {"north", "south", "east"}
     engine.accept(3)
     engine.online.add("west")
@@ -257,12 +267,12 @@ def test_of_very_many_sites_only_the_score_of_the_changed_one_is_logged(
 
 
 @pytest.mark.parametrize(("buffer", "warned"), [(3, False), (4, True)])
-def test_as_many_sites_as_slots_are_warned_of(
-    found: Found, caplog: pytest.LogCaptureFixture, buffer: int, warned: bool
+def test_as_many_sites_as_slots_give_a_warning(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture, buffer: int, warned: bool
 ) -> None:
     with caplog.at_level("WARNING", "fedraw"):
-        found(FedRAW(buffer=buffer))
-    assert ("min_clients = 4 is just enough for the buffer" in caplog.text) == warned
+        make_engine(FedRAW(buffer=buffer))
+    assert ("min_clients = 4 equals the number of buffer slots" in caplog.text) == warned
 
 
 def test_a_target_without_a_metric_or_a_value_is_refused() -> None:
@@ -272,8 +282,8 @@ def test_a_target_without_a_metric_or_a_value_is_refused() -> None:
         ServerSettings(target=float("nan"))
 
 
-def test_a_training_is_told_its_settings_and_those_of_its_site(found: Found) -> None:
-    engine = found(
+def test_a_task_has_the_settings_for_all_sites_and_for_its_site(make_engine: MakeEngine) -> None:
+    engine = make_engine(
         train_config=lambda site, version: {"lr": 0.1 / (1 + version), "epochs": 1, "mu": 0.5},
         train={"epochs": 2, "optimizer.name": "sgd"},
         train_at={"west": {"epochs": 5}},
@@ -292,16 +302,18 @@ def test_a_training_is_told_its_settings_and_those_of_its_site(found: Found) -> 
         ({"server-round": 3}, "train has the key 'server-round', which the server sets itself"),
         ({"fedraw.task": 3}, "train has the key 'fedraw.task'"),
         ({"lr": None}, "train: lr = None must be a text, a number"),
-        ([1], "it has to be a table of settings"),
+        ([1], "it must be a table of settings"),
     ],
 )
-def test_settings_that_no_site_can_be_told_are_refused(train: Any, words: str) -> None:
+def test_settings_that_cannot_be_sent_are_refused(train: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         ServerSettings(arrivals=1, train=train)
 
 
-def test_what_a_sites_training_reports_is_in_the_log_also_after_a_crash(found: Found) -> None:
-    engine = found()
+def test_training_metrics_of_sites_survive_a_crash(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
     engine.sites["west"].reply = lambda task, honest: replace(
         honest, metrics={"train_loss": 0.25, "auc": float("inf")}
     )
@@ -317,11 +329,13 @@ def test_what_a_sites_training_reports_is_in_the_log_also_after_a_crash(found: F
     assert [r["metrics"] for r in engine.log("arrival") if r["client"] == "west"] == told
 
 
-def test_a_difference_is_formed_from_a_model_for_the_methods_that_need_one(found: Found) -> None:
-    """The same site once as an engine's client forms it, once as it sends the whole model."""
+def test_a_difference_is_formed_from_a_model_for_the_methods_that_need_one(
+    make_engine: MakeEngine,
+) -> None:
+    """A difference that the site sends equals the one that the server computes from its model."""
     models = []
     for whole in (False, True):
-        engine = found(folder=str(whole), strategy=FedBuff(buffer=2))
+        engine = make_engine(folder=str(whole), strategy=FedBuff(buffer=2))
 
         def send(task: Task, honest: TrainReply, whole: bool = whole) -> TrainReply:
             assert task.model is not None
@@ -335,17 +349,17 @@ def test_a_difference_is_formed_from_a_model_for_the_methods_that_need_one(found
     assert models[0] == pytest.approx(models[1], abs=1e-6)
 
 
-def test_a_failing_evaluation_does_not_end_a_federation(found: Found) -> None:
+def test_a_failing_evaluation_does_not_end_a_federation(make_engine: MakeEngine) -> None:
     def evaluate(model: object) -> Recall:
         raise ZeroDivisionError("no test images")
 
-    engine = found(evaluate=evaluate, evaluate_every=2)
+    engine = make_engine(evaluate=evaluate, evaluate_every=2)
     engine.accept(5)
     assert "the server's evaluation failed: ZeroDivisionError('no test images')" in engine.reasons()
 
 
-def test_sites_evaluate_on_their_own_tests(found: Found) -> None:
-    engine = found(federated_evaluation=True, evaluate_every=4)
+def test_sites_evaluate_on_their_own_tests(make_engine: MakeEngine) -> None:
+    engine = make_engine(federated_evaluation=True, evaluate_every=4)
     engine.run(lambda: bool(engine.log("evaluation")))
     (record, *_) = engine.log("evaluation")
     assert record["sites"] == 4
@@ -359,21 +373,21 @@ def test_sites_evaluate_on_their_own_tests(found: Found) -> None:
     assert record["metrics"]["AvgRare"] == pytest.approx(100 / 3)
 
 
-def test_what_cannot_work_is_said_before_anyone_is_asked(found: Found) -> None:
+def test_impossible_settings_are_refused_at_the_start(make_engine: MakeEngine) -> None:
     with pytest.raises(BadInput, match="min_clients = 4: buffer = 10 never fills"):
-        found(FedRAW(buffer=10))
-    with pytest.raises(BadInput, match="nothing would end this federation"):
-        found(arrivals=None)
+        make_engine(FedRAW(buffer=10))
+    with pytest.raises(BadInput, match="this federation would never end"):
+        make_engine(arrivals=None)
     with pytest.raises(BadInput, match="did you mean 'deadline'"):
         read_settings(ServerSettings, {"deadlin": 3}, "server")
     with pytest.raises(BadInput, match=r"absence = -1\.0 must be at least 0"):
-        found(absence=-1.0)
+        make_engine(absence=-1.0)
 
 
-def test_rare_labels_are_those_of_low_coverage_unless_named(found: Found) -> None:
-    engine = found(FedFa(buffer=2))
+def test_rare_labels_are_those_of_low_coverage_unless_named(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=2))
     engine.accept(1)
     assert engine.log("start")[0]["rare_labels"] == ["owl"]
-    engine = found(FedFa(buffer=2), folder="two", rare_labels=("dog",))
+    engine = make_engine(FedFa(buffer=2), folder="two", rare_labels=("dog",))
     engine.accept(1)
     assert engine.log("start")[0]["rare_labels"] == ["dog"]

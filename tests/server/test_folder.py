@@ -1,4 +1,4 @@
-"""The folder of a federation: one server, one log, one model; whatever was changed is named."""
+"""The folder of a federation has one server, one log and one model; every change is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import failing
 from tests.server.test_recovery import packed
 
@@ -19,7 +19,7 @@ from fedraw.strategies.fedraw import FedRAW
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file that holds the federation; the lock holds nothing."""
+    """Every file of the federation except the lock, which is empty."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -57,8 +57,8 @@ def written_to(log: Path) -> None:
 ROTATIONS = [renamed, recreated, copied_and_truncated, shortened, written_to]
 
 
-def test_a_renamed_log_does_not_let_a_second_server_in(found: Found) -> None:
-    engine = found()
+def test_a_renamed_log_does_not_let_a_second_server_in(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(3)
     renamed(engine.settings.folder / "events.jsonl")
     with pytest.raises(BadInput, match="another process is running"):
@@ -66,10 +66,10 @@ def test_a_renamed_log_does_not_let_a_second_server_in(found: Found) -> None:
 
 
 @pytest.mark.parametrize("rotate", ROTATIONS, ids=lambda f: f.__name__)
-def test_a_rotated_log_stops_the_server_and_loses_nothing(
-    found: Found, rotate: Callable[[Path], None]
+def test_a_log_rotated_from_outside_stops_the_server_without_loss(
+    make_engine: MakeEngine, rotate: Callable[[Path], None]
 ) -> None:
-    engine = found(FedRAW(buffer=3), snapshot_every=3.0)
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0)
     engine.accept(9)
     before, log = packed(engine), engine.settings.folder / "events.jsonl"
     rotate(log)
@@ -87,8 +87,10 @@ def test_a_rotated_log_stops_the_server_and_loses_nothing(
 
 
 @pytest.mark.parametrize("rotate", [renamed, recreated, copied_and_truncated])
-def test_watch_tells_of_a_rotated_log(found: Found, rotate: Callable[[Path], None]) -> None:
-    engine = found(snapshot_every=3.0)
+def test_watch_reports_a_log_rotated_from_outside(
+    make_engine: MakeEngine, rotate: Callable[[Path], None]
+) -> None:
+    engine = make_engine(snapshot_every=3.0)
     engine.accept(9)
     folder = engine.settings.folder
     watched = RunsFollower(folder)
@@ -99,8 +101,10 @@ def test_watch_tells_of_a_rotated_log(found: Found, rotate: Callable[[Path], Non
             watcher.look()
 
 
-def test_watch_tells_of_one_that_vanished_among_others(found: Found, tmp_path: Path) -> None:
-    engine, other = found(), found(folder="other")
+def test_watch_reports_one_missing_log_among_several(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    engine, other = make_engine(), make_engine(folder="other")
     engine.accept(3)
     other.accept(3)
     watched = RunsFollower(tmp_path)
@@ -112,8 +116,8 @@ def test_watch_tells_of_one_that_vanished_among_others(found: Found, tmp_path: P
     watched.look()
 
 
-def test_a_removed_lock_stops_the_server(found: Found) -> None:
-    engine = found()
+def test_a_removed_lock_stops_the_server(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(3)
     (engine.settings.folder / "lock").unlink()
     with pytest.raises(FedrawError, match=r"lock was removed"):
@@ -124,24 +128,24 @@ def test_a_removed_lock_stops_the_server(found: Found) -> None:
 
 
 @pytest.mark.parametrize("lost", [("checkpoint",), ("checkpoint", "events.jsonl")])
-def test_a_federation_without_its_checkpoint_is_refused_untouched(
-    found: Found, lost: tuple[str, ...]
+def test_a_folder_without_checkpoint_is_refused_and_unchanged(
+    make_engine: MakeEngine, lost: tuple[str, ...]
 ) -> None:
-    engine = found(snapshot_every=5.0)
+    engine = make_engine(snapshot_every=5.0)
     engine.accept(20)
     folder = engine.settings.folder
     for name in lost:
         (shutil.rmtree if name == "checkpoint" else Path.unlink)(folder / name)
     before = content(folder)
-    words = f"tells of {20 if len(lost) == 1 else 0} accepted updates, updates/ has [1-9]"
+    words = f"log has {20 if len(lost) == 1 else 0} accepted updates, updates/ has [1-9]"
     with pytest.raises(BadInput, match=words) as refusal:
         engine.restart()
     assert "checkpoint" in str(refusal.value) and "set another folder" in str(refusal.value)
     assert {name: data for name, data in content(folder).items() if data} == before
 
 
-def test_one_without_its_updates_too(found: Found) -> None:
-    engine = found(snapshot_every=5.0)
+def test_a_folder_without_checkpoint_and_updates_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(snapshot_every=5.0)
     engine.accept(20)
     shutil.rmtree(engine.settings.folder / "checkpoint")
     shutil.rmtree(engine.settings.folder / "updates")
@@ -151,9 +155,11 @@ def test_one_without_its_updates_too(found: Found) -> None:
     assert (engine.settings.folder / "events.jsonl").read_bytes() == before
 
 
-def test_a_beginning_that_was_cut_off_begins_again(found: Found) -> None:
-    """Start and members are logged before the first snapshot: that is no federation yet."""
-    engine = found()
+def test_a_federation_killed_before_its_first_snapshot_starts_again(
+    make_engine: MakeEngine,
+) -> None:
+    """A log with only the start and the initial members is not a federation yet."""
+    engine = make_engine()
     engine.run(lambda: bool(engine.coordinator.members))
     folder = engine.settings.folder
     lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
@@ -168,8 +174,8 @@ def test_a_beginning_that_was_cut_off_begins_again(found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "updates", "checkpoint"])
-def test_a_flipped_bit_is_named_or_changes_nothing(found: Found, name: str) -> None:
-    engine = found(FedRAW(buffer=3), snapshot_every=1e6, patience=2, back_off=1.0)
+def test_a_flipped_bit_is_reported_or_has_no_effect(make_engine: MakeEngine, name: str) -> None:
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=1e6, patience=2, back_off=1.0)
     engine.accept(6)
     engine.coordinator._store.snapshot(engine.now)
     engine.sites["west"].reply = failing
@@ -208,8 +214,8 @@ def put_back(folder: Path, whole: dict[str, bytes]) -> None:
         (folder / path).write_bytes(data)
 
 
-def test_a_folder_of_another_version_is_refused_with_both_versions(found: Found) -> None:
-    engine = found()
+def test_a_folder_of_another_version_is_refused_with_both_versions(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(4)
     folder = engine.settings.folder
     engine.coordinator._store.log.close()
@@ -241,21 +247,19 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda name: name.replace(" ", "-"))
-def test_another_model_is_refused_though_it_may_have_the_same_size(
-    found: Found, other: str
-) -> None:
-    engine = found()
+def test_another_model_of_the_same_size_is_refused(make_engine: MakeEngine, other: str) -> None:
+    engine = make_engine()
     engine.accept(4)
     before = content(engine.settings.folder)
     engine.layout, words = OTHERS[other]
     with pytest.raises(BadInput, match=words) as refusal:
         engine.restart()
-    assert "use the app it was begun with, or set another folder" in str(refusal.value)
+    assert "use the app that began the federation, or set another folder" in str(refusal.value)
     assert content(engine.settings.folder) == before
 
 
-def test_other_rare_labels_are_refused(found: Found) -> None:
-    engine = found(rare_labels=("owl",))
+def test_other_rare_labels_are_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(rare_labels=("owl",))
     engine.accept(4)
     engine.restart()
     for other in (("dog",), ("unicorn",), ()):
@@ -266,8 +270,8 @@ def test_other_rare_labels_are_refused(found: Found) -> None:
     engine.accept(6)
 
 
-def test_rare_labels_found_by_coverage_may_be_named_later(found: Found) -> None:
-    engine = found()
+def test_rare_labels_found_by_coverage_may_be_named_later(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(4)
     engine.restart(rare_labels=("owl",))
     engine.restart(rare_labels=())

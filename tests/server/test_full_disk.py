@@ -1,4 +1,4 @@
-"""A disk that is really full: a small file system of its own, filled up to the last page."""
+"""Tests on a small file system that is filled up to its last page."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 class Patient(Engine):
-    """Does what an engine has to do on a full disk: hand in again what was not taken."""
+    """An engine on a full disk, which hands in a reply again until it is accepted."""
 
     def __init__(self, disk: Disk) -> None:
         self.refusals = 0
@@ -114,7 +114,7 @@ def engine(disk: Disk) -> Iterator[Patient]:
 
 
 def check_whole(engine: Patient) -> None:
-    """The log has every accepted update once, in order; a new server finds the same federation."""
+    """Check that the log has each accepted update once and that a new server recovers them."""
     events = [r["event"] for r in engine.log("arrival")]
     assert events == sorted(set(events))
     assert len(events) == engine.coordinator.accepted
@@ -124,7 +124,7 @@ def check_whole(engine: Patient) -> None:
 
 
 @pytest.mark.parametrize("pages", ROOM)
-def test_full_while_updates_arrive(disk: Disk, engine: Patient, pages: int) -> None:
+def test_the_disk_is_full_while_updates_arrive(disk: Disk, engine: Patient, pages: int) -> None:
     engine.accept(9)
     disk.fill(pages)
     engine.wait(20)
@@ -143,8 +143,8 @@ def test_full_while_updates_arrive(disk: Disk, engine: Patient, pages: int) -> N
     assert drafts == []
 
 
-def test_full_and_then_free_without_a_restart(disk: Disk, engine: Patient) -> None:
-    """Nothing is asked for twice: what could not be journalled is handed in again."""
+def test_a_freed_disk_needs_no_restart(disk: Disk, engine: Patient) -> None:
+    """A reply that could not be written is handed in again; no site is asked twice."""
     engine.accept(8)
     disk.fill(2)
     engine.wait(20)
@@ -157,7 +157,7 @@ def test_full_and_then_free_without_a_restart(disk: Disk, engine: Patient) -> No
     check_whole(engine)
 
 
-def test_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
+def test_the_disk_is_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
     checkpoint = engine.settings.folder / "checkpoint"
     failed = 0
     for pages in ROOM:
@@ -182,7 +182,7 @@ def test_full_while_a_snapshot_is_written(disk: Disk, engine: Patient) -> None:
 
 
 @pytest.mark.parametrize("pages", ROOM)
-def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int) -> None:
+def test_the_disk_is_full_when_training_begins(disk: Disk, engine: Patient, pages: int) -> None:
     disk.fill(pages)
     engine.wait(5)
     disk.free()
@@ -193,7 +193,7 @@ def test_full_when_training_is_to_begin(disk: Disk, engine: Patient, pages: int)
 
 
 def fill_page(engine: Patient) -> None:
-    """So that the log needs another page for its next record."""
+    """Fill the last page of the log, so that its next record needs another page."""
     store = engine.coordinator._store
     note = NoteRecord(event=0, time=0.0, reason="")
     before = len(store.log)
@@ -204,7 +204,9 @@ def fill_page(engine: Patient) -> None:
 
 
 @pytest.mark.parametrize("pages", [0, 2])
-def test_full_while_a_site_leaves_and_returns(disk: Disk, engine: Patient, pages: int) -> None:
+def test_the_disk_is_full_while_a_site_leaves_and_returns(
+    disk: Disk, engine: Patient, pages: int
+) -> None:
     engine.accept(8)
     fill_page(engine)
     disk.fill(pages)
@@ -229,7 +231,7 @@ def test_full_while_a_site_leaves_and_returns(disk: Disk, engine: Patient, pages
 
 
 @pytest.mark.parametrize("pages", ROOM)
-def test_full_at_the_end(disk: Disk, engine: Patient, pages: int) -> None:
+def test_the_disk_is_full_at_the_end(disk: Disk, engine: Patient, pages: int) -> None:
     engine.accept(8)
     leader = engine.coordinator
     leader._settings = replace(leader._settings, arrivals=9)
@@ -248,10 +250,10 @@ def test_full_at_the_end(disk: Disk, engine: Patient, pages: int) -> None:
     assert engine.coordinator.accepted == 9
 
 
-def test_a_server_app_waits_for_room_and_says_so(
+def test_a_server_app_waits_for_disk_space_and_logs_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same under Flower's loop, which keeps the one reply that it has and pulls no other."""
+    """Flower's loop keeps its one reply and pulls no other while the disk is full."""
     pytest.importorskip("flwr")
     from tests.flower import test_bad_clients as flower
     from tests.flower.memory_grid import identity
@@ -271,8 +273,8 @@ def test_a_server_app_waits_for_room_and_says_so(
     flower.lead(grid, folder, snapshot_every=0.02)
     lines = [r.message for r in caplog.records if r.message.startswith("an update")]
     assert lines == [
-        "an update cannot be written, it is kept and tried again: No space left on device",
-        "an update could be written",
+        "an update cannot be written and will be tried again: No space left on device",
+        "an update is written",
     ]
     flower.check_end(folder, grid)
     assert not flower.log(folder, "left") and not flower.log(folder, "rejected")

@@ -1,4 +1,4 @@
-"""Where each limit lies exactly, when timers start, and tasks that could not be sent."""
+"""The exact values of limits, the start of timers, and tasks that could not be sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import failing
 
 from fedraw.core.update import Update
@@ -25,8 +25,10 @@ from fedraw.strategies.fedraw import FedRAW
 FACTS = ArrivalFacts(1.0, 2, 3.0, 4.0)
 
 
-def test_a_site_that_cannot_be_reached_is_asked_again_without_blame(found: Found) -> None:
-    engine = found(back_off=4.0)
+def test_an_unreachable_site_is_asked_again_without_a_failure(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(back_off=4.0)
     engine.accept(8)
     engine.unreachable = {"west"}
     engine.run(lambda: "could not be reached" in engine.reasons())
@@ -43,16 +45,16 @@ def test_a_site_that_cannot_be_reached_is_asked_again_without_blame(found: Found
     assert "west" in engine.coordinator.members
 
 
-def test_a_late_failure_does_not_end_the_next_training(found: Found) -> None:
-    engine = found(deadline=2.0, back_off=0.5, patience=100)
+def test_a_late_failure_does_not_end_the_next_training(make_engine: MakeEngine) -> None:
+    engine = make_engine(deadline=2.0, back_off=0.5, patience=100)
     engine.sites["west"].seconds, engine.sites["west"].reply = 3.0, failing
     engine.wait(20.0)
     reasons = [r["reason"] for r in engine.log("note") if r.get("client") == "west"]
     assert reasons and not any("crashed" in reason for reason in reasons)
 
 
-def test_the_first_interval_of_snapshots_starts_with_the_training(found: Found) -> None:
-    engine = found(snapshot_every=50.0)
+def test_the_first_interval_of_snapshots_starts_with_the_training(make_engine: MakeEngine) -> None:
+    engine = make_engine(snapshot_every=50.0)
     engine.accept(1)
     checkpoints, begun = engine.settings.folder / "checkpoint", engine.now
     engine.wait(40.0)
@@ -61,8 +63,8 @@ def test_the_first_interval_of_snapshots_starts_with_the_training(found: Found) 
     assert engine.now - begun <= 51.0
 
 
-def test_a_site_that_left_is_not_asked_to_evaluate(found: Found) -> None:
-    engine = found(federated_evaluation=True)
+def test_a_site_that_left_is_not_asked_to_evaluate(make_engine: MakeEngine) -> None:
+    engine = make_engine(federated_evaluation=True)
     engine.accept(2)
     leader = engine.coordinator
     leader._begin_evaluation(engine.now)
@@ -71,9 +73,11 @@ def test_a_site_that_left_is_not_asked_to_evaluate(found: Found) -> None:
     assert asked == {"north", "south", "east"}
 
 
-def test_a_site_without_declared_labels_may_test_on_any_number_of_samples(found: Found) -> None:
+def test_a_site_without_declared_labels_may_test_on_any_number_of_samples(
+    make_engine: MakeEngine,
+) -> None:
     sites = {name: {"cat": 500} for name in ("north", "south", "east")}
-    engine = found(
+    engine = make_engine(
         FedRAW(buffer=2, labels="inferred", classes=("cat", "dog")),
         sites=sites,
         federated_evaluation=True,
@@ -93,11 +97,11 @@ def test_recall_by_label_and_its_mean_over_rare_labels() -> None:
     assert recall.metrics(["cat", "owl", "dog"]) == {"GlobalAcc": 100 / 6, "AvgRare": 25.0}
 
 
-def test_a_target_that_others_reach_exactly_rests_on_nobody() -> None:
+def test_a_target_that_others_reach_exactly_has_no_decisive_site() -> None:
     local = {site: EvaluationResult(Recall({"cat": 6}, {"cat": 10})) for site in ("north", "south")}
     tested = TestedModel(0, np.zeros(1, np.float32), local=local)
-    assert tested.rests_on(StoppingTarget("GlobalAcc", 60.0), ()) is None
-    assert tested.rests_on(StoppingTarget("GlobalAcc", 60.1), ()) == "north"
+    assert tested.decisive_site(StoppingTarget("GlobalAcc", 60.0), ()) is None
+    assert tested.decisive_site(StoppingTarget("GlobalAcc", 60.1), ()) == "north"
 
 
 def test_label_counts_may_take_exactly_the_most_bytes() -> None:
@@ -115,8 +119,8 @@ def test_label_counts_may_take_exactly_the_most_bytes() -> None:
         check_labels("north", counts)
 
 
-def test_a_long_reason_is_cut_to_500_characters(found: Found) -> None:
-    engine = found()
+def test_a_long_reason_is_truncated_to_500_characters(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(1)
     for length, logged in ((500, "x" * 500), (501, "x" * 499 + "…")):
         engine.coordinator._store.note("x" * length, engine.now)
@@ -124,7 +128,7 @@ def test_a_long_reason_is_cut_to_500_characters(found: Found) -> None:
         assert engine.log("note")[-1]["reason"] == logged
 
 
-def test_the_journal_removes_what_is_not_used_up_to_an_event(tmp_path: Path) -> None:
+def test_the_journal_removes_unused_updates_up_to_an_event(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for event in (1, 2, 3):
         journal.write(event, Update("north", 0, np.zeros(2, np.float32), 1), FACTS)
@@ -148,17 +152,17 @@ def test_a_norm_bound_of_one_is_refused(tmp_path: Path) -> None:
         ServerSettings(tmp_path, arrivals=1, norm_bound=1)
 
 
-def test_founders_join_at_time_zero(found: Found) -> None:
-    engine = found()
+def test_initial_sites_join_at_time_zero(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(1)
     assert [r["time"] for r in engine.log("joined")] == [0.0] * 4
 
 
 @pytest.mark.parametrize("counts", [{"owl": 3, "cat": 1}, {"owl": 5}], ids=["same", "new"])
-def test_a_site_that_restarts_declares_only_what_changed(
-    found: Found, counts: dict[str, int]
+def test_a_restarted_site_declares_only_changed_counts(
+    make_engine: MakeEngine, counts: dict[str, int]
 ) -> None:
-    engine = found()
+    engine = make_engine()
     engine.accept(4)
     before = engine.sites["west"].counts
     engine.sites["west"].node, engine.sites["west"].counts = 900, counts
@@ -167,8 +171,8 @@ def test_a_site_that_restarts_declares_only_what_changed(
     assert declared == ([] if counts == before else [("west", counts)])
 
 
-def test_a_reply_may_be_three_deadlines_late(found: Found) -> None:
-    engine = found(deadline=10.0, back_off=1.0, patience=100)
+def test_a_reply_is_accepted_for_three_deadlines(make_engine: MakeEngine) -> None:
+    engine = make_engine(deadline=10.0, back_off=1.0, patience=100)
     engine.accept(4)
     arrived = sum(r["client"] == "west" for r in engine.log("arrival"))
     for seconds, counted in ((29.0, True), (32.0, False)):

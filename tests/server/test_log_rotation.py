@@ -1,4 +1,4 @@
-"""The server continues a long log in numbered files, and every reader follows."""
+"""The server continues a long log in numbered files, and every reader reads all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import Engine
 from tests.server.test_recovery import packed
 
@@ -32,8 +32,8 @@ from fedraw.strategies.fedraw import FedRAW
 SMALL: dict[str, Any] = {"log_segment": 2000, "snapshot_every": 2.0}
 
 
-def rotated(found: Found, arrivals: int = 30) -> Engine:
-    engine = found(FedRAW(buffer=3), **SMALL)
+def rotated(make_engine: MakeEngine, arrivals: int = 30) -> Engine:
+    engine = make_engine(FedRAW(buffer=3), **SMALL)
     engine.accept(arrivals)
     return engine
 
@@ -43,15 +43,17 @@ def log_of(engine: Engine) -> Path:
 
 
 def joined(log: Path, into: Path) -> Path:
-    """The same log in one file, without its numbered files beside it."""
+    """A copy of the log in one file."""
     into.mkdir()
     with open_log(log) as file:
         (into / log.name).write_bytes(file.read())
     return into / log.name
 
 
-def test_each_file_but_the_last_ends_with_a_record_that_leads_to_the_next(found: Found) -> None:
-    engine = rotated(found)
+def test_each_file_but_the_last_ends_with_a_continued_record(
+    make_engine: MakeEngine,
+) -> None:
+    engine = rotated(make_engine)
     log = log_of(engine)
     parts = parts_of(log)
     assert len(parts) >= 4
@@ -64,12 +66,15 @@ def test_each_file_but_the_last_ends_with_a_record_that_leads_to_the_next(found:
     assert all(path.stat().st_mode & 0o777 == 0o600 for path, _ in parts)
 
 
-def test_a_federation_is_the_same_with_and_without_rotation(found: Found) -> None:
+def test_a_federation_is_the_same_with_and_without_rotation(make_engine: MakeEngine) -> None:
     def decisions(engine: Engine) -> list[Record]:
         records = list(read_log(log_of(engine)))[1:]  # the start record has the settings
         return [record for record in records if not isinstance(record, ContinuedRecord)]
 
-    engine, other = rotated(found), found(FedRAW(buffer=3), snapshot_every=2.0, folder="other")
+    engine, other = (
+        rotated(make_engine),
+        make_engine(FedRAW(buffer=3), snapshot_every=2.0, folder="other"),
+    )
     other.accept(30)
     assert decisions(engine) == decisions(other)
     assert packed(engine) == packed(other)
@@ -77,8 +82,8 @@ def test_a_federation_is_the_same_with_and_without_rotation(found: Found) -> Non
     assert packed(engine) == packed(other)
 
 
-def test_a_restart_goes_on_in_the_last_file(found: Found) -> None:
-    engine = rotated(found)
+def test_a_restart_continues_in_the_last_file(make_engine: MakeEngine) -> None:
+    engine = rotated(make_engine)
     for arrivals in range(31, 60):
         before, parts = packed(engine), parts_of(log_of(engine))
         engine.restart()
@@ -125,8 +130,10 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_reader_sees_all_files_as_one(found: Found, tmp_path: Path, reader: str) -> None:
-    engine = found(FedRAW(buffer=3), arrivals=30, **SMALL)
+def test_a_reader_sees_all_files_as_one(
+    make_engine: MakeEngine, tmp_path: Path, reader: str
+) -> None:
+    engine = make_engine(FedRAW(buffer=3), arrivals=30, **SMALL)
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     alone = joined(log_of(engine), tmp_path / "federation-joined")
@@ -135,8 +142,8 @@ def test_a_reader_sees_all_files_as_one(found: Found, tmp_path: Path, reader: st
     assert read(log_of(engine)) == read(alone)
 
 
-def test_readers_follow_while_the_log_grows_and_rotates(found: Found) -> None:
-    engine = found(FedRAW(buffer=3), **SMALL)
+def test_readers_follow_while_the_log_grows_and_rotates(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=3), **SMALL)
     engine.accept(1)
     log = log_of(engine)
     follower, tail, tailed = LogFollower(log), LogTail(log), list[Record]()
@@ -149,8 +156,8 @@ def test_readers_follow_while_the_log_grows_and_rotates(found: Found) -> None:
     assert len(parts_of(log)) > 4
 
 
-def test_a_log_that_is_named_by_a_later_file_is_refused(found: Found) -> None:
-    engine = rotated(found)
+def test_a_later_file_of_a_log_is_refused(make_engine: MakeEngine) -> None:
+    engine = rotated(make_engine)
     later = segment(log_of(engine), 2)
     for read in (find_logs, lambda path: list(read_log(path))):
         with pytest.raises(BadInput, match=r"000002.jsonl continues a log that begins in .*jsonl"):
@@ -160,9 +167,9 @@ def test_a_log_that_is_named_by_a_later_file_is_refused(found: Found) -> None:
 # A kill at each step of a rotation
 
 
-def before_rotation(found: Found) -> tuple[Engine, Path, bytes]:
-    """A closed server whose log has just rotated, its last file, and the line that leads there."""
-    engine = found(FedRAW(buffer=3), **SMALL)
+def before_rotation(make_engine: MakeEngine) -> tuple[Engine, Path, bytes]:
+    """A closed server whose log has just rotated, its last file, and the continued record."""
+    engine = make_engine(FedRAW(buffer=3), **SMALL)
     log = log_of(engine)
     engine.run(lambda: segment(log, 3).exists() and not segment(log, 3).stat().st_size)
     engine.coordinator.abandon()
@@ -171,8 +178,8 @@ def before_rotation(found: Found) -> tuple[Engine, Path, bytes]:
     return engine, log, line
 
 
-def test_a_kill_in_the_middle_of_the_last_line_of_a_file(found: Found) -> None:
-    engine, log, line = before_rotation(found)
+def test_a_kill_in_the_middle_of_the_last_line_of_a_file(make_engine: MakeEngine) -> None:
+    engine, log, line = before_rotation(make_engine)
     newest = max((engine.settings.folder / "checkpoint").glob("*[0-9]"))
     shutil.rmtree(newest)  # the snapshot after the rotation had not been written
     before, saved = segment(log, 2).read_bytes(), engine.settings.folder.with_name("saved")
@@ -194,15 +201,15 @@ def test_a_kill_in_the_middle_of_the_last_line_of_a_file(found: Found) -> None:
     assert all(state == states[0] for state in states)
 
 
-def test_a_kill_before_the_first_record_of_a_file(found: Found) -> None:
-    engine, log, _ = before_rotation(found)
+def test_a_kill_before_the_first_record_of_a_file(make_engine: MakeEngine) -> None:
+    engine, log, _ = before_rotation(make_engine)
     engine.restart()
     assert segment(log, 3).read_bytes().startswith(b'{"kind":"restarted"')
     engine.accept(30)
 
 
-def test_a_torn_first_line_of_a_file(found: Found) -> None:
-    engine, log, _ = before_rotation(found)
+def test_a_torn_first_line_of_a_file(make_engine: MakeEngine) -> None:
+    engine, log, _ = before_rotation(make_engine)
     segment(log, 3).write_bytes(b'{"kind":"arr')
     assert LogFollower(log).look()
     engine.restart()
@@ -213,9 +220,9 @@ def test_a_torn_first_line_of_a_file(found: Found) -> None:
 
 @pytest.mark.parametrize("call", ["open", "fsync", "write"])
 def test_a_disk_that_is_full_during_a_rotation_leaves_the_log_as_it_is(
-    found: Found, monkeypatch: pytest.MonkeyPatch, call: str
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    engine = found(FedRAW(buffer=3), log_segment=2000, snapshot_every=1e6)
+    engine = make_engine(FedRAW(buffer=3), log_segment=2000, snapshot_every=1e6)
     engine.accept(12)
     log, store = log_of(engine), engine.coordinator._store
     before = log.read_bytes()
@@ -267,10 +274,10 @@ def exchanged(log: Path) -> None:
 
 @pytest.mark.parametrize("damage", [removed, emptied, shortened, exchanged])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_damaged_file_is_named_by_everyone(
-    found: Found, damage: Callable[[Path], None], number: int
+def test_every_reader_names_a_damaged_file(
+    make_engine: MakeEngine, damage: Callable[[Path], None], number: int
 ) -> None:
-    engine = rotated(found)
+    engine = rotated(make_engine)
     engine.coordinator.abandon()
     log = log_of(engine)
     damage(segment(log, number))
@@ -285,16 +292,16 @@ def test_a_damaged_file_is_named_by_everyone(
         assert "events." in str(refusal.value)
 
 
-def test_a_missing_last_file_is_named(found: Found) -> None:
-    engine, log, _ = before_rotation(found)
+def test_a_missing_last_file_is_named(make_engine: MakeEngine) -> None:
+    engine, log, _ = before_rotation(make_engine)
     segment(log, 3).unlink()
     for use in (engine.restart, lambda: list(read_log(log)), LogFollower(log).look):
         with pytest.raises(BadInput, match=r"events\.000003\.jsonl is missing"):
             use()
 
 
-def test_an_earlier_file_that_changes_stops_the_server(found: Found) -> None:
-    engine = rotated(found)
+def test_an_earlier_file_that_changes_stops_the_server(make_engine: MakeEngine) -> None:
+    engine = rotated(make_engine)
     segment(log_of(engine), 2).unlink()
     with pytest.raises(FolderChanged, match=r"a file of .*events\.jsonl was changed"):
         engine.wait(5)

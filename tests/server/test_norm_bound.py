@@ -1,4 +1,4 @@
-"""How far an update may lead away from its start: from the first one on, whatever others send."""
+"""The bound on an update's norm, from the first update on and whatever other sites send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import LAYOUT, SIZE
 
 from fedraw.core.layout import Layout
@@ -31,7 +31,7 @@ Lie = Callable[[Task, TrainReply], Reply]
 
 
 def sending(number: float) -> Lie:
-    """Every parameter is so large, or is moved by so much where differences are sent."""
+    """Set every parameter to this value, or change it by this value if differences are sent."""
 
     def lie(task: Task, honest: TrainReply) -> Reply:
         return replace(honest, vector=np.full(SIZE, number, np.float32))
@@ -40,7 +40,7 @@ def sending(number: float) -> Lie:
 
 
 def started_from(number: float) -> Lie:
-    """The model that was handed out, with every parameter moved by so much."""
+    """The model of the task, with every parameter changed by this value."""
 
     def lie(task: Task, honest: TrainReply) -> Reply:
         assert task.model is not None
@@ -52,9 +52,9 @@ def started_from(number: float) -> Lie:
 @pytest.mark.parametrize("strategy", [FedFa(buffer=2), FedBuff(buffer=2)], ids=["model", "delta"])
 @pytest.mark.parametrize("number", [1e30, 1e15, 100.0])
 def test_a_huge_update_is_refused_from_the_first_one_on(
-    found: Found, strategy: Strategy[Any], number: float
+    make_engine: MakeEngine, strategy: Strategy[Any], number: float
 ) -> None:
-    engine = found(strategy, patience=9, back_off=0.1)
+    engine = make_engine(strategy, patience=9, back_off=0.1)
     engine.sites["north"].reply = sending(number)  # the fastest site, so the first to be heard
     engine.accept(12)
     assert {r["client"] for r in engine.log("arrival")} == {"south", "east", "west"}
@@ -64,8 +64,8 @@ def test_a_huge_update_is_refused_from_the_first_one_on(
     assert np.abs(engine.coordinator._store.strategy_state.model).max() < 10
 
 
-def test_nothing_in_the_log_is_beyond_json(found: Found) -> None:
-    engine = found(FedFa(buffer=2), patience=99, back_off=0.1)
+def test_the_log_has_no_numbers_beyond_json(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=2), patience=99, back_off=0.1)
     engine.sites["north"].reply = sending(3e38)  # its square is beyond a float
     engine.sites["south"].reply = lambda _, honest: replace(honest, loss=float("nan"))
     engine.accept(12)
@@ -82,8 +82,10 @@ def test_nothing_in_the_log_is_beyond_json(found: Found) -> None:
     engine.accept(16)
 
 
-def test_a_site_that_changes_nothing_does_not_switch_the_bound_off(found: Found) -> None:
-    engine = found(FedFa(buffer=2), patience=99, back_off=0.1, model=np.ones(SIZE, np.float32))
+def test_a_site_that_changes_nothing_does_not_switch_the_bound_off(make_engine: MakeEngine) -> None:
+    engine = make_engine(
+        FedFa(buffer=2), patience=99, back_off=0.1, model=np.ones(SIZE, np.float32)
+    )
     for name in ("north", "south", "east"):  # three of four: the median of all norms is 0
         engine.sites[name].reply = started_from(0.0)
     engine.sites["west"].reply = sending(1e6)
@@ -92,9 +94,9 @@ def test_a_site_that_changes_nothing_does_not_switch_the_bound_off(found: Found)
     assert (engine.coordinator._store.strategy_state.model == 1).all()
 
 
-def test_one_fast_site_does_not_decide_what_is_usual(found: Found) -> None:
-    """North is heard a hundred times as often as the others, and sends next to nothing."""
-    engine = found(FedFa(buffer=2), patience=99, back_off=0.1)
+def test_one_fast_site_does_not_decide_the_median(make_engine: MakeEngine) -> None:
+    """`north` sends a hundred times as often as the others, and changes almost nothing."""
+    engine = make_engine(FedFa(buffer=2), patience=99, back_off=0.1)
     engine.sites["north"].seconds = 0.5
     engine.sites["north"].reply = started_from(1e-6)
     for name in ("south", "east", "west"):
@@ -104,9 +106,9 @@ def test_one_fast_site_does_not_decide_what_is_usual(found: Found) -> None:
     assert {r["client"] for r in engine.log("arrival")} == set(engine.sites)
 
 
-def test_where_everyone_takes_large_steps_they_become_usual(found: Found) -> None:
-    """They are too large for the initial model, and count as soon as three sites were refused."""
-    engine = found(FedFa(buffer=2), patience=4, back_off=1.0)
+def test_large_steps_of_most_sites_become_accepted(make_engine: MakeEngine) -> None:
+    """Large steps are accepted once three sites have sent one, although the first are refused."""
+    engine = make_engine(FedFa(buffer=2), patience=4, back_off=1.0)
     for site in engine.sites.values():
         site.reply = sending(1000.0)
     engine.sites["west"].reply = sending(1e7)
@@ -118,8 +120,8 @@ def test_where_everyone_takes_large_steps_they_become_usual(found: Found) -> Non
     assert "west" not in {r["client"] for r in engine.log("arrival")}
 
 
-def test_refused_norms_are_known_after_a_restart(found: Found) -> None:
-    engine = found(FedFa(buffer=2), patience=9, back_off=0.1, snapshot_every=1e9)
+def test_refused_norms_survive_a_restart(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=2), patience=9, back_off=0.1, snapshot_every=1e9)
     engine.sites["north"].reply = sending(500.0)
     engine.accept(3)
     before = dict(engine.coordinator._store.state.norms)
@@ -128,8 +130,8 @@ def test_refused_norms_are_known_after_a_restart(found: Found) -> None:
     assert engine.coordinator._store.state.norms == before
 
 
-def test_a_site_that_left_has_no_say(found: Found) -> None:
-    engine = found(FedFa(buffer=2), absence=5)
+def test_a_departed_site_does_not_count_in_the_median(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=2), absence=5)
     engine.accept(12)
     assert set(engine.coordinator._store.state.norms) == set(engine.sites)
     engine.online.remove("west")
@@ -162,17 +164,17 @@ def test_the_scale_of_a_model_counts_tensors_of_zeros_as_ones() -> None:
     assert np.isfinite(scale_of(np.full(10, 3e38, np.float32), layout))
 
 
-def test_a_loss_that_nobody_asked_for_may_be_anything_and_one_that_was_may_not(
-    found: Found,
+def test_a_loss_is_checked_only_if_the_strategy_uses_it(
+    make_engine: MakeEngine,
 ) -> None:
-    engine = found(QFedAvg(lr=0.1), patience=9, back_off=0.1)
+    engine = make_engine(QFedAvg(lr=0.1), patience=9, back_off=0.1)
     engine.sites["west"].reply = lambda _, honest: replace(honest, loss=float("inf"))
     engine.run(lambda: bool(engine.log("rejected")))
     assert "sent the loss inf, not a number from 0 on" in engine.log("rejected")[0]["reason"]
 
 
-def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
-    """A user's own strategy may have them, and the log knows no NaN."""
+def test_weights_that_are_not_finite_are_null_in_the_log() -> None:
+    """A user's own strategy may have such weights, and JSON has no NaN."""
     contents = Contents(["north", "south"], [float("nan"), 0.5])
     state: Any = SimpleNamespace(version=1, contents=contents)
     update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
@@ -180,11 +182,13 @@ def test_weights_that_are_no_numbers_are_null_in_the_log() -> None:
     assert record.weights == [None, 0.5]
 
 
-def test_a_robust_mean_limits_what_stays_just_below_the_bound(found: Found) -> None:
-    """Almost all of `south` is accepted: 9.9 times the median norm, always the same way."""
+def test_a_robust_mean_limits_updates_just_below_the_bound(make_engine: MakeEngine) -> None:
+    """`south` sends 9.9 times the median norm, always in the same direction, and is accepted."""
 
     def pushed(**robust: Any) -> float:
-        engine = found(FedRAW(buffer=4, **robust), folder=str(robust.get("robust")), arrivals=400)
+        engine = make_engine(
+            FedRAW(buffer=4, **robust), folder=str(robust.get("robust")), arrivals=400
+        )
 
         def push(task: Task, honest: TrainReply) -> TrainReply:
             assert task.model is not None

@@ -1,4 +1,4 @@
-"""Verify, back up, restore, roll back and revoke: what an operator does with a folder."""
+"""The operator's commands: verify, back up, restore, roll back and revoke."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.command import fedraw
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import Engine
 from tests.server.test_folder import content
 from tests.server.test_recovery import STRATEGIES, packed
@@ -24,7 +24,7 @@ from fedraw import Spec, simulate
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.server.revocation import revoke
-from fedraw.server.rollback import backup, moments, rollback
+from fedraw.server.rollback import backup, restore_points, rollback
 from fedraw.server.snapshots import kept_snapshots
 from fedraw.server.tasks import Task, TrainReply
 from fedraw.server.verification import verify_folder
@@ -37,8 +37,10 @@ def problems(folder: Path) -> list[str]:
     return [problem for check in verify_folder(folder) for problem in check.problems]
 
 
-def killed(found: Found, arrivals: int = 30, strategy: Any = None, **settings: Any) -> Engine:
-    engine = found(strategy or FedRAW(buffer=3), **{**SETTINGS, **settings})
+def killed(
+    make_engine: MakeEngine, arrivals: int = 30, strategy: Any = None, **settings: Any
+) -> Engine:
+    engine = make_engine(strategy or FedRAW(buffer=3), **{**SETTINGS, **settings})
     engine.accept(arrivals)
     engine.coordinator.abandon()
     return engine
@@ -48,8 +50,8 @@ def killed(found: Found, arrivals: int = 30, strategy: Any = None, **settings: A
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
-def test_a_folder_that_is_whole_is_good(found: Found, strategy: Any) -> None:
-    engine = killed(found, strategy=strategy)
+def test_an_intact_folder_passes(make_engine: MakeEngine, strategy: Any) -> None:
+    engine = killed(make_engine, strategy=strategy)
     before = content(engine.settings.folder)
     checks = {check.name: check for check in verify_folder(engine.settings.folder)}
     assert [check.problems for check in checks.values()] == [[]] * 5
@@ -58,8 +60,10 @@ def test_a_folder_that_is_whole_is_good(found: Found, strategy: Any) -> None:
     assert content(engine.settings.folder) == before, "verifying changes nothing"
 
 
-def test_after_restarts_refusals_departures_and_the_end_it_is_still_good(found: Found) -> None:
-    engine = found(
+def test_a_folder_with_restarts_refusals_and_departures_passes(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(
         FedRAW(buffer=3),
         arrivals=40,
         keep_best="AvgRare",
@@ -86,8 +90,8 @@ def test_after_restarts_refusals_departures_and_the_end_it_is_still_good(found: 
     assert problems(engine.settings.folder) == []
 
 
-def test_a_running_server_is_not_verified(found: Found) -> None:
-    engine = found()
+def test_a_running_server_is_not_verified(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(3)
     with pytest.raises(BadInput, match=r"another process is running .* stop its server first"):
         verify_folder(engine.settings.folder)
@@ -104,8 +108,8 @@ def flipped(path: Path) -> None:
     ["events.jsonl", "events.000002.jsonl", "checkpoint/*/state.safetensors", "updates/*",
      "checkpoint/*/manifest.json", "checkpoint/*/state.json", "model.safetensors"],
 )  # fmt: skip
-def test_damage_anywhere_is_found(found: Found, pattern: str) -> None:
-    engine = found(FedRAW(buffer=3), arrivals=20, **SETTINGS)
+def test_damage_anywhere_is_found(make_engine: MakeEngine, pattern: str) -> None:
+    engine = make_engine(FedRAW(buffer=3), arrivals=20, **SETTINGS)
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     folder = engine.settings.folder
@@ -127,26 +131,26 @@ def emptied(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def test_a_snapshot_of_another_federation_is_found(found: Found) -> None:
-    """All of its checksums are right."""
-    engine, other = killed(found), killed(found, folder="other", min_clients=3)
+def test_a_snapshot_of_another_federation_is_found(make_engine: MakeEngine) -> None:
+    """The checksums of the foreign snapshot are correct."""
+    engine, other = killed(make_engine), killed(make_engine, folder="other", min_clients=3)
     newest = max((other.settings.folder / "checkpoint").iterdir())
     own = max((engine.settings.folder / "checkpoint").iterdir())
     shutil.rmtree(own)
     shutil.copytree(newest, own.with_name(newest.name))
-    assert any("belongs to a log" in problem for problem in problems(engine.settings.folder))
+    assert any("belongs to another log" in problem for problem in problems(engine.settings.folder))
 
 
 # Back up and restore
 
 
-def test_a_killed_server_and_its_restored_copy_are_the_same_to_the_bit(
-    found: Found, tmp_path: Path
+def test_a_restored_backup_equals_the_killed_server_bit_for_bit(
+    make_engine: MakeEngine, tmp_path: Path
 ) -> None:
-    engine = killed(found)
+    engine = killed(make_engine)
     shutil.copytree(engine.settings.folder, tmp_path / "copy")
     engine.restart()
-    again = found(FedRAW(buffer=3), folder="copy", **SETTINGS)
+    again = make_engine(FedRAW(buffer=3), folder="copy", **SETTINGS)
     assert packed(again) == packed(engine)
     for one in (engine, again):
         one.now = 2_000_000.0
@@ -159,26 +163,28 @@ def test_a_killed_server_and_its_restored_copy_are_the_same_to_the_bit(
     assert packed(again) == packed(engine)
 
 
-def test_a_backup_of_a_running_server_is_its_newest_snapshot(found: Found, tmp_path: Path) -> None:
-    engine = found(FedRAW(buffer=3), **SETTINGS)
+def test_a_backup_of_a_running_server_is_its_newest_snapshot(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    engine = make_engine(FedRAW(buffer=3), **SETTINGS)
     for arrivals in range(5, 60, 5):
         engine.accept(arrivals)
         out = tmp_path / f"backup-{arrivals}"
         at = backup(engine.settings.folder, out)
         assert problems(out) == []
         assert {oct(path.stat().st_mode & 0o77) for path in out.rglob("*")} == {"0o0"}
-        restored = found(FedRAW(buffer=3), folder=out.name, **SETTINGS)
+        restored = make_engine(FedRAW(buffer=3), folder=out.name, **SETTINGS)
         store = restored.coordinator._store
         assert (store.state.event, store.strategy_state.version) == (at.event, at.version)
         engine.coordinator._store.snapshot(engine.now)
         exact = backup(engine.settings.folder, tmp_path / f"exact-{arrivals}")
         assert exact.event == engine.coordinator._store.state.event
-        same = found(FedRAW(buffer=3), folder=f"exact-{arrivals}", **SETTINGS)
+        same = make_engine(FedRAW(buffer=3), folder=f"exact-{arrivals}", **SETTINGS)
         assert packed(same) == packed(engine)
 
 
-def test_a_backup_over_a_folder_is_refused(found: Found, tmp_path: Path) -> None:
-    engine = killed(found, 5)
+def test_a_backup_over_a_folder_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = killed(make_engine, 5)
     with pytest.raises(BadInput, match="exists"):
         backup(engine.settings.folder, tmp_path)
 
@@ -187,7 +193,7 @@ def test_a_backup_over_a_folder_is_refused(found: Found, tmp_path: Path) -> None
 
 
 def history(engine: Engine, arrivals: int) -> dict[int, Any]:
-    """The state at each version, as the server had it."""
+    """The server's state at each version."""
     states: dict[int, Any] = {}
     leader = engine.coordinator._store
     accept = leader.accept
@@ -202,13 +208,15 @@ def history(engine: Engine, arrivals: int) -> dict[int, Any]:
     return states
 
 
-def test_every_version_since_the_last_but_one_snapshot_can_be_restored(found: Found) -> None:
-    engine = found(FedRAW(buffer=3), snapshot_every=4.0, log_segment=2000, rollback_points=0)
+def test_every_version_since_the_last_but_one_snapshot_can_be_restored(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=4.0, log_segment=2000, rollback_points=0)
     states = history(engine, 40)
     engine.coordinator.abandon()
     folder, saved = engine.settings.folder, engine.settings.folder.with_name("saved")
     shutil.copytree(folder, saved)
-    oldest = moments(folder)[-1].version
+    oldest = restore_points(folder)[-1].version
     newest = max(states)
     assert newest - oldest >= 5
     for version in range(oldest, newest):
@@ -228,10 +236,10 @@ def test_every_version_since_the_last_but_one_snapshot_can_be_restored(found: Fo
         assert problems(folder) == []
 
 
-def test_older_snapshots_can_be_restored_too(found: Found) -> None:
-    engine = killed(found, 100)
+def test_older_snapshots_can_be_restored_too(make_engine: MakeEngine) -> None:
+    engine = killed(make_engine, 100)
     folder = engine.settings.folder
-    known = moments(folder)
+    known = restore_points(folder)
     assert len(known) == 6 and known[-1].version == 0
     third = known[2]
     at, copy = rollback(folder, str(third.version))
@@ -240,16 +248,16 @@ def test_older_snapshots_can_be_restored_too(found: Found) -> None:
     engine.restart()
     assert engine.coordinator._store.strategy_state.version == third.version
     engine.accept(120)
-    fourth = moments(folder)[4]
+    fourth = restore_points(folder)[4]
     engine.coordinator.abandon()
     at, _ = rollback(folder, str(fourth.version + 1))
     assert at.version == fourth.version, "updates after an old snapshot are gone"
 
 
-def test_a_time_is_in_utc_unless_it_says_otherwise(found: Found) -> None:
-    engine = killed(found, 60)
+def test_a_time_without_a_zone_is_in_utc(make_engine: MakeEngine) -> None:
+    engine = killed(make_engine, 60)
     folder = engine.settings.folder
-    older = moments(folder)[2]
+    older = restore_points(folder)[2]
     moment = datetime.fromtimestamp(older.wall + 0.01, UTC)
     at, _ = rollback(folder, moment.replace(tzinfo=None).isoformat())
     assert at.event == older.event
@@ -258,10 +266,12 @@ def test_a_time_is_in_utc_unless_it_says_otherwise(found: Found) -> None:
 @pytest.mark.parametrize(
     ("to", "words"),
     [("yesterday", "neither a version nor a time"), ("999", "name an earlier one"),
-     ("1960-01-01", "no state of that age .* restore a backup")],
+     ("1960-01-01", "no state that old .* restore a backup")],
 )  # fmt: skip
-def test_a_target_that_cannot_be_is_refused_untouched(found: Found, to: str, words: str) -> None:
-    engine = killed(found)
+def test_an_impossible_rollback_target_is_refused(
+    make_engine: MakeEngine, to: str, words: str
+) -> None:
+    engine = killed(make_engine)
     before = content(engine.settings.folder)
     with pytest.raises(BadInput, match=words):
         rollback(engine.settings.folder, to)
@@ -269,16 +279,16 @@ def test_a_target_that_cannot_be_is_refused_untouched(found: Found, to: str, wor
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_rollback_that_is_killed_anywhere_is_completed_by_the_same_command(
-    step: int, found: Found, monkeypatch: pytest.MonkeyPatch
+def test_repeating_a_killed_rollback_completes_it(
+    step: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = killed(found, 24)
+    engine = killed(make_engine, 24)
     folder, saved = engine.settings.folder, engine.settings.folder.with_name("saved")
     shutil.copytree(folder, saved)
     original = dict(packed_after_restart(engine))
     shutil.rmtree(folder)
     shutil.copytree(saved, folder)
-    target = str(moments(folder)[2].version)
+    target = str(restore_points(folder)[2].version)
     rollback(folder, target)
     expected = packed_after_restart(engine)
     for moment in range(step, 200, step):
@@ -318,7 +328,7 @@ def packed_after_restart(engine: Engine) -> dict[str, Any]:
 
 
 def kill_at(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
-    """End the process before its n-th change of a file."""
+    """Kill the process before its n-th change of a file."""
     calls: list[str] = []
 
     def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -335,7 +345,7 @@ def kill_at(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
     return calls
 
 
-def test_snapshots_of_all_ages_are_kept_and_no_more() -> None:
+def test_kept_snapshots_have_evenly_spread_ages() -> None:
     kept: list[int] = []
     for event in range(3000):
         kept = kept_snapshots([*kept, event], rollback_points=8)
@@ -349,8 +359,8 @@ def test_snapshots_of_all_ages_are_kept_and_no_more() -> None:
 # Revoke
 
 
-def test_a_revoked_site_leaves_and_does_not_come_back(found: Found) -> None:
-    engine = found(FedRAW(buffer=2), min_clients=4)
+def test_a_revoked_site_leaves_and_does_not_come_back(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=2), min_clients=4)
     engine.accept(8)
     folder = engine.settings.folder
     revoke(folder, "west")
@@ -370,14 +380,18 @@ def test_a_revoked_site_leaves_and_does_not_come_back(found: Found) -> None:
     assert problems(folder) == []
 
 
-def test_a_key_is_replaced_by_revoking_the_site_and_letting_it_in_again(found: Found) -> None:
-    engine = found(FedRAW(buffer=2), min_clients=4, pinned=True, back_off=1.0)
+def test_revoking_and_admitting_a_site_replaces_its_key(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(FedRAW(buffer=2), min_clients=4, pinned=True, back_off=1.0)
     engine.accept(8)
     folder, west = engine.settings.folder, engine.sites["west"]
     old, west.node = west.node, 99  # a new key, without the operator's word
     engine.wait(70)
     assert "west" not in engine.coordinator.members
-    assert f"'west' is registered with node {old}, this is another key" in engine.reasons()
+    assert (
+        f"'west' is registered with node {old}, and this node has another key" in engine.reasons()
+    )
     revoke(folder, "west")
     engine.restart()
     revoke(folder, "west", undo=True)
@@ -393,26 +407,26 @@ def test_a_key_is_replaced_by_revoking_the_site_and_letting_it_in_again(found: F
     assert problems(folder) == []
 
 
-def test_a_name_that_never_was_is_refused(found: Found) -> None:
-    engine = killed(found, 4)
+def test_revoking_an_unknown_site_is_refused(make_engine: MakeEngine) -> None:
+    engine = killed(make_engine, 4)
     with pytest.raises(BadInput, match=r"'wset' has never been .* did you mean 'west'"):
         revoke(engine.settings.folder, "wset")
     with pytest.raises(BadInput, match="'west' is not revoked"):
         revoke(engine.settings.folder, "west", undo=True)
 
 
-def test_a_list_that_cannot_be_read_keeps_the_server_from_starting(found: Found) -> None:
-    engine = killed(found, 4)
+def test_an_unreadable_list_of_revoked_sites_stops_the_start(make_engine: MakeEngine) -> None:
+    engine = killed(make_engine, 4)
     (engine.settings.folder / "revoked.json").write_text("west", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"revoked.json cannot be read"):
+    with pytest.raises(BadInput, match=r"revoked.json is not a list"):
         engine.restart()
 
 
 # The command line
 
 
-def test_the_commands(found: Found, tmp_path: Path) -> None:
-    engine = killed(found, 40)
+def test_the_commands(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = killed(make_engine, 40)
     folder = str(engine.settings.folder)
     done = fedraw("server", "verify", folder, cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.count("good") == 5
@@ -432,7 +446,7 @@ def test_the_commands(found: Found, tmp_path: Path) -> None:
     assert list(read_log(tmp_path / "copy" / "events.jsonl"))
 
 
-def test_the_folder_of_a_simulation_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_the_folder_of_a_simulation_is_refused_and_unchanged(tmp_path: Path) -> None:
     run = tmp_path / "run"
     spec = {"training": {"kind": "none"}, "run": {"events": 30, "seeds": [1]}}
     simulate(Spec.from_dict(spec), out=run, progress=False)
@@ -440,7 +454,7 @@ def test_the_folder_of_a_simulation_is_refused_and_left_as_it_was(tmp_path: Path
     before = content(folder)
     for command in (
         lambda: verify_folder(folder),
-        lambda: moments(folder),
+        lambda: restore_points(folder),
         lambda: backup(folder, tmp_path / "copy"),
     ):
         with pytest.raises(BadInput, match="is a run of a simulation; name the folder of a server"):

@@ -1,4 +1,4 @@
-"""A federation's folder tells of labels and holds updates: only its owner may read it."""
+"""Only the owner may read a federation's folder, because it has label counts and updates."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 
 from fedraw.strategies.fedraw import FedRAW
 
 
 @pytest.fixture
 def open_to_all() -> Iterator[None]:
-    """A process whose files anyone may read."""
+    """Set a umask under which everyone may read new files."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def readable(folder: Path) -> dict[str, str]:
-    """What others than the owner can do something with."""
+    """The files and folders that others than the owner can access."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
     wanted = {path: 0o700 if path.is_dir() else 0o600 for path in modes}
     return {str(path): oct(mode) for path, mode in modes.items() if mode != wanted[path]}
 
 
 @pytest.mark.usefixtures("open_to_all")
-def test_every_file_and_folder_is_private(found: Found) -> None:
-    engine = found(FedRAW(buffer=2), arrivals=30, snapshot_every=3.0)
+def test_every_file_and_folder_is_private(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=2), arrivals=30, snapshot_every=3.0)
     folder = engine.settings.folder
     engine.accept(20)
     engine.restart()
@@ -44,8 +44,10 @@ def test_every_file_and_folder_is_private(found: Found) -> None:
 
 
 @pytest.mark.usefixtures("open_to_all")
-def test_a_log_that_was_open_to_all_is_closed_and_a_folder_keeps_its_mode(found: Found) -> None:
-    engine = found(FedRAW(buffer=2))
+def test_a_readable_log_becomes_private_and_a_folder_keeps_its_mode(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine(FedRAW(buffer=2))
     engine.accept(4)
     log, folder = engine.settings.folder / "events.jsonl", engine.settings.folder
     log.chmod(0o644)

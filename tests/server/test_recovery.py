@@ -1,4 +1,4 @@
-"""Whatever was accepted is there again after any end of the process."""
+"""Every accepted update survives any end of the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.eventlog.logs import as_bytes, record
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import Engine, failing
 
 from fedraw.core.update import Update
@@ -48,7 +48,7 @@ def wrong_dtype(task: Task, honest: TrainReply) -> TrainReply:
 
 
 def packed(engine: Engine) -> tuple[Any, dict[str, bytes]]:
-    """All that matters, to the bit."""
+    """The state of the federation as text and bytes."""
     store = engine.coordinator._store
     arrays = snapshot.Arrays()
     # When a snapshot was written does not matter, and wall time is only for display.
@@ -59,8 +59,10 @@ def packed(engine: Engine) -> tuple[Any, dict[str, bytes]]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("arrivals", [1, 7, 20])
-def test_a_killed_server_goes_on_where_it_was(found: Found, strategy: Any, arrivals: int) -> None:
-    engine = found(strategy, snapshot_every=6.0)
+def test_a_killed_server_continues_bit_for_bit(
+    make_engine: MakeEngine, strategy: Any, arrivals: int
+) -> None:
+    engine = make_engine(strategy, snapshot_every=6.0)
     engine.accept(arrivals)
     before = packed(engine)
     engine.restart(away=100.0)
@@ -73,8 +75,8 @@ def test_a_killed_server_goes_on_where_it_was(found: Found, strategy: Any, arriv
     assert events == sorted(set(events))
 
 
-def test_an_update_in_the_journal_counts_though_the_log_lacks_it(found: Found) -> None:
-    engine = found(FedRAW(buffer=2))
+def test_an_update_in_the_journal_counts_even_if_the_log_lacks_it(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=2))
     engine.accept(6)
     before = packed(engine)
     path = engine.settings.folder / "events.jsonl"
@@ -86,8 +88,8 @@ def test_an_update_in_the_journal_counts_though_the_log_lacks_it(found: Found) -
     assert path.read_bytes().splitlines(keepends=True)[: last + 1] == lines[: last + 1]
 
 
-def test_a_reply_that_never_reached_the_journal_is_asked_for_again(found: Found) -> None:
-    engine = found(FedAvg())
+def test_a_reply_that_never_reached_the_journal_is_asked_for_again(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedAvg())
     engine.accept(2)
     waiting = set(engine.coordinator._store.state.awaiting_model)
     engine.restart()
@@ -99,16 +101,16 @@ def test_a_reply_that_never_reached_the_journal_is_asked_for_again(found: Found)
     assert engine.log("arrival")[-1]["version"] == 1
 
 
-def test_the_first_snapshot_is_of_the_logs_time_zero(found: Found) -> None:
-    engine = found(snapshot_every=1e6)
+def test_the_first_snapshot_has_time_zero(make_engine: MakeEngine) -> None:
+    engine = make_engine(snapshot_every=1e6)
     engine.run(lambda: bool(engine.log("start")))
     assert engine.coordinator._store.state.clock == 0.0
     (first,) = (engine.settings.folder / "checkpoint").iterdir()
     assert snapshot.read(first)[0]["state"]["clock"] == 0.0
 
 
-def test_a_snapshot_refers_to_updates_instead_of_copying_them(found: Found) -> None:
-    engine = found(FedFa(buffer=4), snapshot_every=1.0, rollback_points=0)
+def test_a_snapshot_refers_to_updates_instead_of_copying_them(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=4), snapshot_every=1.0, rollback_points=0)
     engine.accept(30)
     folder = engine.settings.folder
     newest = max((folder / "checkpoint").iterdir())
@@ -121,8 +123,8 @@ def test_a_snapshot_refers_to_updates_instead_of_copying_them(found: Found) -> N
     assert len(kept) <= 12  # of 30: what no snapshot needs is gone
 
 
-def test_a_damaged_snapshot_is_passed_over_and_the_log_says_so(found: Found) -> None:
-    engine = found(FedRAW(buffer=3), snapshot_every=1.0)
+def test_a_damaged_snapshot_is_skipped_and_logged(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=1.0)
     engine.accept(20)
     before = packed(engine)
     newest = max((engine.settings.folder / "checkpoint").iterdir()) / "state.safetensors"
@@ -135,8 +137,8 @@ def test_a_damaged_snapshot_is_passed_over_and_the_log_says_so(found: Found) -> 
     assert str(newest) in damage and "checksum" in damage
 
 
-def test_a_damaged_update_is_named(found: Found) -> None:
-    engine = found(FedRAW(buffer=3))
+def test_a_damaged_update_is_named(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=3))
     engine.accept(5)
     path = engine.settings.folder / "updates" / "0000000002.safetensors"
     content = bytearray(path.read_bytes())
@@ -146,22 +148,22 @@ def test_a_damaged_update_is_named(found: Found) -> None:
         engine.restart()
 
 
-def test_another_strategy_or_model_is_refused(found: Found) -> None:
-    engine = found(FedRAW(buffer=3))
+def test_another_strategy_or_model_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=3))
     engine.accept(5)
     engine.strategy = FedRAW(buffer=2)
-    with pytest.raises(BadInput, match="strategy has buffer = 3, and this one has 2"):
+    with pytest.raises(BadInput, match="strategy has buffer = 3, and this run has 2"):
         engine.restart()
 
 
-def test_two_servers_cannot_share_a_folder(found: Found) -> None:
-    engine = found()
+def test_two_servers_cannot_share_a_folder(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     with pytest.raises(BadInput, match="another process is running"):
         engine.open()
 
 
-def test_a_finished_federation_stays_finished(found: Found) -> None:
-    engine = found(arrivals=3)
+def test_a_finished_federation_stays_finished(make_engine: MakeEngine) -> None:
+    engine = make_engine(arrivals=3)
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     engine.restart()
@@ -171,16 +173,16 @@ def test_a_finished_federation_stays_finished(found: Found) -> None:
     assert engine.kinds().count("end") == 1
 
 
-def test_a_server_killed_before_it_could_end_ends_when_it_is_back(found: Found) -> None:
-    engine = found(arrivals=5)
+def test_a_server_killed_at_its_limit_ends_after_the_restart(make_engine: MakeEngine) -> None:
+    engine = make_engine(arrivals=5)
     engine.accept(4)
     engine.restart(arrivals=4)
     engine.look()
     assert engine.coordinator.finished == "4 updates accepted"
 
 
-def test_quarantine_outlives_a_restart(found: Found) -> None:
-    engine = found(patience=2, back_off=1.0, quarantine=500.0, min_clients=4)
+def test_quarantine_survives_a_restart(make_engine: MakeEngine) -> None:
+    engine = make_engine(patience=2, back_off=1.0, quarantine=500.0, min_clients=4)
     engine.sites["west"].reply = failing
     engine.run(lambda: bool(engine.log("left")))
     trained = engine.sites["west"].trained
@@ -195,10 +197,10 @@ def test_quarantine_outlives_a_restart(found: Found) -> None:
 
 
 @pytest.mark.parametrize("wall_shift", [0.0, 1e9, -1e9])
-def test_quarantine_lasts_while_a_server_runs_whatever_the_clocks_say(
-    found: Found, wall_shift: float
+def test_quarantine_counts_running_time_whatever_the_clocks_say(
+    make_engine: MakeEngine, wall_shift: float
 ) -> None:
-    engine = found(patience=2, back_off=1.0, quarantine=60.0, seconds=1e6, pace=4.0)
+    engine = make_engine(patience=2, back_off=1.0, quarantine=60.0, seconds=1e6, pace=4.0)
     engine.sites["west"].reply = failing
     engine.run(lambda: bool(engine.log("left")))
     ended = engine.coordinator._store.state.quarantined["west"]
@@ -216,8 +218,8 @@ def test_quarantine_lasts_while_a_server_runs_whatever_the_clocks_say(
     assert engine.coordinator.finished is None
 
 
-def test_a_second_restart_counts_only_its_own_gap(found: Found) -> None:
-    engine = found()
+def test_a_second_restart_counts_only_its_own_gap(make_engine: MakeEngine) -> None:
+    engine = make_engine()
     engine.accept(3)
     engine.restart(away=1000.0)
     engine.restart(away=10.0)
@@ -225,9 +227,9 @@ def test_a_second_restart_counts_only_its_own_gap(found: Found) -> None:
     assert first == pytest.approx(1000, abs=2) and second == 10
 
 
-def test_a_refused_update_has_a_number_of_its_own(found: Found) -> None:
-    """Were the number used again, the next update would replace one in the journal."""
-    engine = found(FedFa(buffer=4), patience=9, back_off=1.0)
+def test_a_refused_update_has_its_own_event(make_engine: MakeEngine) -> None:
+    """Otherwise the next update would replace a file of the journal."""
+    engine = make_engine(FedFa(buffer=4), patience=9, back_off=1.0)
     engine.accept(3)
     honest, engine.sites["west"].reply = engine.sites["west"].reply, wrong_dtype
     engine.run(lambda: bool(engine.log("rejected")))
@@ -243,8 +245,8 @@ def test_a_refused_update_has_a_number_of_its_own(found: Found) -> None:
     assert packed(engine) == before
 
 
-def test_a_snapshot_after_a_restart_still_refers_to_updates(found: Found) -> None:
-    engine = found(FedFa(buffer=4), snapshot_every=1e6)
+def test_a_snapshot_after_a_restart_still_refers_to_updates(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedFa(buffer=4), snapshot_every=1e6)
     engine.accept(6)
     engine.restart()
     engine.coordinator._store.state.event += 1  # a snapshot of the same event would be skipped
@@ -255,7 +257,7 @@ def test_a_snapshot_after_a_restart_still_refers_to_updates(found: Found) -> Non
 
 
 class FullDisk:
-    """Every write fails like on a full disk, as long as it is on."""
+    """While it is on, every write fails as on a full disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = False
@@ -270,10 +272,10 @@ class FullDisk:
 
 
 def test_on_a_full_disk_nothing_is_accepted_and_nothing_lost(
-    found: Found, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)
-    engine = found(FedRAW(buffer=3))
+    engine = make_engine(FedRAW(buffer=3))
     engine.accept(6)
     before = packed(engine)
     disk.on = True
@@ -288,10 +290,10 @@ def test_on_a_full_disk_nothing_is_accepted_and_nothing_lost(
     assert engine.coordinator.accepted == 9
 
 
-def test_a_snapshot_that_does_not_fit_costs_nothing(
-    found: Found, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_snapshot_loses_nothing(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = found(FedRAW(buffer=3), snapshot_every=1.0)
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=1.0)
     engine.accept(4)
 
     def full(*args: object) -> None:
@@ -309,7 +311,7 @@ def test_a_snapshot_that_does_not_fit_costs_nothing(
     assert newest >= 12
 
 
-def test_the_journal_gives_back_what_it_got(tmp_path: Path) -> None:
+def test_the_journal_returns_updates_unchanged(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     vector = np.array([1.5, -2.0, 3e38], np.float32)
     flight = ArrivalFacts(1.0, 2, 3.0, 4.0)
@@ -344,7 +346,7 @@ def test_every_byte_of_an_update_file_is_covered(tmp_path: Path) -> None:
             Journal(tmp_path).read(7)
 
 
-def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
+def test_an_update_file_with_another_number_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(7, Update("north", 3, np.ones(2, np.float32), 12), ArrivalFacts(1.0, 2, 3.0, 4.0))
     (tmp_path / "0000000007.safetensors").rename(tmp_path / "0000000008.safetensors")
@@ -354,8 +356,8 @@ def test_an_update_under_another_number_is_refused(tmp_path: Path) -> None:
         journal.read(8)
 
 
-def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path) -> None:
-    """The limit on a file's size makes the kernel take the first bytes of a write only."""
+def test_a_partly_written_line_is_completed_later(tmp_path: Path) -> None:
+    """A limit on the file size makes the kernel write only the first bytes."""
     log = ServerLog(tmp_path)
     log.note(record("note"))
     length, before = len(log), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -372,8 +374,8 @@ def test_a_line_of_which_the_disk_took_a_part_is_completed_later(tmp_path: Path)
     log.close()
 
 
-def test_a_last_line_with_another_end_was_not_torn(tmp_path: Path) -> None:
-    """One bit of the last line break flips: the record before it counted."""
+def test_an_altered_last_line_break_is_refused(tmp_path: Path) -> None:
+    """One bit of the last line break flips, although the record had taken effect."""
     path = tmp_path / "events.jsonl"
     whole = as_bytes([record("left"), record("left")])
     path.write_bytes(whole[:-1] + b"\x0b")
@@ -384,7 +386,7 @@ def test_a_last_line_with_another_end_was_not_torn(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_torn_line_is_cut_and_a_full_disk_leaves_the_log_as_it_was(
+def test_a_torn_line_is_removed_and_a_full_disk_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -392,7 +394,7 @@ def test_a_torn_line_is_cut_and_a_full_disk_leaves_the_log_as_it_was(
     path.write_bytes(whole + b'{"kind":"arri')
     log = ServerLog(tmp_path)
     assert [r.kind for r in log.verify()] == ["left"]
-    log.cut_torn_line()
+    log.remove_torn_line()
     assert path.read_bytes() == whole
     disk = FullDisk(monkeypatch)
     disk.on = True

@@ -1,4 +1,4 @@
-"""Updates that a server clips and adds noise to before anyone else sees them."""
+"""A server clips updates and adds noise before it uses or stores them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 from tests.server.engine import LAYOUT, Engine
 
 from fedraw.core.layout import Layout
@@ -23,7 +23,7 @@ LONG = np.array([6, 8, 0, 0], np.float32)
 
 
 def journal(engine: Engine) -> list[list[float]]:
-    """The vectors of all accepted updates, as the disk has them."""
+    """The vectors of all accepted updates on disk."""
     kept = engine.coordinator._store.journal
     return [kept.read(event)[0].vector.tolist() for event in kept.events()]
 
@@ -39,18 +39,20 @@ def sending(engine: Engine, change: Any) -> None:
     ("strategy", "stored"), [(FedFa(buffer=4), [3, 4, 0, 0]), (FedBuff(buffer=4), [3, 4, 0, 0])]
 )
 def test_every_update_is_clipped_for_models_and_for_differences(
-    found: Found, strategy: Any, stored: list[float]
+    make_engine: MakeEngine, strategy: Any, stored: list[float]
 ) -> None:
-    """The first four start from a model of zeros, so both kinds of vector are alike."""
-    engine = found(strategy, update_privacy=CLIPPED, norm_bound=100.0)
+    """The first four updates start from a model of zeros, so models equal differences."""
+    engine = make_engine(strategy, update_privacy=CLIPPED, norm_bound=100.0)
     sending(engine, LONG)
     engine.accept(3)
     assert journal(engine)[:3] == [pytest.approx(stored)] * 3
     assert [r["norm"] for r in engine.log("arrival")] == [pytest.approx(10.0)] * 3
 
 
-def test_noise_is_on_the_disk_and_survives_a_restart(found: Found) -> None:
-    engine = found(FedBuff(buffer=2), update_privacy=UpdatePrivacy(1.0, 0.5), norm_bound=100.0)
+def test_noise_is_on_the_disk_and_survives_a_restart(make_engine: MakeEngine) -> None:
+    engine = make_engine(
+        FedBuff(buffer=2), update_privacy=UpdatePrivacy(1.0, 0.5), norm_bound=100.0
+    )
     sending(engine, LONG)
     engine.accept(3)
     before, model = journal(engine), engine.coordinator._store.strategy_state.model.copy()
@@ -61,9 +63,9 @@ def test_noise_is_on_the_disk_and_survives_a_restart(found: Found) -> None:
     assert engine.coordinator._store.strategy_state.model.tolist() == model.tolist()
 
 
-def test_the_budget_is_noted_and_counts_updates_before_a_restart(found: Found) -> None:
-    """north sends one update a second; epsilon of 4 updates at noise 4 is 2.1."""
-    engine = found(
+def test_the_logged_budget_counts_updates_before_a_restart(make_engine: MakeEngine) -> None:
+    """`north` sends one update per second; four updates at noise 4 have an epsilon of 2.1."""
+    engine = make_engine(
         update_privacy=UpdatePrivacy(1.0, 4.0),
         norm_bound=100.0,
         evaluate=lambda model: {"x": 1.0},
@@ -81,10 +83,10 @@ def test_the_budget_is_noted_and_counts_updates_before_a_restart(found: Found) -
     assert f"epsilon = {epsilon:.3g} at delta = 1e-05" in notes[1]
 
 
-def test_what_noise_cannot_cover_is_refused(found: Found) -> None:
+def test_update_privacy_refuses_statistics_and_losses(make_engine: MakeEngine) -> None:
     norms = Layout.of([("w", (4,))], [("bn.running_var", (1,))])
-    with pytest.raises(BadInput, match="does not cover batch-norm statistics"):
-        found(layout=norms, update_privacy=CLIPPED)
-    with pytest.raises(BadInput, match="does not cover the losses"):
-        found(QFedAvg(lr=0.1), folder="two", update_privacy=CLIPPED)
+    with pytest.raises(BadInput, match="does not protect batch-norm statistics"):
+        make_engine(layout=norms, update_privacy=CLIPPED)
+    with pytest.raises(BadInput, match="does not protect the losses"):
+        make_engine(QFedAvg(lr=0.1), folder="two", update_privacy=CLIPPED)
     assert LAYOUT.statistics_count == 0

@@ -1,4 +1,4 @@
-"""This version reads the folders that the previous one wrote.
+"""This version reads the folders that the previous version wrote.
 
 `previous_release/` was written by commit 8fbc905 (`tests/server/engine.py`: FedRAW(buffer=3), 14
 updates accepted, then killed), before logs had several files. Such a folder is never written again.
@@ -10,17 +10,19 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.server.conftest import Found
+from tests.server.conftest import MakeEngine
 
 from fedraw.strategies.fedraw import FedRAW
 
 PREVIOUS = Path(__file__).parent / "previous_release"
 
 
-def test_a_folder_of_the_previous_release_goes_on(found: Found, tmp_path: Path) -> None:
+def test_a_folder_of_the_previous_release_continues(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
     shutil.copytree(PREVIOUS / "federation", tmp_path / "federation")
     expected = json.loads((PREVIOUS / "expected.json").read_text(encoding="utf-8"))
-    engine = found(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
     state = engine.coordinator._store.strategy_state
     assert engine.coordinator.accepted == expected["accepted"]
     assert (state.version, state.model.tolist()) == (expected["version"], expected["model"])

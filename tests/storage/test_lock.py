@@ -43,7 +43,7 @@ def test_a_folder_is_held_until_it_is_closed_whatever_happens_to_its_files(tmp_p
     held = FolderLock(tmp_path)
     assert is_locked(tmp_path / LOCK) == (sys.platform == "linux")
     (tmp_path / "events.jsonl").rename(tmp_path / "events.jsonl.1")
-    message = f"another process is running {tmp_path}; wait for it, or choose another folder"
+    message = f"another process is running in {tmp_path}; wait for it, or choose another folder"
     with pytest.raises(BadInput, match=re.escape(message)):
         FolderLock(tmp_path)
     with pytest.raises(BadInput, match="; ask first"):

@@ -89,7 +89,7 @@ def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("a.txt", b"seveN", "a.txt is damaged: its checksum is not the one in manifest.json; mend"),
+        ("a.txt", b"seveN", "a.txt is damaged: its checksum does not match manifest.json; mend"),
         ("below/b.txt", None, "b.txt is damaged: its checksum"),
         ("manifest.json", b"{", "manifest.json is damaged or of another version; mend it"),
         ("manifest.json", sealed(format=1), "of another version"),

@@ -64,10 +64,10 @@ def test_a_name_that_could_be_one_of_the_files_own_is_refused() -> None:
 def test_everything_may_lie_beside(tmp_path: Path) -> None:
     kept = shelf()
     arrays = [kept.model, *kept.buffer]
-    beside = {id(array): f"update {array[0]:.0f}" for array in arrays}
-    snapshot.save(kept, tmp_path, beside)
+    external = {id(array): f"update {array[0]:.0f}" for array in arrays}
+    snapshot.save(kept, tmp_path, external)
     assert load_file(tmp_path / "state.safetensors") == {}
-    read = snapshot.load(Shelf, tmp_path, {beside[id(array)]: array for array in arrays})
+    read = snapshot.load(Shelf, tmp_path, {external[id(array)]: array for array in arrays})
     assert read.model is kept.model
 
 

@@ -208,7 +208,7 @@ class _Rows:
         for place, row in self.file.rows():
             client = self._client(row[form.client], place, form.client)
             if self.first[client] != place:
-                raise self.file.wrong(
+                raise self.file.cell_error(
                     place,
                     form.client,
                     f"client {parse_name(row[form.client])!r} is already on {self.file.place} "
@@ -265,7 +265,7 @@ class _Rows:
         try:
             return parse(text)
         except UnreadableCell as problem:
-            raise self.file.wrong(place, column, str(problem)) from None
+            raise self.file.cell_error(place, column, str(problem)) from None
 
     def _add(self, row: int, column: int, n: int, place: int) -> None:
         self.row.append(row)

@@ -74,11 +74,11 @@ def read_shares(path: Path, clients: Sequence[str]) -> dict[str, float]:
     column = table.positions(("client", "online"), extra_columns=True)[0]
     for place, name, share in table.client_values("online", parse_share, extra_columns=True):
         if name not in known:
-            raise table.wrong(
+            raise table.cell_error(
                 place, column, f"{quoted(name)} is not in the label counts; remove the row"
             )
         if name in shares:
-            raise table.wrong(place, column, f"{quoted(name)} has a row already; keep one")
+            raise table.cell_error(place, column, f"{quoted(name)} has a row already; keep one")
         shares[name] = share
     missing = next((name for name in clients if name not in shares), None)
     if missing is not None:

@@ -11,7 +11,7 @@ from fedraw.cli import console
 from fedraw.core.text import several
 from fedraw.server.revocation import revoke as revoke_site
 from fedraw.server.rollback import backup as back_up
-from fedraw.server.rollback import moments
+from fedraw.server.rollback import restore_points
 from fedraw.server.rollback import rollback as roll_back
 from fedraw.server.verification import verify_folder
 
@@ -72,11 +72,11 @@ def rollback(
     The server must not be running. A copy of the previous folder stays next to it.
     """
     if to is None:
-        for moment in moments(folder):
-            console.write(f"{moment}\n")
+        for point in restore_points(folder):
+            console.write(f"{point}\n")
         return
-    moment, copy = roll_back(folder, to)
-    console.say(f"{folder} is at {moment}; the previous folder is {copy}")
+    point, copy = roll_back(folder, to)
+    console.say(f"{folder} is at {point}; the previous folder is {copy}")
 
 
 @server.command("revoke")

@@ -1,11 +1,11 @@
-"""Federations on NVIDIA FLARE: the strategies of the library, with real sites.
+"""Federations on NVIDIA FLARE: fedraw's strategies with real sites.
 
     import fedraw.flare
 
     fedraw.flare.join(label_counts=...)      # in a site's script, after flare.init()
     fedraw.flare.FederationRecipe(...)       # the job
 
-Names are imported when they are first used, so that `fedraw.flare.messages` needs no nvflare.
+Names are imported at their first use, so that `fedraw.flare.messages` does not need nvflare.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FederationController", "FederationRecipe", "Recall", "join"]
 
-_HOME = {
+_MODULES = {
     "FederationController": "fedraw.flare.controller",
     "FederationRecipe": "fedraw.flare.recipe",
     "join": "fedraw.flare.site",
@@ -32,8 +32,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("nvflare") is None:
         raise MissingExtra("nvflare", "flare")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

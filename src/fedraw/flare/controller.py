@@ -1,7 +1,7 @@
-"""A FLARE controller that leads an asynchronous federation.
+"""A FLARE controller that runs an asynchronous federation.
 
-FLARE's threads put replies into a queue. The workflow's own thread takes them out one at a time and
-hands them to the coordinator, which writes each accepted update to disk before it counts.
+FLARE's threads put replies into a queue. The workflow's thread hands them to the coordinator one at
+a time, which writes each update to disk before it takes effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedraw.errors import BadInput, FedrawError
 from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.problems import Problems
-from fedraw.server.results import Found
+from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import Failure, Reply, Task, TaskKind
 from fedraw.strategies.catalog import find_method
@@ -52,17 +52,17 @@ TASK_NAMES: dict[TaskKind, str] = {
     "evaluate": "fedraw_evaluate",
 }
 # A site's job process sends a heartbeat every 10 seconds, except in FLARE's simulator. FLARE itself
-# misses a site after 10 minutes.
+# reports an absent site only after 10 minutes.
 HEARTBEAT = "jobHeartbeat"
 LONGEST_SILENCE = 30.0
-# FLARE's return codes that a site cannot help.
+# FLARE's return codes that a site does not cause.
 TRANSPORT_CODES = (ReturnCode.COMMUNICATION_ERROR, ReturnCode.SERVER_NOT_READY, ReturnCode.TIMEOUT)
 
 
 class FederationController(Controller):  # type: ignore[misc]
-    """Leads a federation, or continues the one in the folder of the settings.
+    """Begins a federation in the folder of the settings, or continues the one in that folder.
 
-    All arguments are plain values, because FLARE writes them to a job's configuration.
+    All arguments are plain values, because FLARE writes them to the job's configuration.
 
     Args:
         model: The function that returns the initial model (a state_dict or a mapping from names to
@@ -73,8 +73,8 @@ class FederationController(Controller):  # type: ignore[misc]
         evaluate: The function that evaluates arrays on the server's own test set, as
             "module:function". It returns a Recall, a mapping from names of metrics to numbers, or
             both as a tuple.
-        statistics: Names of the tensors that methods on differences average; by default those that
-            end in running_mean or running_var.
+        statistics: Names of the batch-norm statistics, which are averaged instead of added to; by
+            default all names that end in running_mean or running_var.
 
     """
 
@@ -97,27 +97,27 @@ class FederationController(Controller):  # type: ignore[misc]
         self._replies: SimpleQueue[tuple[str, Reply]] = SimpleQueue()
         self._waiting: tuple[str, Reply] | None = None  # a reply that is not handed in yet
         self._sent: dict[str, FlareTask] = {}
-        self._heard: dict[str, float] = {}
-        self._beating: set[str] = set()
+        self._last_contact: dict[str, float] = {}
+        self._with_heartbeat: set[str] = set()
         self._problems = Problems()
 
-    # What FLARE calls
+    # Methods that FLARE calls
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
-        """Note when each site was last heard: it asks for a task, replies, or reports itself."""
+        """Record each contact of a site: a request for a task, a reply, or a heartbeat."""
         super().set_communicator(communicator)
-        told = communicator.client_is_active
+        client_is_active = communicator.client_is_active
 
         def is_active(client_name: str, reason: str, fl_ctx: FLContext) -> None:
-            self._heard[client_name] = time.monotonic()
+            self._last_contact[client_name] = time.monotonic()
             if reason == HEARTBEAT:
-                self._beating.add(client_name)
-            told(client_name, reason, fl_ctx)
+                self._with_heartbeat.add(client_name)
+            client_is_active(client_name, reason, fl_ctx)
 
         communicator.client_is_active = is_active
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Open the federation; a mistake of the user's ends the job with its reason."""
+        """Open the federation; a mistake in the settings ends the job with its reason."""
         try:
             self._open(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
         except FedrawError as error:
@@ -128,17 +128,17 @@ class FederationController(Controller):  # type: ignore[misc]
         if abort_signal.triggered:
             return
         chosen, coordinator = self._chosen, self._coordinator
-        where = (chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
+        dashboard = str(chosen.dashboard)
         try:
-            with monitored(*where):
+            with monitored(chosen.folder, dashboard, chosen.dashboard_token, chosen.alerts):
                 while coordinator.finished is None and not abort_signal.triggered:
                     self._turn(fl_ctx)
                 if coordinator.finished is not None:
                     LOGGER.info("training has ended: %s", coordinator.finished)
                 else:
-                    LOGGER.info("asked to stop; a new job with the same folder goes on from here")
+                    LOGGER.info("job aborted; a new job with the same folder continues from here")
                 close = partial(coordinator.close, time.monotonic())
-                while not self._problems.written("the end", close) and not abort_signal.triggered:
+                while not self._problems.try_write("the end", close) and not abort_signal.triggered:
                     time.sleep(chosen.poll)
                 self._drain(abort_signal, fl_ctx)
         except FedrawError as error:
@@ -158,14 +158,14 @@ class FederationController(Controller):  # type: ignore[misc]
         result: Shareable,
         fl_ctx: FLContext,
     ) -> None:
-        """Pass on a reply that comes too late, so that the log has it."""
-        self._replies.put(("", Failure(f"{client.name} replied too late", to_blame=False)))
+        """Report a reply that is too late, so that the log has it."""
+        self._replies.put(("", Failure(f"{client.name} replied too late", site_fault=False)))
 
     # One turn
 
     def _turn(self, fl_ctx: FLContext) -> None:
         coordinator, poll = self._coordinator, self._chosen.poll
-        nodes = self._see_sites()
+        nodes = self._report_online()
         for task in coordinator.tasks(time.monotonic()):
             self._send(task, nodes[task.node], fl_ctx)
         if self._waiting is None:
@@ -176,36 +176,40 @@ class FederationController(Controller):  # type: ignore[misc]
         if self._waiting is not None:
             message_id, reply = self._waiting
             hand_in = partial(coordinator.receive, message_id, reply, time.monotonic())
-            if self._problems.written("an update", hand_in):
+            if self._problems.try_write("an update", hand_in):
                 self._sent.pop(message_id, None)
                 self._waiting = None
         if coordinator.finished is None:
-            self._see_sites()  # a reply may take long to handle, and that is no absence
-            self._problems.written("the log", lambda: coordinator.tick(time.monotonic()))
+            self._report_online()  # a reply may take long to handle, which is no absence
+            self._problems.try_write("the log", lambda: coordinator.tick(time.monotonic()))
             self._cancel_expired(fl_ctx)
 
     def _drain(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Wait for sites in training, because FLARE makes an error of a script that it stops."""
+        """Wait for sites in training, because FLARE reports a stopped script as an error."""
         for message_id in [known for known, task in self._sent.items() if not task.client_tasks]:
             self._withdraw(message_id, fl_ctx)
         if self._sent:
-            LOGGER.info("waiting for %d replies that are still under way", len(self._sent))
+            LOGGER.info("waiting for %d outstanding replies", len(self._sent))
         until = time.monotonic() + self._chosen.deadline
         while self._sent and time.monotonic() < until and not abort_signal.triggered:
             with suppress(Empty):
                 self._sent.pop(self._replies.get(timeout=self._chosen.poll)[0], None)
 
-    def _see_sites(self) -> dict[int, str]:
-        """Tell the coordinator which sites are online, and return them by their numbers."""
+    def _report_online(self) -> dict[int, str]:
+        """Report the online sites to the coordinator; return their names by node."""
         nodes = {node_of(name): name for name in self._online()}
         self._coordinator.online(nodes.keys(), time.monotonic())
         return nodes
 
     def _online(self) -> list[str]:
-        """Return the sites that were heard lately, or that send no heartbeats."""
+        """Return the connected sites that had a contact lately or never send heartbeats."""
         since = time.monotonic() - LONGEST_SILENCE
-        heard = [s for s, t in list(self._heard.items()) if t > since or s not in self._beating]
-        return [site for site in heard if self.get_client_disconnect_time(site) is None]
+        return [
+            site
+            for site, last in list(self._last_contact.items())
+            if (last > since or site not in self._with_heartbeat)
+            and self.get_client_disconnect_time(site) is None
+        ]
 
     def _send(self, task: Task, site: str, fl_ctx: FLContext) -> None:
         message_id = str(task.number)
@@ -236,23 +240,23 @@ class FederationController(Controller):  # type: ignore[misc]
 
     def _withdraw(self, message_id: str, fl_ctx: FLContext) -> None:
         task = self._sent.pop(message_id)
-        _list_once(task)
+        _remove_duplicates(task)
         self.cancel_task(task, fl_ctx=fl_ctx)
 
-    # What FLARE's threads report
+    # Callbacks in FLARE's threads
 
     def _received(
         self, message_id: str, task: Task, client_task: ClientTask, fl_ctx: FLContext
     ) -> None:
         result, client_task.result = client_task.result, None
-        _list_once(client_task.task)
+        _remove_duplicates(client_task.task)
         self._replies.put((message_id, self._reply(task, client_task.client.name, result)))
 
     def _reply(self, task: Task, site: str, result: Shareable) -> Reply:
         code = result.get_return_code()
         if code != ReturnCode.OK:
             reason = f"its job process replied {code!s:.60}; see its log"
-            return Failure(reason, to_blame=code not in TRANSPORT_CODES)
+            return Failure(reason, site_fault=code not in TRANSPORT_CODES)
         try:
             content = from_shareable(result)
         except Exception as error:  # a site's values must not end the server
@@ -262,10 +266,10 @@ class FederationController(Controller):  # type: ignore[misc]
         return self._codec.read_reply(task, site, content.data, fields, is_difference)
 
     def _done(self, message_id: str, task: FlareTask, fl_ctx: FLContext) -> None:
-        """Report a task that FLARE itself has given up."""
+        """Report a task that FLARE has abandoned."""
         if task.completion_status not in (TaskCompletionStatus.OK, TaskCompletionStatus.CANCELLED):
-            reason = f"FLARE gave the task up: {task.completion_status.value}"
-            self._replies.put((message_id, Failure(reason, to_blame=False)))
+            reason = f"FLARE abandoned the task: {task.completion_status.value}"
+            self._replies.put((message_id, Failure(reason, site_fault=False)))
 
     # Opening
 
@@ -277,13 +281,13 @@ class FederationController(Controller):  # type: ignore[misc]
         template = Template.of(model, self.statistics)
         method = read_strategy(self.strategy)
         self._codec = codec = MessageCodec(template, method.needs)
-        evaluate: Callable[[Arrays], Found] | None = None
+        evaluate: Callable[[Arrays], EvaluationOutput] | None = None
         if self.evaluate:
             evaluate = find_function(self.evaluate, "evaluate")
 
-        def tested(vector: Vector) -> Found:
+        def evaluate_vector(vector: Vector) -> EvaluationOutput:
             assert evaluate is not None
-            # A copy of the mapping, not of the arrays: the user may empty it.
+            # A copy of the mapping, not of the arrays, because the user may modify it.
             return evaluate(dict(codec.arrays(vector)))
 
         trained = {segment.name for segment in template.layout.segments}
@@ -294,23 +298,24 @@ class FederationController(Controller):  # type: ignore[misc]
             template.layout,
             dtypes={name: template.model[name].dtype.name for name in trained},
             constants={k: array for k, array in template.model.items() if k not in trained},
-            evaluate=None if evaluate is None else tested,
+            evaluate=None if evaluate is None else evaluate_vector,
             engine=f"nvflare {version('nvflare')}",
         )
 
 
-def _list_once(task: FlareTask) -> None:
-    """Undo what FLARE does to a task that a site asks for again.
+def _remove_duplicates(task: FlareTask) -> None:
+    """Keep one entry for the site that executes the task.
 
-    FLARE then lists the site twice, and its monitor of tasks dies of that when the task ends.
+    FLARE lists a site twice if it asks for its task again, and FLARE's task monitor then crashes
+    when the task ends.
     """
     del task.client_tasks[1:]
 
 
 def node_of(site: str) -> int:
-    """Return the number under which the coordinator knows a site of FLARE.
+    """Return the coordinator's node number for a FLARE site.
 
-    FLARE knows sites by their certified names, so a site keeps its number for ever.
+    It depends only on the site's certified name, so it survives restarts.
     """
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:7])
 
@@ -332,14 +337,18 @@ def read_strategy(table: Mapping[str, Any] | None) -> Any:
 
 
 def find_function(path: str, key: str) -> Callable[..., Any]:
-    """Return the function that "module:function" names."""
+    """Return the function named by `path`, in the form "module:function"; `key` names the setting.
+
+    >>> find_function("math:sqrt", "model")(9)
+    3.0
+    """
     module, _, name = path.partition(":")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, ValueError, AttributeError) as problem:
         raise BadInput(
             f"{key} = {path!r}: {problem}; write module:function, and add the module to the job's "
-            f"files for the server (Python looks in {', '.join(sys.path[:3])})"
+            f"files for the server (Python searches in {', '.join(sys.path[:3])})"
         ) from None
     if not callable(found):
         raise BadInput(f"{key} = {path!r} is {type(found).__name__}, not a function")

@@ -1,7 +1,7 @@
 """Tasks and replies as plain values, and models as dictionaries of NumPy arrays.
 
-This module needs no nvflare. Everything that a site sends is a dictionary of arrays and a
-dictionary of texts, numbers and label counts. Anything else is refused.
+This module does not need nvflare. A site sends a dictionary of arrays and a dictionary of strings,
+numbers and label counts. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from fedraw.server.tasks import (
 )
 from fedraw.strategies.protocol import Needs
 
-# The key of fedraw's fields in the meta data of a FLARE message, and keys of these fields.
+# The key of fedraw's fields in the metadata of a FLARE message, and the keys of these fields.
 FIELDS = "fedraw"
 COUNTS, RIGHT, TOTAL, METRICS, ERROR = "counts", "right", "total", "metrics", "error"
-# The metric that strategies weigh sites by, if they do.
+# The metric by which some strategies weigh sites.
 LOSS = "loss"
 
 # The most characters of a site's error message.
@@ -47,11 +47,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """The tensors of a model in the user's order, and the place of each in the vector.
+    """The tensors of a model in the user's order, and the position of each in the vector.
 
     Integer tensors (torch's num_batches_tracked) cannot be averaged. They are sent unchanged, so
     that a strict load_state_dict finds every key. Half and double precision become single precision
-    in the vector, and are converted back on the way out.
+    in the vector, and `write` converts them back.
 
     >>> template = Template.of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
     >>> template.read({"w": np.ones((2, 2), np.float32)})
@@ -77,16 +77,16 @@ class Template:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors."""
+        """The number of bytes of all tensors."""
         return sum(array.nbytes for array in self.model.values())
 
     def read(self, arrays: Mapping[str, Any]) -> Vector:
         """Return the arrays as one vector; integer tensors are ignored and may be missing."""
         for name in arrays:
             if name not in self.model:
-                raise RefusedUpdate(f"tensor {name!r:.200} is no part of the model")
+                raise RefusedUpdate(f"tensor {name!r:.200} is not part of the model")
         vector: Vector = np.empty(self.layout.size, np.float32)
-        # A double beyond the range of a single becomes infinite, and is refused later.
+        # A double beyond the range of float32 becomes infinite, and is refused later.
         with np.errstate(over="ignore"):
             for segment in self.layout.segments:
                 array = arrays.get(segment.name)
@@ -98,11 +98,10 @@ class Template:
 
     def write(self, vector: Vector) -> Arrays:
         """Return all tensors of the model with their names, shapes and types."""
-        places = {segment.name: segment for segment in self.layout.segments}
         arrays = dict(self.model)
-        for name, segment in places.items():
+        for segment in self.layout.segments:
             numbers = vector[segment.slice].reshape(segment.shape)
-            arrays[name] = numbers.astype(self.model[name].dtype)
+            arrays[segment.name] = numbers.astype(self.model[segment.name].dtype)
         return arrays
 
     def _check(self, name: str, array: object) -> None:
@@ -110,7 +109,9 @@ class Template:
         if not isinstance(array, np.ndarray):
             raise RefusedUpdate(f"tensor {name!r} is {type(array).__name__}, not a NumPy array")
         if (array.dtype.newbyteorder("="), array.shape) != (own.dtype, own.shape):
-            raise RefusedUpdate(f"tensor {name!r} is {_words(array)}, the model's is {_words(own)}")
+            raise RefusedUpdate(
+                f"tensor {name!r} is {_words(array)}, but the model's is {_words(own)}"
+            )
 
 
 def _words(array: npt.NDArray[Any]) -> str:
@@ -119,7 +120,7 @@ def _words(array: npt.NDArray[Any]) -> str:
 
 @dataclass
 class MessageCodec:
-    """Writes tasks and reads replies, for one model and one strategy's needs."""
+    """Converts tasks to plain values and plain values to replies, for one model and strategy."""
 
     template: Template
     needs: Needs
@@ -127,13 +128,13 @@ class MessageCodec:
     _arrays: Arrays = field(default_factory=dict, init=False, repr=False)
 
     def arrays(self, model: Vector) -> Arrays:
-        """Return the model as arrays; all sites that get a version share them."""
+        """Return the model as arrays, which all tasks with this model share."""
         if model is not self._model:
             self._arrays, self._model = self.template.write(model), model
         return self._arrays
 
     def fields(self, task: Task) -> dict[str, Any]:
-        """Return what a site is told of a task beside the model."""
+        """Return the fields of a task, which a site receives in addition to the model."""
         fields: dict[str, Any] = {"kind": task.kind, "task": task.number, "version": task.version}
         if task.kind == "train":
             fields["wants_loss"] = self.needs.loss
@@ -144,9 +145,9 @@ class MessageCodec:
     def read_reply(
         self, task: Task, site: str, arrays: object, fields: object, is_difference: bool = False
     ) -> Reply:
-        """Read a reply; this does not raise, whatever a site has sent.
+        """Return the reply, or a Failure; it never raises, whatever a site sends.
 
-        `is_difference` says that the arrays are to be added to those of the task's model.
+        With `is_difference`, the arrays are added to those of the task's model.
         """
         try:
             return self._read(task, site, arrays, fields, is_difference)
@@ -160,16 +161,18 @@ class MessageCodec:
         self, task: Task, site: str, arrays: object, fields: object, is_difference: bool
     ) -> Reply:
         if not isinstance(fields, dict):
-            raise RefusedUpdate(f"{FIELDS!r} is missing; does the site's script call fedraw.flare?")
-        told = Fields(fields)
-        if ERROR in told:
-            return Failure(f"its script failed: {told.text(ERROR)[-LONGEST_REASON:]}")
+            raise RefusedUpdate(
+                f"{FIELDS!r} is missing; does the site's script call fedraw.flare.join?"
+            )
+        checked = Fields(fields)
+        if ERROR in checked:
+            return Failure(f"its script failed: {checked.text(ERROR)[-LONGEST_REASON:]}")
         if task.kind == "summary":
-            return LabelSummary(site, _counts(fields, COUNTS) if COUNTS in told else {})
-        number, metrics = told.whole("task"), _metrics(fields)
+            return LabelSummary(site, _counts(fields, COUNTS) if COUNTS in checked else {})
+        number, metrics = checked.whole("task"), _metrics(fields)
         if task.kind == "evaluate":
             right, total = _counts(fields, RIGHT), _counts(fields, TOTAL)
-            return EvaluateReply(site, number, right, total, metrics, told.whole("examples"))
+            return EvaluateReply(site, number, right, total, metrics, checked.whole("examples"))
         vector = self.template.read(self._checked(arrays))
         if is_difference:
             assert task.model is not None
@@ -177,23 +180,23 @@ class MessageCodec:
         return TrainReply(
             site,
             number,
-            told.whole("version"),
+            checked.whole("version"),
             vector,
-            told.whole("examples"),
+            checked.whole("examples"),
             metrics.get(LOSS),
-            _counts(fields, COUNTS) if COUNTS in told else None,
+            _counts(fields, COUNTS) if COUNTS in checked else None,
             metrics,
             is_model=True,
         )
 
     def _checked(self, arrays: object) -> Mapping[str, Any]:
-        """Refuse what is no dictionary of arrays, or much larger than the model."""
+        """Return a dictionary of arrays; refuse other types, and a reply far above the model."""
         if not isinstance(arrays, dict):
             raise RefusedUpdate(f"the model is {type(arrays).__name__}, not a dictionary of arrays")
         size = sum(len(str(name)) + getattr(array, "nbytes", 0) for name, array in arrays.items())
         most = 2 * self.template.nbytes + LARGEST_REST
         if size > most:
-            raise RefusedUpdate(f"the reply has {size} bytes; {most} is the most")
+            raise RefusedUpdate(f"the reply has {size} bytes; the limit is {most}")
         return arrays
 
 

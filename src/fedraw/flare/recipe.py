@@ -17,7 +17,7 @@ from nvflare.recipe.spec import Recipe
 from fedraw.errors import BadInput
 from fedraw.flare.controller import FederationController
 
-# What a framework's scripts exchange with FLARE.
+# The format in which scripts of a framework exchange models with FLARE.
 FORMATS = {
     FrameworkType.PYTORCH: ExchangeFormat.PYTORCH,
     FrameworkType.NUMPY: ExchangeFormat.NUMPY,
@@ -37,17 +37,18 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         evaluate: The function that evaluates arrays on the server's own test set, as
             "module:function". It returns a Recall, a mapping from names of metrics to numbers, or
             both as a tuple.
-        statistics: Names of the tensors that methods on differences average.
+        statistics: Names of the batch-norm statistics, which are averaged instead of added to.
         files: Files that the script and the functions import; they go to the server and the sites.
-        train_args: Arguments of the script.
+        train_args: Command-line arguments of the script.
         min_sites: FLARE starts the job once this many sites are connected, and aborts it when fewer
-            are left.
+            remain.
         task_interval: Seconds that a site waits before it asks for its next task.
         params_transfer_type: FULL, or DIFF if sites send differences. FLARE's privacy filters need
             DIFF.
-        framework: What `flare.receive()` gives the script: tensors of torch, or NumPy's arrays.
-        launch_external_process: Whether the script runs in a process of its own.
-        command: The command of that process, to which the script's name is added.
+        framework: The framework of the script; `flare.receive()` returns torch tensors or NumPy
+            arrays.
+        launch_external_process: Whether the script runs in a separate process.
+        command: The command of that process; the script's name is appended.
 
     """
 
@@ -73,7 +74,7 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
         for file in (train_script, *files):
             _check_file(file)
         job = FedJob(name=name, min_clients=min_sites)
-        job.set_app_packages(["fedraw"])  # is installed everywhere, and not sent along
+        job.set_app_packages(["fedraw"])  # installed on every machine, so it is not sent
         names = None if statistics is None else list(statistics)
         job.to_server(FederationController(model, settings, strategy, evaluate, names))
         super().__init__(job)
@@ -107,9 +108,9 @@ class FederationRecipe(Recipe):  # type: ignore[misc]
 
 
 def _check_file(file: str) -> None:
-    """Refuse a file that is not there, or that hides a module of Python's beside which it lies."""
+    """Refuse a missing file, and a file with the name of a standard module of Python."""
     path = Path(file)
     if not path.exists():
-        raise BadInput(f"{file} is not there; give files of the job as paths on this machine")
+        raise BadInput(f"{file} does not exist; give the job's files as paths on this machine")
     if path.stem in sys.stdlib_module_names:
-        raise BadInput(f"{file} would hide Python's own module {path.stem!r}; rename it")
+        raise BadInput(f"{file} would hide Python's standard module {path.stem!r}; rename it")

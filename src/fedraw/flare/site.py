@@ -1,4 +1,4 @@
-"""Makes a site of an existing FLARE client script, with two added lines.
+"""Turns an existing FLARE client script into a site of a federation, with two added lines.
 
     import nvflare.client as flare
     import fedraw.flare                                        # added
@@ -10,8 +10,9 @@
         ...
         flare.send(flare.FLModel(params=network.state_dict()))
 
-The script goes on to train what it receives. `join` wraps FLARE's client API in this process, so it
-also works if a library calls the API (FLARE's callbacks for Lightning and Hugging Face).
+The script trains the models that it receives, as before. `join` wraps FLARE's client API in this
+process, so it also works if a library calls the API (FLARE's callbacks for Lightning and Hugging
+Face).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from nvflare.client.api import get_context
 from fedraw.errors import BadInput
 from fedraw.flare.messages import COUNTS, ERROR, FIELDS, LOSS, METRICS, RIGHT, TOTAL
 from fedraw.server.messages import Fields, plain_counts
-from fedraw.server.results import EvaluationResult, Found, checked_metrics
+from fedraw.server.results import EvaluationOutput, EvaluationResult, checked_metrics
 
 LabelCounts = Mapping[Any, int] | Callable[[], Mapping[Any, int]]
-Evaluate = Callable[[Mapping[str, Any]], Found]
+Evaluate = Callable[[Mapping[str, Any]], EvaluationOutput]
 
-# Seconds between two looks for a task; FLARE's own interval is half a second.
-LOOK = 0.05
+# Seconds between two checks for a task; FLARE's default is half a second.
+TASK_CHECK_INTERVAL = 0.05
 
 
 def join(
@@ -41,33 +42,33 @@ def join(
     evaluate: Evaluate | None = None,
     examples: int | None = None,
 ) -> None:
-    """Let this script's process take part in a federation; call it once, after `flare.init()`.
+    """Let this process take part in a federation; call it once, after `flare.init()`.
 
-    The model that `flare.receive()` returns has `meta["fedraw"]`: the `version`, the server's
-    `settings` for this training, the coefficient `proximal` of a proximal term (0: none), and
-    `wants_loss`. A strategy that wants the loss takes `metrics["loss"]` of what the script sends:
-    the mean loss of the received model before training.
+    The model that `flare.receive()` returns has `meta["fedraw"]` with the `version`, the server's
+    `settings` for this training, the coefficient `proximal` of a proximal term (0 for none), and
+    `wants_loss`. If `wants_loss` is true, the script must send `metrics["loss"]`, the mean loss of
+    the received model before training.
 
     Args:
-        label_counts: The training samples by label, or a function that returns them. A function is
-            called for each task, so that the counts may change. Without it, the server's strategy
-            needs labels = "inferred".
-        evaluate: Tests a model (the parameters as `flare.receive()` gives them) on the site's own
+        label_counts: The number of training samples by label, or a function that returns it. A
+            function is called for each task, so that the counts may change. Without it, the
+            server's strategy needs labels = "inferred".
+        evaluate: Tests a model (parameters as `flare.receive()` returns them) on the site's own
             data. It returns a Recall, a mapping from names of metrics to numbers, or both as a
             tuple.
         examples: The number of training samples; by default the total of the label counts.
 
     """
     if label_counts is None and examples is None:
-        raise BadInput("join needs label_counts, or else examples (the number of training samples)")
+        raise BadInput("join needs label_counts or examples (the number of training samples)")
     context = get_context()
     if isinstance(context.api, SiteAPI):
-        raise BadInput("join was called before in this process; call it once, after flare.init()")
+        raise BadInput("join was already called in this process; call it once, after flare.init()")
     context.api = SiteAPI(context.api, label_counts, evaluate, examples)
 
 
 class SiteAPI:
-    """FLARE's client API, which here answers fedraw's own tasks and completes trained models."""
+    """Wraps FLARE's client API: answers fedraw's own tasks, and adds fields to trained models."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class SiteAPI:
         self._label_counts = label_counts
         self._evaluate = evaluate
         self._examples = examples
-        self._model: FLModel | None = None  # what the script is training
+        self._model: FLModel | None = None  # the model that the script is training
         self._task: dict[str, Any] = {}
         self._declared: dict[str, int] | None = None
         if hasattr(api, "result_check_interval"):
-            api.result_check_interval = LOOK
+            api.result_check_interval = TASK_CHECK_INTERVAL
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
@@ -94,7 +95,7 @@ class SiteAPI:
         return self.receive() is not None
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
-        """Return the model to train, after answering fedraw's own tasks that come before it."""
+        """Return the next model to train; answer fedraw's own tasks that arrive before it."""
         while self._model is None:
             model = self._api.receive(timeout)
             if model is None:
@@ -107,12 +108,12 @@ class SiteAPI:
         return self._model
 
     def send(self, model: FLModel, clear_cache: bool = True) -> None:
-        """Send a trained model, with what the server needs to know of it."""
+        """Send a trained model with the fields that the server needs."""
         if self._model is None:
-            raise BadInput("flare.send was called before flare.receive, so there is no task")
+            raise BadInput("flare.send was called without a task; call flare.receive before it")
         if not isinstance(model.params, Mapping):
             raise BadInput("flare.send got no params; send FLModel(params=model.state_dict())")
-        model.meta = {FIELDS: self._told_of(model.metrics or {})}
+        model.meta = {FIELDS: self._reply_fields(model.metrics or {})}
         model.metrics = None
         self._api.send(model, clear_cache)
         if clear_cache:
@@ -124,12 +125,12 @@ class SiteAPI:
         self._api.clear()
 
     def _answer(self, model: FLModel) -> None:
-        """Answer a task in which the script has no part."""
+        """Answer one of fedraw's own tasks, which the script does not see."""
         try:
-            told = self._summary() if self._task["kind"] == "summary" else self._tested(model)
+            fields = self._summary() if self._task["kind"] == "summary" else self._tested(model)
         except Exception as error:  # the script can still train
-            told = {ERROR: f"{type(error).__name__}: {error}"}
-        self._api.send(FLModel(metrics={}, meta={FIELDS: {"task": self._task["task"], **told}}))
+            fields = {ERROR: f"{type(error).__name__}: {error}"}
+        self._api.send(FLModel(metrics={}, meta={FIELDS: {"task": self._task["task"], **fields}}))
 
     def _summary(self) -> dict[str, Any]:
         self._declared = self._counts()
@@ -137,7 +138,7 @@ class SiteAPI:
 
     def _tested(self, model: FLModel) -> dict[str, Any]:
         if self._evaluate is None:
-            raise BadInput("this site's script gives join no function evaluate")
+            raise BadInput("this site cannot evaluate; give fedraw.flare.join a function evaluate")
         tested = EvaluationResult.of(self._evaluate(model.params), "evaluate")
         return {
             RIGHT: plain_counts(tested.recall.right, RIGHT),
@@ -146,8 +147,8 @@ class SiteAPI:
             "examples": int(tested.samples) or self._samples(self._counts()),
         }
 
-    def _told_of(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the server is told of a trained model."""
+    def _reply_fields(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a reply with a trained model."""
         own = checked_metrics(metrics, "the metrics of flare.send")
         if self._task["wants_loss"] and own.get(LOSS) is None:
             raise BadInput(
@@ -155,14 +156,14 @@ class SiteAPI:
                 f"{{{LOSS!r}: x}}) with the mean loss of the received model before training"
             )
         counts = self._counts()
-        told: dict[str, Any] = {name: self._task[name] for name in ("task", "version")}
-        told["examples"] = self._samples(counts)
-        told[METRICS] = {name: value for name, value in own.items() if value is not None}
-        # A reply with new counts can be lost, so they go with every later reply until the server
-        # asks for a summary again.
+        fields: dict[str, Any] = {name: self._task[name] for name in ("task", "version")}
+        fields["examples"] = self._samples(counts)
+        fields[METRICS] = {name: value for name, value in own.items() if value is not None}
+        # A reply with new counts can be lost, so every later reply has them until the server asks
+        # for a summary again.
         if counts is not None and counts != self._declared:
-            told[COUNTS], self._declared = counts, None
-        return told
+            fields[COUNTS], self._declared = counts, None
+        return fields
 
     def _counts(self) -> dict[str, int] | None:
         counts = self._label_counts() if callable(self._label_counts) else self._label_counts
@@ -173,16 +174,16 @@ class SiteAPI:
 
 
 def _fields_of(model: FLModel) -> dict[str, Any]:
-    """Return the fields of a task, checked; a task that has none is not fedraw's."""
+    """Return the checked fields of a task; refuse a task that is not from fedraw's controller."""
     fields = (model.meta or {}).get(FIELDS)
     if not isinstance(fields, dict):
         raise BadInput(
-            "this task has no fields of fedraw; the server's job needs fedraw's controller "
-            "(fedraw.flare.FederationRecipe)"
+            "this task is not from fedraw's controller; build the job with "
+            "fedraw.flare.FederationRecipe"
         )
-    told = Fields(fields)
-    told.whole("task")
-    if told.text("kind") == "train":
-        told.whole("version")
-        told.truth("wants_loss")
+    checked = Fields(fields)
+    checked.whole("task")
+    if checked.text("kind") == "train":
+        checked.whole("version")
+        checked.boolean("wants_loss")
     return fields

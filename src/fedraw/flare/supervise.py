@@ -3,9 +3,10 @@
     python -m fedraw.flare.supervise JOB KIT [--rejoin SECONDS]
 
 JOB is the folder of an exported job, and KIT the start-up kit of a user who may submit jobs. FLARE
-fails a job if the job process of one site dies, forgets a job if its server restarts, and gives a
-site that comes back no part in a running job. The federation's folder has everything, so a new job
-continues where the last one stopped. Let systemd or the like run this command.
+fails a job if the job process of one site dies, forgets a job if its server restarts, and does not
+let a returning site take part in a running job. The federation's folder has its whole state, so a
+new job continues where the last job stopped. Start this command from a service manager such as
+systemd.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ except ModuleNotFoundError:
     print(f"error: {missing}", file=sys.stderr)
     sys.exit(2)
 
-# FLARE's status of a site that answers and has no part in any job.
+# FLARE's status of a connected site that takes part in no job.
 IDLE = "no_jobs"
-# Errors that a second try does not mend.
+# Errors that a second attempt would repeat.
 REFUSALS = (AuthenticationError, AuthorizationError, InvalidJobDefinition, ValueError)
 # Seconds to wait for a connection, and for a stopped job to end.
 CONNECTION, ENDING = 30.0, 120.0
@@ -49,13 +50,14 @@ CONNECTION, ENDING = 30.0, 120.0
 
 @dataclass
 class Flare:
-    """A FLARE system, and the job that it runs.
+    """Runs a job on a FLARE system.
 
     Args:
         job: The folder of an exported job.
-        kit: The start-up kit of a user, whose name is the folder's name.
-        rejoin: A site that is connected but has no part in the running job waits. After this many
-            seconds since the last such restart, the job is started again with it.
+        kit: The start-up kit of a user; the folder's name is the user's name.
+        rejoin: Seconds between two restarts of the job for connected sites that do not take part
+            in it.
+        clock: Returns the time in seconds.
 
     """
 
@@ -94,26 +96,26 @@ class Flare:
             self._end(session, run)
 
     def log_of(self, run: str) -> str:
-        """Return where the log of a job is."""
+        """Return the place of a job's log."""
         return f"log.txt in the server's folder {run}"
 
     def _is_lost(self, session: Session, run: str) -> bool:
-        """Whether the server has not had the job for two looks in a row.
+        """Whether the job was missing on the server in two checks in a row.
 
-        A server that was killed and started again calls its jobs running, but runs none of them.
+        A restarted server lists its earlier jobs as running, but does not run them.
         """
-        there = any(job.job_id == run for job in session.get_system_info().job_info)
-        self._missed = 0 if there else self._missed + 1
+        is_running = any(job.job_id == run for job in session.get_system_info().job_info)
+        self._missed = 0 if is_running else self._missed + 1
         return self._missed >= 2
 
     def _left_out(self, session: Session, run: str) -> list[str]:
-        """Return the connected sites without a part in the job, if a restart is due."""
+        """Return the connected sites that do not take part in the job, if a restart is due."""
         if self.clock() - self._restarted < self.rejoin:
             return []
         reports = session.get_client_job_status() or []
         if not any(report.get("job_id") == run for report in reports):
-            return []  # the job is still being started
-        # A dead site, which FLARE lists for ten minutes, has another status.
+            return []  # the job is still starting
+        # FLARE lists a dead site for ten minutes, with another status.
         idle = (report["client_name"] for report in reports if report.get("status") == IDLE)
         return sorted(idle)
 
@@ -127,7 +129,7 @@ class Flare:
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
-        """Connect for one request, because a session does not outlive the server."""
+        """Connect for one request, because a session ends when the server restarts."""
         session = None
         try:
             with redirect_stdout(StringIO()):  # FLARE prints a line for each connection
@@ -137,7 +139,7 @@ class Flare:
             raise
         except REFUSALS as problem:
             raise EngineRefused(f"FLARE: {problem}") from None
-        except Exception as problem:  # FLARE has many errors for a server that is not there
+        except Exception as problem:  # FLARE raises many errors for an unreachable server
             raise EngineFailed(f"FLARE: {type(problem).__name__} {problem}") from None
         finally:
             if session is not None:
@@ -150,9 +152,15 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("job", type=Path, help="the folder of an exported job")
     parser.add_argument("kit", type=Path, help="the start-up kit of a user")
-    parser.add_argument("--rejoin", type=float, default=Flare.rejoin, metavar="SECONDS")
+    parser.add_argument(
+        "--rejoin",
+        type=float,
+        default=Flare.rejoin,
+        metavar="SECONDS",
+        help="the shortest time between two restarts for sites that have returned",
+    )
     options = parser.parse_args()
-    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # its errors are told as ours
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # supervise logs these errors itself
     sys.exit(supervise_until_stopped(Flare(options.job, options.kit.absolute(), options.rejoin)))
 
 

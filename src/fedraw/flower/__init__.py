@@ -1,9 +1,8 @@
-"""Federations on Flower: the strategies of the library, with real sites.
+"""Federations on Flower: fedraw's strategies with real sites.
 
     from fedraw.flower import Recall, client_app, server_app
 
-`server_app` and `client_app` return the objects that `serverapp` and `clientapp` of a Flower app
-name.
+`server_app` and `client_app` return the two objects that the components of a Flower app name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a ClientApp for fedraw's server: of an existing app, or of up to three functions."""
+"""Builds a ClientApp for fedraw's server from an existing app, or from up to three functions."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ from fedraw.flower.messages import (
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.rounds import PrivateAnswers
-from fedraw.server.results import EvaluationResult, Found
+from fedraw.server.results import EvaluationOutput, EvaluationResult
 
 # Mods that cannot work with this server, and why.
 REFUSED_MODS = {
-    adaptiveclipping_mod: "it needs a server that adapts its norm, which fedraw's does not; use "
-    "fixedclipping_mod or LocalDpMod",
+    adaptiveclipping_mod: "it needs a server that adapts the norm, and fedraw's server does not; "
+    "use fixedclipping_mod or LocalDpMod",
     secagg_mod: "secure aggregation needs all sites of a round at the same time, and this server "
-    "mixes single updates; remove the mod",
+    "aggregates single updates; remove the mod",
 }
 REFUSED_MODS[secaggplus_mod] = REFUSED_MODS[secagg_mod]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What the server asks of one training."""
+    """The server's settings for one training."""
 
     version: int
-    proximal: float = 0.0  # μ of a term μ/2 ||w − w_start||² in the local loss; 0: none
+    proximal: float = 0.0  # μ of the proximal term μ/2 ||w − w_start||² in the local loss
     wants_loss: bool = False  # whether the strategy needs the mean loss before training
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the server, for this site
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the user's settings for this site
 
 
 # Returns the trained model (a state_dict, a mapping from names to arrays or an ArrayRecord), the
 # number of examples and, optionally, the loss before training or a mapping of metrics.
 Train = Callable[[ArrayRecord, TrainConfig, Context], tuple[Any, ...]]
 CountLabels = Callable[[Context], Mapping[Any, int]]
-Evaluate = Callable[[ArrayRecord, Context], Found]
+Evaluate = Callable[[ArrayRecord, Context], EvaluationOutput]
 
 
 def client_app(
@@ -87,27 +87,32 @@ def client_app(
     "node-<id>". An exception of these functions counts as a failure of this site.
 
     Args:
-        app: An existing app with `@app.train()`, and perhaps `@app.evaluate()`, which is kept as it
-            is. Without label counts, it needs no client_app around it.
-        train: In place of `app`, trains a model: (arrays, config, context) -> (model, examples).
+        app: An existing app with `@app.train()`, and optionally `@app.evaluate()`; it is called
+            unchanged. An app that does not declare labels needs no client_app around it.
+        train: Trains a model, in place of `app`: (arrays, config, context) -> (model, examples).
             A third item may be the mean loss before training, or a mapping of metrics.
-        label_counts: Returns the training samples by label. Without it, the server's strategy needs
-            labels = "inferred".
-        evaluate: With `train`, tests a model on the site's own data. It returns a Recall, a mapping
-            of metrics, or both as a tuple. A mapping without a Recall has `num-examples`.
+        label_counts: Returns the number of training samples by label. Without it, the server's
+            strategy needs labels = "inferred".
+        evaluate: Tests a model on the site's own data, together with `train`. It returns a Recall,
+            a mapping of metrics, or both as a tuple. A mapping without a Recall needs
+            `num-examples`.
         mods: Flower's mods, applied to training only. They see the complete trained model without
-            integer tensors; the server forms the difference that some methods need.
-        privacy: How this site reports its labels. It then refuses to send its counts. What it has
-            drawn is kept in the file `fedraw-<site>.json` of the folder that `private-folder` of
-            the node config names, by default where the SuperNode was started.
+            integer tensors; the server computes the difference for methods that need it.
+        privacy: The privacy under which this site reports its labels, in place of its counts. The
+            site stores its random draws in the file `fedraw-<site>.json`, in the folder that
+            `private-folder` of the node config names; by default in the folder in which the
+            SuperNode was started.
 
     """
     if (app is None) == (train is None) or (app is not None and evaluate is not None):
-        raise BadInput("client_app takes an existing app, or train and perhaps evaluate")
+        raise BadInput(
+            "client_app takes either an existing app, or train and optionally evaluate; give one "
+            "of the two"
+        )
     if privacy is not None and label_counts is None:
         raise BadInput("privacy has no effect without label_counts; give both")
-    chain = list(mods or ())
-    for mod in [*chain, *getattr(app, "_mods", ())]:
+    own_mods = list(mods or ())
+    for mod in [*own_mods, *getattr(app, "_mods", ())]:
         for refused, reason in REFUSED_MODS.items():
             if mod is refused:
                 raise BadInput(f"{mod.__name__}: {reason}")
@@ -124,8 +129,8 @@ def client_app(
             reply.content[ANSWER] = ConfigRecord(answers.answer(question, counts))
         elif question:
             raise BadInput(
-                "the server collects labels by private summaries; give client_app the privacy that "
-                "this site agrees to"
+                "the server collects private label summaries; set client_app's argument privacy to "
+                "the settings that this site agrees to"
             )
         else:
             reply.content[COUNTS] = context.state[COUNTS] = counts
@@ -133,7 +138,7 @@ def client_app(
 
     def on_train(message: Message, context: Context) -> Message:
         signature = _signature(message, context)
-        reply = _train_inside_mods(inner, chain, message, context)
+        reply = _train_inside_mods(inner, own_mods, message, context)
         if reply.has_error():
             return reply
         reply.content[FIELDS] = signature
@@ -158,7 +163,7 @@ def client_app(
 
 
 def site_name(context: Context) -> str:
-    """The stable name of this site."""
+    """Return the stable name of this site; see `client_app`."""
     config = context.node_config
     if "site" in config:
         return str(config["site"])
@@ -173,7 +178,7 @@ def _private_file(context: Context) -> Path:
 
 
 def _signature(message: Message, context: Context) -> ConfigRecord:
-    """What a reply repeats: who sends it, and what it replies to."""
+    """Return the record of a reply that names the site and repeats the task and the version."""
     asked = config_of(message.content)
     return ConfigRecord(
         {
@@ -185,7 +190,7 @@ def _signature(message: Message, context: Context) -> ConfigRecord:
 
 
 def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
-    """An app of the message API that calls the user's functions."""
+    """Return an app of Flower's message API that calls the user's functions."""
     assert train is not None
     app = ClientApp()
 
@@ -195,7 +200,7 @@ def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
         config = TrainConfig(
             asked.whole(VERSION),
             asked.number(PROXIMAL),
-            asked.truth(WANTS_LOSS),
+            asked.boolean(WANTS_LOSS),
             {key: value for key, value in own if key not in OWN_KEYS},
         )
         start = read_arrays(message.content)
@@ -214,7 +219,9 @@ def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
         own = {name: value for name, value in tested.own.items() if value is not None}
         examples = int(own.pop(EXAMPLES, tested.samples))
         if own and not examples:
-            raise BadInput(f"evaluate gives metrics without {EXAMPLES}, their number of samples")
+            raise BadInput(
+                f"evaluate returns metrics without {EXAMPLES}; add the number of test samples"
+            )
         records = {METRICS: pack_metrics(own, examples), **recall_records(tested.recall)}
         return Message(RecordDict(records), reply_to=message)
 
@@ -225,8 +232,8 @@ def _app_of(train: Train | None, evaluate: Evaluate | None) -> ClientApp:
 def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, Mapping[str, Any]]:
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise BadInput(
-            f"train gives {type(result).__name__}; it has to give (model, examples), and may give "
-            "the loss before training or a mapping of metrics as a third item"
+            f"train returns {type(result).__name__}; it must return (model, examples), with the "
+            "loss before training or a mapping of metrics as an optional third item"
         )
     model, examples, *rest = result
     metrics = rest[0] if rest else {}
@@ -234,23 +241,23 @@ def _unpack(result: object, config: TrainConfig) -> tuple[Any, int, Mapping[str,
         metrics = {TRAIN_LOSS: metrics}
     if config.wants_loss and TRAIN_LOSS not in metrics:
         raise BadInput(
-            "the server's strategy weighs sites by their loss; let train give (model, examples, "
-            f"loss) with the mean loss before training, or metrics with {TRAIN_LOSS!r}"
+            "the server's strategy weighs sites by their loss; return (model, examples, loss) from "
+            f"train, with the mean loss before training, or metrics with {TRAIN_LOSS!r}"
         )
     try:
         return model, index(examples), metrics
     except TypeError:
         raise BadInput(
-            f"train gives {examples!r:.40} examples; it has to be a whole number"
+            f"train returns {examples!r:.40} examples; it must be a whole number"
         ) from None
 
 
 def _train_inside_mods(
     train: ClientAppCallable, mods: Sequence[Mod], message: Message, context: Context
 ) -> Message:
-    """Train inside the mods, which see the floats of the model only.
+    """Train inside the mods, which see only the model's float tensors.
 
-    Integers are not part of an update, so no mod may count them as a change.
+    Integer tensors are not part of an update, so no mod may treat them as a change.
     """
     if not mods:
         return train(message, context)
@@ -287,14 +294,16 @@ def _read(template: TensorTemplate, model: ArrayRecord, source: str) -> Vector:
     try:
         return template.read(model)
     except RefusedUpdate as error:
-        raise BadInput(f"{source} gives another model than it was handed: {error}") from None
+        raise BadInput(
+            f"{source} returns a model with other tensors than it received: {error}"
+        ) from None
 
 
 def _changed(context: Context, counts: ConfigRecord) -> bool:
-    """Whether the server may know other counts than these.
+    """Whether these counts may differ from those that the server knows.
 
-    A reply with new counts can be lost, so they go with every later reply until the server asks for
-    a summary again.
+    A reply with new counts can be lost, so every later reply has them until the server asks for a
+    summary again.
     """
     if context.state.get(COUNTS) == counts:
         return False

@@ -1,4 +1,4 @@
-"""The loop between Flower's grid and the coordinator; a stop signal ends it at its next wait."""
+"""The loop between Flower's grid and the coordinator; a stop signal takes effect at a wait."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fedraw.server.tasks import Failure, Reply, Task
 
 LOG = logging.getLogger("fedraw.server")
 
-# Flower's grid waits by itself while the SuperLink is down, but still raises these: TLS errors
-# while it starts, or an internal error of the SuperLink.
+# Flower's grid waits while the SuperLink is down, but still raises these errors for TLS errors at
+# the start and for internal errors of the SuperLink.
 UNREACHABLE = (httpx.HTTPError, ConnectionError, TimeoutError)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """Raised out of a wait; a BaseException, so that it is not taken for a failed message."""
+    """Ends a wait after a stop signal; a BaseException, so that no handler of errors catches it."""
 
 
 class StopSignals:
-    """Holds back Flower's own signal handlers until the federation is on disk.
+    """Replaces Flower's signal handlers until the federation is on disk.
 
-    Flower's handlers end the process at once, in the middle of whatever it does. Here a signal
-    raises Stopped while the process is `waiting` (for the SuperLink, or for the next turn). At
-    other times the next wait raises it.
+    Flower's handlers end the process at once, even in the middle of a write. Here a signal raises
+    Stopped while the process is `waiting` (for the SuperLink, or for the next turn). At other
+    times the next wait raises it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        # In a simulation the ServerApp runs in a thread, which gets no signals.
+        # In a simulation the ServerApp runs in a thread, which receives no signals.
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
@@ -59,10 +59,10 @@ class StopSignals:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """In this block, a signal raises Stopped at once."""
+        """Let a signal raise Stopped at once in this block."""
         self._waiting = True
         try:
-            # A crashed simulation leaves the thread of its ServerApp behind.
+            # After a crash of a simulation, the thread of its ServerApp is still running.
             if self.received is not None or not threading.main_thread().is_alive():
                 raise Stopped
             yield
@@ -70,7 +70,7 @@ class StopSignals:
             self._waiting = False
 
     def pass_on(self) -> None:
-        """Raise the signal again for the handler that was there before."""
+        """Raise the signal again for the previous handler."""
         if self.received is not None:
             signal.raise_signal(self.received)
 
@@ -87,8 +87,8 @@ def run_federation(grid: Grid, coordinator: Coordinator, codec: FlowerCodec, pol
         try:
             loop.run()
         except (Stopped, RunNotRunningException) as reason:
-            LOG.info("asked to stop; a new run with the same folder goes on from here")
-            loop.leave()
+            LOG.info("received a stop signal; a new run with the same folder continues from here")
+            loop.close()
             if not isinstance(reason, Stopped):
                 raise
         finally:
@@ -97,10 +97,10 @@ def run_federation(grid: Grid, coordinator: Coordinator, codec: FlowerCodec, pol
 
 
 class ServerLoop:
-    """Repeats one turn: list the nodes, send tasks, collect replies, let time pass.
+    """Repeats one turn: list the nodes, send tasks, collect replies, check deadlines.
 
-    Replies are pulled one at a time. Flower hands out each reply once, so a problem with one of
-    them costs no other, and at most one waits in memory while the disk is full.
+    Replies are pulled one at a time. Flower hands out each reply only once, so a problem with one
+    reply must not lose another, and at most one reply waits in memory while the disk is full.
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class ServerLoop:
             self.turn()
             self._sleep()
         LOG.info("training has ended: %s", self._coordinator.finished)
-        # Before waiting for replies, because a site that hangs may take long.
-        while not self._problems.written("the end", self._close):
+        # The end is written before waiting for replies, because a site may not reply for long.
+        while not self._problems.try_write("the end", self._close):
             self._sleep()
         self._drain()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Write a snapshot before the process stops."""
         if not self._closed:
-            self._problems.written("the snapshot", self._close)
+            self._problems.try_write("the snapshot", self._close)
 
     def _close(self) -> None:
         self._coordinator.close(time.monotonic())
@@ -150,19 +150,20 @@ class ServerLoop:
             self._push()
             self._pull()
         except UNREACHABLE as problem:
-            self._problems.report("grid", "the SuperLink cannot be reached, trying on: %s", problem)
+            text = "the SuperLink is unreachable and will be tried again: %s"
+            self._problems.report("grid", text, problem)
         else:
-            self._problems.solved("grid", "the SuperLink is reached again")
+            self._problems.resolved("grid", "the SuperLink is reachable again")
         if self._coordinator.finished is None:
             # A node counts as online until a list lacks it: a reply may take long to handle.
             self._coordinator.online(self._nodes, time.monotonic())
-            self._problems.written("the log", lambda: self._coordinator.tick(time.monotonic()))
+            self._problems.try_write("the log", lambda: self._coordinator.tick(time.monotonic()))
 
     def _list_nodes(self) -> None:
         with self._signals.waiting():
             nodes = frozenset(self._grid.get_node_ids())
         now = time.monotonic()
-        # If the SuperLink was away, its nodes were not: their absence counts from now on.
+        # While the SuperLink was unreachable, its nodes were not absent.
         self._coordinator.online(self._nodes, now)
         self._coordinator.online(nodes, now)
         self._nodes = nodes
@@ -173,10 +174,10 @@ class ServerLoop:
         while self._unsent:
             task, message = self._unsent[0]
             try:
-                # A repeated message has the same id, so a SuperLink keeps it once.
+                # A repeated message has the same id, so the SuperLink stores it once.
                 with self._signals.waiting():
                     message_id = next(iter(self._grid.push_messages([message])), None)
-                reason = "Flower did not take the message"
+                reason = "Flower did not accept the message"
             except UNREACHABLE as problem:
                 if not isinstance(problem, httpx.HTTPStatusError):
                     raise
@@ -195,7 +196,7 @@ class ServerLoop:
         for message_id in self._coordinator.message_ids if self._hand_in() else ():
             try:
                 self._waiting_reply = self._fetch(message_id)
-            except httpx.HTTPStatusError as error:  # perhaps of this reply only
+            except httpx.HTTPStatusError as error:  # the other replies may be readable
                 problem = error
             if not self._hand_in() or self._coordinator.finished is not None:
                 break
@@ -203,7 +204,7 @@ class ServerLoop:
             raise problem
 
     def _fetch(self, message_id: str) -> tuple[str, Reply] | None:
-        """Return the reply to a message if it is there."""
+        """Return the reply to a message, or None if there is no reply yet."""
         try:
             with self._signals.waiting():
                 replies = list(self._grid.pull_messages([message_id]))
@@ -212,22 +213,22 @@ class ServerLoop:
         except KeyError as missing:  # the grid of a simulation raises this for an expired message
             expired = missing.args == (message_id,)
             reason = TRANSPORT_ERRORS[3] if expired else f"unreadable reply: KeyError {missing}"
-            return message_id, Failure(reason, to_blame=not expired)
-        except Exception as problem:  # Flower itself cannot read the bytes
+            return message_id, Failure(reason, site_fault=not expired)
+        except Exception as problem:  # Flower cannot read the bytes
             kind = type(problem).__name__
             return message_id, Failure(f"unreadable reply: {kind} {_first_line(problem)}")
         for reply in replies:
-            # A reply that the SuperLink generates has another sender, but replies to this message.
+            # A reply of the SuperLink itself has another sender, but the same message id.
             if reply.metadata.reply_to_message_id == message_id:
                 return message_id, self._codec.read_reply(reply)
         return None
 
     def _hand_in(self) -> bool:
-        """Hand in the reply that waits; return whether none is left."""
+        """Hand in the waiting reply, if any; return False if it could not be written."""
         if self._waiting_reply is not None:
             message_id, reply = self._waiting_reply
             hand_in = self._coordinator.receive
-            if not self._problems.written(
+            if not self._problems.try_write(
                 "an update", lambda: hand_in(message_id, reply, time.monotonic())
             ):
                 return False
@@ -236,13 +237,13 @@ class ServerLoop:
         return True
 
     def _drain(self) -> None:
-        """Wait for outstanding replies, which would otherwise leave client processes behind."""
+        """Wait for outstanding replies, because their client processes would otherwise remain."""
         awaited = set(self._coordinator.message_ids)
         self._due = {
             message_id: due for message_id, due in self._due.items() if message_id in awaited
         }
         if self._due:
-            LOG.info("waiting for %d replies that are still under way", len(self._due))
+            LOG.info("waiting for %d outstanding replies", len(self._due))
         while self._due:
             for message_id, due in list(self._due.items()):
                 try:

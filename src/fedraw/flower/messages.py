@@ -1,10 +1,10 @@
-"""The messages between a server and its sites: Flower's own form, and what fedraw adds to it.
+"""The messages between a server and its sites: Flower's records, and the records of fedraw.
 
 A task has the model in the record `arrays` and settings in the record `config`, as Flower's own
-strategies send them, so a client app that was written for those understands it. A reply has one
-ArrayRecord, and one MetricRecord with the key `num-examples`. A site whose app is made by
-`client_app` adds the record `fedraw`, with its name, and its counts by label. Flower's records hold
-neither nested tables nor keys other than text, so labels are texts. Nothing is ever unpickled.
+strategies send them, so existing client apps understand it. A reply has one ArrayRecord, and one
+MetricRecord with the key `num-examples`. An app that `client_app` returns adds the record `fedraw`
+with the site's name, and a record with its label counts. Flower's records have no nested tables,
+and their keys are strings, so labels are strings. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ EXAMPLES, TRAIN_LOSS, NORM_BIT = "num-examples", "train_loss", "norm_bit"
 TASK, VERSION, WANTS_LOSS = "fedraw.task", "fedraw.version", "fedraw.loss"
 OWN_KEYS = frozenset({ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS})
 
-# Before the keys of a question in `config`.
+# The prefix of the keys of a question in `config`.
 QUESTION = "fedraw.ask."
 
 # The action under which client_app answers queries; an app's own queries have other names.
 ACTION = "fedraw"
-# How Flower reports that a client app has no such function.
+# Flower's error message for a client app without such a function.
 NO_QUERY = "No query function registered"
 
 MESSAGE_TYPES = {
@@ -68,7 +68,7 @@ MESSAGE_TYPES = {
     "evaluate": MessageType.EVALUATE,
 }
 
-# Flower's error codes that a site causes, and those that it cannot help.
+# Flower's error codes that a site causes, and those that it does not cause.
 SITE_ERRORS = {
     1: "its client app cannot be loaded",
     2: "its client app raised an exception",
@@ -79,31 +79,31 @@ SITE_ERRORS = {
 TRANSPORT_ERRORS = {
     3: "the message or its reply has expired",
     4: "the reply has expired",
-    5: "the node is out of reach",
+    5: "the node is unreachable",
 }
 
-# Words of an error that a client app or a mod causes, and what they mean here.
+# Texts in errors of client apps and mods, and the remedy for each.
 HINTS = {
     "secaggplus": "its app uses secure aggregation, which needs all sites of a round at the same "
-    "time; an asynchronous server mixes single updates, so remove the mod",
+    "time; an asynchronous server aggregates single updates, so remove the mod",
     "'clipping_norm'": "set clipping_norm in the table fedraw.train of the run config",
     "Invalid message type": "its app has a client_fn; convert it to Flower's message API",
     "expects exactly one ArrayRecord": "give the mod to @app.train(mods=…), not to ClientApp",
 }
 
-# Seconds added to a message's time to live, for queues and for the difference between two clocks.
+# Seconds added to a message's time to live, for queues and for clocks that differ.
 RESERVE = 60.0
 
-# The most characters of a site's error message. Its end is kept, where a traceback has the
+# The most characters of a site's error message. The end is kept, because a traceback ends with the
 # exception.
 LONGEST_REASON = 300
 
 
 @dataclass
 class FlowerCodec:
-    """Writes tasks as messages and reads replies, for one model and one strategy's needs.
+    """Converts tasks to messages and messages to replies, for one model and one strategy.
 
-    All sites that get a version get the same ArrayRecord, so it is written once, and Flower
+    All sites that train the same version share one ArrayRecord, so it is created once, and Flower
     computes its hashes once.
     """
 
@@ -120,9 +120,11 @@ class FlowerCodec:
         return self._record
 
     def message(self, task: Task) -> Message:
-        """Write a task as a message."""
-        asked = _questions(task.config) if task.kind == "summary" else task.config
-        config = ConfigRecord({**asked, TASK: task.number, VERSION: task.version})
+        """Return the message of a task."""
+        # The keys of a question, which asks for a private label summary, have a prefix.
+        prefix = QUESTION if task.kind == "summary" else ""
+        own = {f"{prefix}{key}": value for key, value in task.config.items()}
+        config = ConfigRecord({**own, TASK: task.number, VERSION: task.version})
         content = RecordDict({CONFIG: config})
         if task.model is not None:
             content[ARRAYS] = self.record(task.model)
@@ -139,10 +141,10 @@ class FlowerCodec:
         )
 
     def read_reply(self, message: Message) -> Reply:
-        """Read a reply; this does not raise, whatever a site has sent."""
+        """Return the reply in a message, or a Failure; it never raises, whatever a site sends."""
         try:
             if message.has_error():
-                return _no_content(message)
+                return _read_error(message)
             return self._read(message)
         except RefusedUpdate as error:
             return Failure(f"unreadable reply: {error}", malformed=True)
@@ -179,22 +181,17 @@ class FlowerCodec:
             metrics = read_metrics(content)
             examples = read_examples(metrics)
             return EvaluateReply(site, task, right, total, metrics, examples)
-        raise RefusedUpdate(f"a message of type {kind!r:.60} was not asked for")
-
-
-def _questions(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The question of a private label summary, under keys of fedraw's."""
-    return {f"{QUESTION}{key}": value for key, value in asked.items()}
+        raise RefusedUpdate(f"a message of type {kind!r:.60} is unexpected")
 
 
 def question_of(content: RecordDict) -> dict[str, Any]:
-    """The question of a private label summary; empty if plain counts are asked for."""
+    """Return the question of a private label summary; empty if the server asks for counts."""
     config = _record(content, CONFIG, ConfigRecord).items()
     return {key.removeprefix(QUESTION): n for key, n in config if key.startswith(QUESTION)}
 
 
-def _no_content(message: Message) -> Reply:
-    """Read an error; an app without fedraw's query is a site that does not declare its labels."""
+def _read_error(message: Message) -> Reply:
+    """Read an error; a client app without fedraw's query does not declare its labels."""
     if message.metadata.message_type == MESSAGE_TYPES["summary"] and NO_QUERY in (
         message.error.reason or ""
     ):
@@ -203,7 +200,7 @@ def _no_content(message: Message) -> Reply:
 
 
 def time_to_live(deadline: float) -> float:
-    """Return how long a message lives: as long as the server accepts its reply, and a little more.
+    """Return a message's time to live: as long as the server accepts a reply, plus RESERVE.
 
     >>> time_to_live(100.0)
     360.0
@@ -224,11 +221,11 @@ def failure(error: Error) -> Failure:
     if lines and code not in TRANSPORT_ERRORS:
         what += f": {lines[-1][-LONGEST_REASON:]}"
         what += "".join(f"; {hint}" for words, hint in HINTS.items() if words in lines[-1])
-    return Failure(what, to_blame=code not in TRANSPORT_ERRORS)
+    return Failure(what, site_fault=code not in TRANSPORT_ERRORS)
 
 
 def fields_of(content: RecordDict) -> Fields:
-    """Return the scalars of a message."""
+    """Return the fields that fedraw's client app adds to a reply."""
     return Fields(_record(content, FIELDS, ConfigRecord))
 
 
@@ -238,17 +235,20 @@ def config_of(content: RecordDict) -> Fields:
 
 
 def pack_counts(counts: Mapping[Any, Any], what: str) -> ConfigRecord:
-    """Pack counts by label; labels may be of any type, counts may be NumPy integers."""
+    """Return counts by label as a record; labels may have any type, counts may be NumPy integers.
+
+    `what` names the counts in messages.
+    """
     return ConfigRecord(plain_counts(counts, what))
 
 
 def read_counts(content: RecordDict, name: str) -> dict[str, int]:
-    """Return the counts of a record; whether they are plausible is for the server to decide."""
+    """Return the counts of a record after checking their types; the server checks their values."""
     return check_count_types(_record(content, name, ConfigRecord), name)
 
 
 def recall_records(recall: Recall) -> dict[str, ConfigRecord]:
-    """Return the records of a reply to an evaluation that tell the recall of each label.
+    """Return the recall of each label as records for an app's reply to an evaluation.
 
     >>> recall_records(Recall.of(["cat", "owl"], ["cat", "cat"]))
     {'right': {'cat': 1}, 'total': {'cat': 1, 'owl': 1}}
@@ -257,16 +257,16 @@ def recall_records(recall: Recall) -> dict[str, ConfigRecord]:
 
 
 def pack_metrics(metrics: Mapping[str, Any], examples: int) -> MetricRecord:
-    """Pack a user's own metrics; their values may be NumPy numbers."""
+    """Return a user's own metrics as a record; their values may be NumPy numbers."""
     try:
         own = {str(name): float(value) for name, value in metrics.items()}
     except (TypeError, ValueError):
-        raise BadInput(f"metrics are {dict(metrics)!r:.80}; each has to be a number") from None
+        raise BadInput(f"metrics are {dict(metrics)!r:.80}; each must be a number") from None
     return MetricRecord({**own, EXAMPLES: examples})
 
 
 def read_metrics(content: RecordDict) -> dict[str, float]:
-    """Return all metrics of a reply; each item of a list becomes one of its own.
+    """Return all metrics of a reply; each item of a list becomes a separate metric.
 
     >>> read_metrics(RecordDict({"metrics": MetricRecord({"auc": 0.75, "dice": [0.5, 1.0]})}))
     {'auc': 0.75, 'dice.0': 0.5, 'dice.1': 1.0}
@@ -286,11 +286,11 @@ def read_metrics(content: RecordDict) -> dict[str, float]:
 
 
 def read_examples(metrics: dict[str, float]) -> int:
-    """Take the number of examples out of a reply's metrics."""
+    """Remove and return the number of examples in a reply's metrics."""
     examples = metrics.pop(EXAMPLES, None)
     if examples is None or not float(examples).is_integer():
         found = "missing" if examples is None else f"{examples!r:.40}"
-        raise RefusedUpdate(f"{EXAMPLES} is {found}; a reply's MetricRecord has it as an integer")
+        raise RefusedUpdate(f"{EXAMPLES} is {found}; a reply's MetricRecord needs it as an integer")
     return int(examples)
 
 
@@ -304,7 +304,7 @@ def the_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the only ArrayRecord of a reply, and its name."""
     found = list(content.array_records.items())
     if len(found) != 1:
-        raise RefusedUpdate(f"a reply has one ArrayRecord, this one {len(found)}")
+        raise RefusedUpdate(f"a reply must have one ArrayRecord; this one has {len(found)}")
     name, record = found[0]
     return name, record
 
@@ -313,11 +313,11 @@ def check_size(content: RecordDict, model_bytes: int) -> None:
     """Refuse a reply that is much larger than the model."""
     size, most = sum(map(_size, content.values())), 2 * model_bytes + LARGEST_REST
     if size > most:
-        raise RefusedUpdate(f"the reply has {size} bytes; {most} is the most")
+        raise RefusedUpdate(f"the reply has {size} bytes; the limit is {most}")
 
 
 def _size(record: Any) -> int:
-    """Return the bytes of names and values; Flower's own count fails on an empty list."""
+    """Return the bytes of names and values; Flower's own function fails on an empty list."""
     names = sum(map(len, record))
     if isinstance(record, ArrayRecord):
         return names + sum(len(array.data) for array in record.values())
@@ -330,5 +330,5 @@ def _record(content: RecordDict, name: str, kind: type[Any]) -> Any:
     record = content.get(name)
     if not isinstance(record, kind):
         found = "missing" if record is None else f"of type {type(record).__name__}"
-        raise RefusedUpdate(f"record {name!r} is {found}; are both sides fedraw's?")
+        raise RefusedUpdate(f"record {name!r} is {found}; do both sides use fedraw?")
     return record

@@ -1,11 +1,11 @@
-"""Makes a Flower ServerApp of a strategy and a model, with settings from the run config.
+"""Builds a Flower ServerApp from a strategy and a model, with settings from the run config.
 
 Settings are the keys `fedraw.<key>`, `fedraw.strategy.<key>`, `fedraw.train.<key>`,
 `fedraw.train-at.<site>.<key>`, `fedraw.summaries.<key>` and `fedraw.update-privacy.<key>`. A run
-config holds only texts, numbers and truth values, and a run can override only keys that the app's
-pyproject.toml lists. So a list is a text with commas, and an empty text means "not set". fedraw's
-own keys may be written with hyphens; keys of the tables `train` and `train-at` reach the sites as
-they are.
+config holds only strings, numbers and booleans, and a run can override only keys that the app's
+pyproject.toml lists. So a list is a string with commas, and an empty string means "not set".
+fedraw's own keys may have hyphens; keys of the tables `train` and `train-at` reach the sites
+unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.coordinator import open_federation
-from fedraw.server.results import Found
+from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
 from fedraw.strategies.catalog import find_method
 
@@ -45,23 +45,23 @@ def server_app(
     *,
     initial_model: Callable[[], Mapping[str, Any] | ArrayRecord],
     strategy: Any = None,
-    evaluate: Callable[[ArrayRecord], Found] | None = None,
+    evaluate: Callable[[ArrayRecord], EvaluationOutput] | None = None,
     train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     statistics: Collection[str] | None = None,
     settings: ServerSettings | Mapping[str, Any] | None = None,
 ) -> ServerApp:
-    """Return a ServerApp that leads an asynchronous federation, or continues an earlier run.
+    """Return a ServerApp that runs an asynchronous federation, or continues an earlier run.
 
     Args:
         initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord.
         strategy: The strategy; by default the run config's `fedraw.strategy` names it.
         evaluate: Evaluates a model on the server's own test set; it returns a Recall, a mapping
             from names of metrics to numbers, or both as a tuple.
-        train_config: Returns what one training is told: (site, version) -> settings. Those of the
-            tables `fedraw.train` and `fedraw.train-at` of the run config override them.
-        statistics: Names of the tensors that methods on differences average; by default those that
-            end in running_mean or running_var.
-        settings: The settings of the server, which `fedraw.*` of the run config overrides.
+        train_config: Returns the settings of one training: (site, version) -> settings. The tables
+            `fedraw.train` and `fedraw.train-at` of the run config override them.
+        statistics: Names of the batch-norm statistics, which are averaged instead of added to; by
+            default all names that end in running_mean or running_var.
+        settings: The settings of the server; `fedraw.*` of the run config overrides them.
 
     """
 
@@ -71,12 +71,12 @@ def server_app(
         Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         record = record_of(initial_model())
         template = TensorTemplate.of(record, statistics)
-        method = _choose(strategy, context.run_config)
+        method = _choose_strategy(strategy, context.run_config)
         codec = FlowerCodec(template, method.needs)
 
-        def tested(model: Vector) -> Found:
+        def evaluate_vector(model: Vector) -> EvaluationOutput:
             assert evaluate is not None
-            # A copy of the mapping, not of the tensors: the user may empty it.
+            # A copy of the mapping, not of the tensors, because the user may modify it.
             return evaluate(codec.record(model).copy())
 
         coordinator = open_federation(
@@ -85,8 +85,8 @@ def server_app(
             chosen,
             template.layout,
             dtypes={name: header.dtype.name for name, header in template.headers.items()},
-            constants={name: kept.numpy() for name, kept in template.kept.items()},
-            evaluate=None if evaluate is None else tested,
+            constants={name: tensor.numpy() for name, tensor in template.constants.items()},
+            evaluate=None if evaluate is None else evaluate_vector,
             train_config=train_config,
             engine=f"flwr {version('flwr')}",
         )
@@ -98,13 +98,13 @@ def server_app(
     return app
 
 
-def _choose(strategy: Any, run_config: Mapping[str, Any]) -> Any:
+def _choose_strategy(strategy: Any, run_config: Mapping[str, Any]) -> Any:
     if strategy is None:
         return read_strategy(run_config)
-    if named := strategy_table(run_config):
+    if table := strategy_table(run_config):
         raise BadInput(
-            f"fedraw.strategy.{next(iter(named))} is set, but this app brings a strategy of its "
-            "own; leave one of them out"
+            f"fedraw.strategy.{next(iter(table))} is set, but this app has its own strategy; "
+            "remove one of them"
         )
     return strategy
 
@@ -128,7 +128,7 @@ def read_server_settings(
         site, dot, name = key.partition(".")
         if not dot:
             raise BadInput(
-                f"fedraw.train-at.{key} names no setting; write fedraw.train-at.SITE.KEY"
+                f"fedraw.train-at.{key} has no setting's name; write fedraw.train-at.SITE.KEY"
             )
         at[site] = {**at.get(site, {}), name: value}
     train = {**chosen.get(TRAIN, {}), **tables[TRAIN]}
@@ -139,7 +139,7 @@ def read_server_settings(
 
 
 def _private_summaries(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of private label summaries: the budget, and the public list of labels."""
+    """Return the settings of private label summaries: the budget and the public list of labels."""
     own = _underscored(table)
     if not own:
         return {}
@@ -165,7 +165,7 @@ def strategy_table(run_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tables(run_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings below `fedraw` that are set, by table; "" has those in no table."""
+    """Return the settings below `fedraw` by table; the table "" has the top-level settings."""
     tables: dict[str, dict[str, Any]] = {
         name: {} for name in ("", STRATEGY, TRAIN, TRAIN_AT, SUMMARIES, UPDATE_PRIVACY)
     }
@@ -181,7 +181,7 @@ def _tables(run_config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             tables[name][rest] = value
         else:
             known = ", ".join(table for table in tables if table)
-            raise BadInput(f"{key} is in no table of fedraw's settings; known: {known}")
+            raise BadInput(f"{key} is not in a table of fedraw's settings; known tables: {known}")
     return tables
 
 
@@ -190,7 +190,7 @@ def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(kind: Any, table: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Check the values, after splitting texts where the dataclass has a list."""
+    """Check the values, after splitting strings where the dataclass has a list."""
     hints = type_hints(kind)
 
     def is_list(key: str) -> bool:
@@ -201,13 +201,13 @@ def _read(kind: Any, table: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Names from "north, south", from a list, or from a single number."""
+    """Return the names in a string such as "north, south", in a list, or in a single number."""
     parts = value if isinstance(value, list | tuple | set | frozenset) else str(value).split(",")
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
 class _Stderr(logging.StreamHandler[Any]):
-    """Writes to what standard error is at that moment: Flower redirects it to `flwr log`."""
+    """Writes to the current sys.stderr, which Flower redirects to `flwr log`."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -219,7 +219,7 @@ class _Stderr(logging.StreamHandler[Any]):
 
 
 def _show_log(log_format: str) -> None:
-    """Send fedraw's log messages to where `flwr log` shows them."""
+    """Send fedraw's log messages to the output that `flwr log` shows."""
     ours, flowers = logging.getLogger("fedraw"), logging.getLogger("flwr")
     ours.setLevel(logging.INFO)
     if log_format == "json":

@@ -1,10 +1,11 @@
-"""Supervises a run of a Flower app: starts it again whenever it fails, until it has completed.
+"""Supervises a Flower app: starts a new run whenever one fails, until a run completes.
 
     python -m fedraw.flower.supervise APP SUPERLINK [--run-config TEXT]…
 
-Flower gives up a run when its server process dies or its SuperLink is away for more than half a
-minute, and does not start it again. The federation's folder has everything, so a new run with the
-same settings continues where the last one stopped. Let systemd or the like run this command.
+Flower gives up a run when its server process dies or its SuperLink is unreachable for more than
+half a minute, and does not start it again. The federation's folder has its whole state, so a new
+run with the same settings continues where the last run stopped. Start this command from a service
+manager such as systemd.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AWAY = "Connection to the SuperLink is unavailable"
 
 @dataclass(frozen=True)
 class Flower:
-    """The `flwr` command, and what it runs."""
+    """Runs an app on a SuperLink through the `flwr` command."""
 
     superlink: str
     app: str
@@ -34,26 +35,26 @@ class Flower:
 
     def start(self) -> int:
         """Submit a run, and return its id."""
-        words = ["run", self.app, self.superlink]
+        arguments = ["run", self.app, self.superlink]
         for text in self.run_config:
-            words += ["--run-config", text]
-        return int(self._ask(words)["run-id"])
+            arguments += ["--run-config", text]
+        return int(self._call(arguments)["run-id"])
 
     def status(self, run: int) -> str:
         """Return the status of a run, such as `finished:completed`."""
-        found = self._ask(["list", self.superlink, "--run-id", str(run)])["runs"]
+        found = self._call(["list", self.superlink, "--run-id", str(run)])["runs"]
         return str(found[0]["status"]) if found else "finished:forgotten"
 
     def stop(self, run: int) -> None:
         """Stop a run."""
-        self._ask(["stop", str(run), self.superlink])
+        self._call(["stop", str(run), self.superlink])
 
     def log_of(self, run: int) -> str:
         """Return the command that shows a run's log."""
         return f"flwr log {run}"
 
-    def _ask(self, words: Sequence[str]) -> Any:
-        command = [self.program, *words, "--format", "json"]
+    def _call(self, arguments: Sequence[str]) -> Any:
+        command = [self.program, *arguments, "--format", "json"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             reply = json.loads(done.stdout)
@@ -70,9 +71,15 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m fedraw.flower.supervise", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("app", help="the app's folder")
-    parser.add_argument("superlink", help="the connection's name in Flower's config.toml")
-    parser.add_argument("--run-config", action="append", default=[], metavar="TEXT")
+    parser.add_argument("app", help="the folder of the app")
+    parser.add_argument("superlink", help="the name of the connection in Flower's config.toml")
+    parser.add_argument(
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="passed on to `flwr run`; may be given several times",
+    )
     options = parser.parse_args()
     engine = Flower(options.superlink, options.app, options.run_config)
     sys.exit(supervise_until_stopped(engine))

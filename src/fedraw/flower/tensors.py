@@ -1,7 +1,7 @@
 """Converts between Flower's ArrayRecord and one flat float32 vector.
 
-Flower sends each tensor as the bytes of a .npy file. Reading one checks its header and copies its
-numbers into the vector. Writing one copies the numbers behind a header.
+Flower sends each tensor as the bytes of a .npy file. Reading a tensor checks the header and copies
+the numbers into the vector. Writing a tensor appends the numbers to a header.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NPY = "numpy.ndarray"
 
 @dataclass(frozen=True, eq=False)
 class TensorTemplate:
-    """The tensors of a model in the user's order, and the place of each in the vector.
+    """The tensors of a model in the user's order, and the position of each in the vector.
 
-    Integer tensors (torch's num_batches_tracked) cannot be averaged. They are stored unchanged and
-    sent along, so that a strict load_state_dict finds every key. Half and double precision become
-    single precision in the vector, and are converted back on the way out.
+    Integer tensors (torch's num_batches_tracked) cannot be averaged. They are stored and sent
+    unchanged, so that a strict load_state_dict finds every key. Half and double precision become
+    single precision in the vector, and `write` converts them back.
 
     >>> model = record_of({"w": np.ones((2, 2), np.float32), "n": np.array(7)})
     >>> template = TensorTemplate.of(model)
@@ -45,8 +45,8 @@ class TensorTemplate:
 
     layout: Layout
     names: tuple[str, ...]
-    headers: Mapping[str, Header]  # of the tensors that are part of the vector
-    kept: Mapping[str, Array]  # the others
+    headers: Mapping[str, Header]  # of the tensors in the vector
+    constants: Mapping[str, Array]  # the integer tensors
     _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False, compare=False)
 
     @classmethod
@@ -57,15 +57,15 @@ class TensorTemplate:
         layout = model_layout(tensors, statistics)
         floats = {name: header for name, header in found.items() if header.dtype.kind == "f"}
         headers = {name: Header.of(h.dtype, h.shape) for name, h in floats.items()}
-        kept = {name: record[name] for name in found if name not in floats}
-        return cls(layout, tuple(found), headers, kept)
+        constants = {name: record[name] for name in found if name not in floats}
+        return cls(layout, tuple(found), headers, constants)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the model as Flower sends it."""
+        """The number of bytes of the model in a message."""
         headers = self.headers.values()
         floats = sum(len(h.text) + math.prod(h.shape) * h.dtype.itemsize for h in headers)
-        return floats + sum(len(tensor.data) for tensor in self.kept.values())
+        return floats + sum(len(tensor.data) for tensor in self.constants.values())
 
     @property
     def statistics(self) -> list[str]:
@@ -76,10 +76,10 @@ class TensorTemplate:
     def read(self, record: ArrayRecord) -> Vector:
         """Return the record as one vector; integer tensors are ignored and may be missing."""
         for name in record:
-            if name not in self.headers and name not in self.kept:
-                raise RefusedUpdate(f"tensor {name!r} is no part of the model")
+            if name not in self.headers and name not in self.constants:
+                raise RefusedUpdate(f"tensor {name!r} is not part of the model")
         vector = self._spare.vector(self.layout.size)
-        # A double beyond the range of a single becomes infinite, and is refused later.
+        # A double beyond the range of float32 becomes infinite, and is refused later.
         with np.errstate(over="ignore"):
             for segment in self.layout.segments:
                 tensor = record.get(segment.name)
@@ -94,25 +94,28 @@ class TensorTemplate:
         record = ArrayRecord()
         for name in self.names:
             header = self.headers.get(name)
-            record[name] = self.kept[name] if header is None else header.array(vector[places[name]])
+            record[name] = (
+                self.constants[name] if header is None else header.array(vector[places[name]])
+            )
         return record
 
     def _copy(self, segment: Segment, tensor: Array, place: Vector) -> None:
         expected = self.headers[segment.name]
         if tensor.stype == NPY and tensor.data.startswith(expected.text):
             header = expected
-        else:  # another byte order, Fortran's order, another version of the format, or wrong
+        else:  # another byte order, Fortran order, another version of the format, or wrong data
             header = _parse(segment.name, tensor)
             if (header.dtype.newbyteorder("="), header.shape) != (expected.dtype, expected.shape):
                 raise RefusedUpdate(
-                    f"tensor {segment.name!r} is {header.words}, the model's is {expected.words}"
+                    f"tensor {segment.name!r} is {header.words}, but the model's is "
+                    f"{expected.words}"
                 )
         np.copyto(place.reshape(segment.shape), header.numbers(segment.name, tensor.data))
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a .npy file."""
+    """The header of a .npy file: its bytes, and the type, shape and order that it describes."""
 
     text: bytes
     dtype: np.dtype[Any]
@@ -135,7 +138,7 @@ class Header:
         return f"{self.dtype.name} of shape {self.shape}"
 
     def array(self, numbers: npt.NDArray[Any]) -> Array:
-        """Return Flower's array of these numbers, which may have any type and shape."""
+        """Return a Flower Array with these numbers, converted to the header's type."""
         payload = np.ascontiguousarray(numbers, self.dtype)
         return Array(self.dtype.name, self.shape, NPY, b"".join((self.text, payload.data)))
 
@@ -143,7 +146,7 @@ class Header:
         """Return the tensor in `data` without copying it."""
         size, there = math.prod(self.shape) * self.dtype.itemsize, len(data) - len(self.text)
         if there != size:
-            raise RefusedUpdate(f"tensor {name!r} has {there} bytes of numbers, not {size}")
+            raise RefusedUpdate(f"tensor {name!r} has {there} bytes of data instead of {size}")
         flat = np.frombuffer(data, self.dtype, offset=len(self.text)) if size else np.empty(0)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
@@ -172,15 +175,14 @@ def _array(name: str, tensor: Any) -> Array:
 
 def _header_of(name: str, tensor: Array) -> Header:
     try:
-        header = _parse(name, tensor)
+        return _parse(name, tensor)
     except RefusedUpdate as error:
         raise BadInput(f"the model cannot be read: {error}") from None
-    return header
 
 
 def _parse(name: str, tensor: Array) -> Header:
     if tensor.stype != NPY:
-        raise RefusedUpdate(f"tensor {name!r} comes as {tensor.stype!r:.40}, not as {NPY!r}")
+        raise RefusedUpdate(f"tensor {name!r} has the format {tensor.stype!r:.40}, not {NPY!r}")
     file = BytesIO(tensor.data)
     try:
         version = np.lib.format.read_magic(file)
@@ -189,9 +191,9 @@ def _parse(name: str, tensor: Array) -> Header:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, fortran, dtype = read(file)
-    except Exception as error:  # NumPy's parser has many ways to give up
+    except Exception as error:  # NumPy's parser raises errors of many types
         first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RefusedUpdate(f"tensor {name!r} is no NumPy array ({first:.80})") from None
-    if dtype.hasobject:  # these would be unpickled, and a pickle can run anything
-        raise RefusedUpdate(f"tensor {name!r} has Python objects where numbers should be")
+        raise RefusedUpdate(f"tensor {name!r} is not a NumPy array ({first:.80})") from None
+    if dtype.hasobject:  # reading it would unpickle the objects, and a pickle can run any code
+        raise RefusedUpdate(f"tensor {name!r} has Python objects instead of numbers")
     return Header(tensor.data[: file.tell()], dtype, tuple(shape), fortran)

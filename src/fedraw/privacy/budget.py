@@ -1,7 +1,4 @@
-"""The privacy budget: which mechanism reveals a client's labels, and with which epsilon.
-
-`opendp` and `within` give the mechanisms of OpenDP that stay within a budget.
-"""
+"""The privacy budget: the mechanism that protects a client's labels, and its epsilon."""
 
 from __future__ import annotations
 
@@ -11,32 +8,32 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.core.settings import one_of
+from fedraw.errors import BadInput, MissingExtra
 
 Mechanism = Literal["randomised-response", "secure-sum"]
 Unit = Literal["client", "label"]
 
-# The range of epsilon for one bit or one score. Below it, floats cannot tell the distribution of
-# the answers from a fair coin. Above it, fewer than one answer in 400 million is flipped, so there
-# is practically no noise.
+# The range of epsilon for one bit or one score. Below it, floats cannot distinguish the answers
+# from a fair coin. Above it, fewer than one answer in 400 million is flipped, which is practically
+# no noise.
 LEAST, MOST = 1e-6, 20.0
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """How clients report their labels for the coverage, and their own rarity scores.
+    """The mechanism by which clients report their labels and their rarity scores.
 
     randomised-response  each client sends its presence bits, flipped at random, at `epsilon`
-    secure-sum           the server learns the exact sum of the bits and no single one
+    secure-sum           the server learns the exact sum of the bits, but no client's bits
 
     `unit` is what epsilon protects. "client" protects the whole label set: each of the L bits gets
     epsilon / L. "label" protects the presence of one label: each bit gets epsilon, so the whole set
-    costs L · epsilon. Each client also sends its score. Without `score_epsilon` the score has no
-    noise.
+    costs L · epsilon. Each client also sends its score, with noise only if `score_epsilon` is set.
 
     >>> Privacy("randomised-response", epsilon=2, unit="client").epsilon_per_bit(labels=10)
     0.2
-    >>> Privacy("randomised-response", epsilon=2, unit="label", score_epsilon=3).of_a_client(10)
+    >>> Privacy("randomised-response", epsilon=2, unit="label", score_epsilon=3).client_epsilon(10)
     23.0
     """
 
@@ -46,20 +43,20 @@ class Privacy:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mechanism", self.mechanism, get_args(Mechanism))
-        _one_of("unit", self.unit, get_args(Unit))
+        one_of("mechanism", self.mechanism, get_args(Mechanism))
+        one_of("unit", self.unit, get_args(Unit))
         if self.mechanism == "secure-sum":
             if self.epsilon is not None:
                 raise BadInput(
-                    f"epsilon = {self.epsilon!r} means nothing to a secure sum, "
-                    "which adds no noise; leave it out"
+                    f"epsilon = {self.epsilon!r} has no effect on a secure sum, which adds no "
+                    "noise; remove it"
                 )
         elif self.epsilon is None:
-            raise BadInput("epsilon is missing; randomised response needs one, 2 say")
+            raise BadInput("epsilon is missing; randomised response needs a value such as 2")
         elif not _positive(self.epsilon):
-            raise BadInput(f"epsilon = {self.epsilon!r} is no budget; give a number over 0")
+            raise BadInput(f"epsilon = {self.epsilon!r} must be a positive number")
         if self.score_epsilon is not None:
-            usable(self.score_epsilon, "score_epsilon")
+            check_epsilon(self.score_epsilon, "score_epsilon")
 
     def epsilon_per_bit(self, labels: int) -> float:
         """Return the epsilon of one presence bit, given the number of labels."""
@@ -68,43 +65,43 @@ class Privacy:
         own = self.epsilon / labels if self.unit == "client" else self.epsilon
         if not LEAST <= own <= MOST:
             raise BadInput(
-                f"epsilon = {self.epsilon!r} comes to {own:g} for each of {labels} labels; "
-                f"that has to be from {LEAST:g} to {MOST:g}"
+                f"epsilon = {self.epsilon!r} is {own:g} for each of {labels} labels; that must be "
+                f"from {LEAST:g} to {MOST:g}"
             )
         return float(own)
 
-    def of_a_client(self, labels: int) -> float:
-        """Return the epsilon of everything that one client sends; inf if any of it has no noise."""
+    def client_epsilon(self, labels: int) -> float:
+        """Return the epsilon of everything that a client sends; inf if a part has no noise."""
         if self.epsilon is None or self.score_epsilon is None:
             return math.inf
         return labels * self.epsilon_per_bit(labels) + self.score_epsilon
 
 
-def usable(epsilon: float, name: str = "epsilon") -> float:
-    """Return the epsilon of one bit or one score; BadInput if it is out of range."""
+def check_epsilon(epsilon: float, name: str = "epsilon") -> float:
+    """Return the epsilon of one bit or one score; raise BadInput if it is out of range."""
     if not _positive(epsilon) or not LEAST <= epsilon <= MOST:
         raise BadInput(f"{name} = {epsilon!r} must be a number from {LEAST:g} to {MOST:g}")
     return float(epsilon)
 
 
 def opendp() -> ModuleType:
-    """Import OpenDP; MissingExtra says what to install."""
+    """Import OpenDP; raise MissingExtra if it is not installed."""
     try:
         from opendp import prelude
     except ImportError as error:
         raise MissingExtra("opendp", "privacy") from error
-    # All mechanisms that OpenDP has proved but its committee has not yet vetted are "contrib".
+    # OpenDP calls mechanisms "contrib" until its committee has vetted their proofs.
     prelude.enable_features("contrib")
     return prelude
 
 
-def within(
+def within_budget(
     epsilon: float, apart: int, make: Callable[[float], Any], parameter: float, safer: float
 ) -> Any:
-    """Return a mechanism that costs at most epsilon for inputs that are `apart`, as OpenDP counts.
+    """Return a mechanism of OpenDP that costs at most epsilon for inputs at the distance `apart`.
 
-    A parameter computed with floats may exceed the budget by a rounding error. It is moved float by
-    float towards `safer` until it does not.
+    `make` returns the mechanism for a parameter. A parameter computed with floats may exceed the
+    budget by a rounding error. The function then moves it towards `safer`, one float at a time.
     """
     mechanism = make(parameter)
     while mechanism.map(apart) > epsilon:
@@ -116,8 +113,3 @@ def within(
 def _positive(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 < value < math.inf
-
-
-def _one_of(key: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise BadInput(f"{key} = {value!r} is unknown; {nearest(value, known)}")

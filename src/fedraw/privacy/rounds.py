@@ -1,13 +1,13 @@
-"""Rounds of private label summaries: what a server asks, and what a site answers.
+"""Rounds of private label summaries: the questions of a server and the answers of a site.
 
-    step    a site sends                                a server makes of it
-    bits    its presence bits, flipped at random        coverage, estimated
+    step    the site sends                              the server computes
+    bits    its presence bits, flipped at random        the estimated coverage
     key     its public key for a secure sum             the roster of a round
-    words   its presence bits under pairwise masks      coverage, exact
+    words   its presence bits under pairwise masks      the exact coverage
     score   its rarity score, given the coverage        the site's weight
 
-A site draws its random bits and its noised score once and keeps them in a file, because every new
-draw would spend the budget again. The file also holds its private key, and never leaves the site.
+A site draws its random bits and its noised score once and stores them in a file, because every new
+draw would spend the budget again. The file also has its private key, and never leaves the site.
 """
 
 from __future__ import annotations
@@ -39,11 +39,19 @@ SHARED = "any label"
 
 
 class LabelRounds:
-    """The server's side: collects coverage from nodes, publishes it, and asks each for its score.
+    """The server's side: collects the coverage from nodes, then asks each node for its score.
 
-    Nodes are the engine's numbers. The coverage is fixed once enough nodes have taken part; a node
-    that comes later is only asked for its score. A node that drops out of a secure sum ends the
-    round, and a new one begins among the others.
+    The coverage is fixed once `fewest` nodes have taken part; a node that joins later is only asked
+    for its score. If a node drops out of a secure sum, the round ends, and a new round begins among
+    the others.
+
+    Args:
+        privacy: The mechanism and its budget.
+        labels: The public list of all labels.
+        fewest: The number of nodes that must take part.
+        coverage: The coverage that an earlier run has already published.
+        clients: The number of clients that this coverage counts.
+
     """
 
     def __init__(
@@ -55,9 +63,7 @@ class LabelRounds:
         clients: int = 0,
     ) -> None:
         if not labels:
-            raise BadInput(
-                "private label summaries need the list of all labels, which is public; set labels"
-            )
+            raise BadInput("private label summaries need a public list of all labels; set labels")
         self._privacy = privacy
         self._labels = list(labels)
         self._fewest = max(fewest, FEWEST if privacy.mechanism == "secure-sum" else 1)
@@ -70,7 +76,7 @@ class LabelRounds:
         self._round = ""
 
     def question(self, node: int) -> dict[str, Any] | None:
-        """Return what to ask the node now; None if it has to wait for others."""
+        """Return the question for the node; None if the node must wait for others."""
         asked: dict[str, Any] = {"labels": self._labels, **asdict(self._privacy)}
         asked = {key: value for key, value in asked.items() if value is not None}
         if self.coverage is not None:
@@ -93,12 +99,14 @@ class LabelRounds:
         }
 
     def answer(self, node: int, reply: Mapping[str, Any]) -> float | None:
-        """Take in an answer; return the node's score if that is what it sent."""
+        """Process an answer; return the score if the answer is a score, otherwise None."""
         match reply.get("step"):
             case "score" if self.coverage is not None:
                 score = reply.get("score")
                 if not isinstance(score, float) or not 0 < score <= 1:
-                    raise BadInput(f"its score is {score!r:.40}; a score is above 0 and at most 1")
+                    raise BadInput(
+                        f"its score is {score!r:.40}; a score must be above 0 and at most 1"
+                    )
                 return score
             case "bits":
                 self._bits[node] = self._checked_bits(reply.get("bits"))
@@ -110,12 +118,12 @@ class LabelRounds:
                 parts = [data[i : i + WORD_BYTES] for i in range(0, size, WORD_BYTES)]
                 self._words[node] = [int.from_bytes(part, "little") for part in parts]
             case _:
-                return None  # of an earlier round, or counts that nobody asked for
+                return None  # an answer to an earlier round, or unrequested counts
         self._publish_if_enough()
         return None
 
     def forget(self, node: int) -> None:
-        """The node is gone: a secure sum that counts on it begins again."""
+        """Remove a node that has gone offline; a secure sum that needs it begins again."""
         self._bits.pop(node, None)
         self._keys.pop(node, None)
         if node in self._roster and self.coverage is None:
@@ -134,7 +142,7 @@ class LabelRounds:
             self.clients = len(self._roster)
             try:
                 self._publish([max(1, n) for n in unmasked(self._words, self._roster)])
-            except BadInput:  # the masks do not cancel: begin again, under a new name
+            except BadInput:  # the masks do not cancel, so a new round begins
                 self._roster = ()
         if self.coverage is None and not self._roster and len(self._keys) >= self._fewest:
             self._roster, self._words = tuple(self._keys), {}
@@ -145,15 +153,15 @@ class LabelRounds:
 
     def _checked_bits(self, bits: Any) -> list[bool]:
         if not isinstance(bits, list) or len(bits) != len(self._labels):
-            raise BadInput(f"its bits are {bits!r:.40}; {len(self._labels)} are asked for")
+            raise BadInput(f"its bits are {bits!r:.40}; the server asked for {len(self._labels)}")
         return [bool(bit) for bit in bits]
 
 
 def counts_of_score(site: str, score: float, clients: int) -> dict[str, int]:
     """Return label counts that have the given rarity score in a federation of `clients` sites.
 
-    One label is the site's own and has the share f; the other is every site's and has coverage N.
-    So S = f + (1 − f) / N, which covers all scores from 1/N to 1.
+    One label belongs to this site alone and has the share f. The other label belongs to all N
+    sites. So S = f + (1 − f) / N, which covers all scores from 1/N to 1.
 
     >>> counts_of_score("west", 1.0, 4)
     {'score of west': 1048575, 'any label': 1}
@@ -167,101 +175,110 @@ def counts_of_score(site: str, score: float, clients: int) -> dict[str, int]:
 
 
 class PrivateAnswers:
-    """A site's side: answers a server's questions about labels, within the site's own budget."""
+    """The site's side: answers a server's questions about labels, within the site's own budget.
+
+    Args:
+        privacy: The mechanism and budget to which the site agrees.
+        file: The file in which the site stores its random draws and its private key.
+
+    """
 
     def __init__(self, privacy: Privacy, file: Path) -> None:
         self.privacy = privacy
         self._file = file
 
     def answer(self, question: Mapping[str, Any], counts: LabelCounts) -> dict[str, Any]:
-        """Return the answer to a question; BadInput if it asks for more than the site allows."""
-        self._refuse_other_terms(question)
+        """Return the answer to a question; raise BadInput if it exceeds the site's settings."""
+        self._refuse_other_settings(question)
         labels, step = list(question["labels"]), question["step"]
         for label, count in counts.items():
             if count and label not in labels:
                 raise BadInput(
                     f"this site holds the label {label!r}, which is not in the server's public "
-                    "list of labels; all sites and the server need one list"
+                    "list of labels; all sites and the server need the same list"
                 )
-        kept = self._read(labels)
+        stored = self._read(labels)
         held = [bool(counts.get(label)) for label in labels]
         match step:
             case "bits":
-                if "bits" not in kept:
+                if "bits" not in stored:
                     bits = randomised_bits(held, self.privacy.epsilon_per_bit(len(labels)))
-                    kept = self._keep(kept, bits=bits)
-                return {"step": step, "bits": list(map(int, kept["bits"]))}
+                    stored = self._store(stored, bits=bits)
+                return {"step": step, "bits": list(map(int, stored["bits"]))}
             case "key":
-                if "key" not in kept:
-                    kept = self._keep(kept, key=[half.hex() for half in new_keys()])
-                return {"step": step, "key": bytes.fromhex(kept["key"][1])}
+                if "key" not in stored:
+                    stored = self._store(stored, key=[half.hex() for half in new_keys()])
+                return {"step": step, "key": bytes.fromhex(stored["key"][1])}
             case "words":
                 return {
                     "step": step,
                     "round": question["round"],
-                    **self._words(kept, held, question),
+                    **self._words(stored, held, question),
                 }
             case "score":
                 coverage = dict(zip(labels, question["coverage"], strict=True))
-                score = kept.get("score")
+                score = stored.get("score")
                 if score is None:
                     score = score_from_coverage(counts, coverage)
                     if self.privacy.score_epsilon is not None:
                         clients, epsilon = question["clients"], self.privacy.score_epsilon
                         score = noised_score(score, clients, epsilon)
-                        self._keep(kept, score=score)
+                        self._store(stored, score=score)
                 return {"step": step, "score": float(score)}
             case _:
                 raise BadInput(f"the server asks for the step {step!r:.40}, which is unknown")
 
     def _words(
-        self, kept: dict[str, Any], held: Sequence[bool], question: Mapping[str, Any]
+        self, stored: dict[str, Any], held: Sequence[bool], question: Mapping[str, Any]
     ) -> dict[str, bytes]:
-        """The masked bits; a round that was answered before gets the same answer or none."""
+        """Return the masked bits; refuse to answer a round again with other keys."""
         terms = [question["me"], *question["roster"], *(key.hex() for key in question["keys"])]
-        answered = kept.get("rounds", {})
+        answered = stored.get("rounds", {})
         if question["round"] in answered and answered[question["round"]] != terms:
-            raise BadInput("a round of the secure sum is asked for again with other keys; refused")
-        private = bytes.fromhex(kept["key"][0])
+            raise BadInput(
+                "the server repeats a round of the secure sum with other keys, which could reveal "
+                "this site's bits; the site does not answer"
+            )
+        private = bytes.fromhex(stored["key"][0])
         pairs = zip(question["roster"], question["keys"], strict=True)
         seeds = {other: pair_seed(private, key) for other, key in pairs}
-        self._keep(kept, rounds={**answered, question["round"]: terms})
+        self._store(stored, rounds={**answered, question["round"]: terms})
         words = masked(held, question["me"], seeds, question["round"])
         return {"words": b"".join(word.to_bytes(WORD_BYTES, "little") for word in words)}
 
-    def _refuse_other_terms(self, question: Mapping[str, Any]) -> None:
+    def _refuse_other_settings(self, question: Mapping[str, Any]) -> None:
         own = {key: value for key, value in asdict(self.privacy).items() if value is not None}
         asked = {key: question[key] for key in asdict(self.privacy) if key in question}
         if asked != own:
             raise BadInput(
-                f"the server asks for labels under {asked or 'no privacy'}, this site answers "
-                f"under {own} only; agree on the same settings"
+                f"the server asks for labels under {asked or 'no privacy'}, but this site answers "
+                f"only under {own}; agree on the same settings"
             )
 
     def _read(self, labels: Sequence[str]) -> dict[str, Any]:
         try:
-            kept: dict[str, Any] = json.loads(self._file.read_text())
+            stored: dict[str, Any] = json.loads(self._file.read_text())
         except FileNotFoundError:
             return {"labels": list(labels), "privacy": asdict(self.privacy)}
         except ValueError:
             raise BadInput(
-                f"{self._file} is damaged; it holds this site's private answers, and new ones "
-                "spend the privacy budget again: restore it, or remove it to allow that"
+                f"{self._file} is damaged; it has this site's private answers, and new answers "
+                "would spend the privacy budget again: restore it, or remove it to allow that"
             ) from None
-        if kept["labels"] != list(labels) or kept["privacy"] != asdict(self.privacy):
+        if stored["labels"] != list(labels) or stored["privacy"] != asdict(self.privacy):
             raise BadInput(
-                f"{self._file} holds answers about other labels or under another budget; new ones "
-                "spend the privacy budget again: remove the file to allow that"
+                f"{self._file} has answers about other labels or under another budget; new answers "
+                "would spend the privacy budget again: remove the file to allow that"
             )
-        return kept
+        return stored
 
-    def _keep(self, kept: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        now = {**kept, **more}
+    def _store(self, stored: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        now = {**stored, **more}
         atomic_write(self._file, json.dumps(now).encode(), private=True)
         return now
 
 
 def _checked_bytes(value: Any, size: int, name: str) -> bytes:
     if not isinstance(value, bytes) or len(value) != size:
-        raise BadInput(f"its {name} is {value!r:.40}; {size} bytes are asked for")
+        raise BadInput(f"its {name} is {value!r:.40}; the server asked for {size} bytes")
     return value

@@ -1,13 +1,14 @@
 """A secure sum: the server learns the exact coverage, but no client's bits.
 
-Every pair of clients shares a seed (`pair_seed`), which the server does not
-know: it only relays their public keys (X25519). Both expand it to the same words. One client
-adds them to its bits and the other subtracts them, modulo 2^64. A single message looks like noise,
-and the sum of all messages is the sum of the bits. Each client also sends a 1 under a mask, so that
+Every pair of clients shares a seed (`pair_seed`). The server does not know it, because it only
+relays their public keys (X25519). Both clients expand the seed to the same words. One client adds
+the words to its bits and the other subtracts them, modulo 2^64. A single message looks like noise,
+and the sum of all messages is the sum of the bits. Each client also sends a masked 1, from which
 the server sees whether all masks cancel.
 
-The masks of a client that drops out remain in the others' messages. This is detected and ends the
-round. The masks are not recovered; Bonawitz et al. (2017) split the seeds among clients for that.
+If a client drops out, its masks remain in the others' messages. The server detects this and ends
+the round. It does not recover the masks; Bonawitz et al. (2017) split the seeds among clients for
+that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedraw.errors import BadInput, MissingExtra
 
 SEED_BYTES = 32
 WORD_BYTES = 8
-AGAIN = "begin a new round, under a new name, among those who are there"
+AGAIN = "begin a new round, under a new name, among the remaining clients"
 
 
 def new_keys() -> tuple[bytes, bytes]:
@@ -66,27 +67,28 @@ def pair_seed(own_private: bytes, their_public: bytes) -> bytes:
 def masked(
     held: Sequence[bool], client: ClientId, seeds: Mapping[ClientId, bytes], round_name: str
 ) -> list[int]:
-    """Return what a client sends: a word for each label, and one that counts the client.
+    """Return a client's message: a masked word for each label, and one that counts the client.
 
-    `seeds` has the seed shared with each other client of the round. Never use the name of a round
-    twice: two messages under the same masks reveal how their bits differ.
+    `held` has a presence bit for each label, and `seeds` the seed shared with each other client of
+    the round. Never use the name of a round twice, because two messages under the same masks reveal
+    how their bits differ.
     """
     if client in seeds:
-        raise BadInput(f"client {client!r} has a seed with itself; seeds are for the other clients")
+        raise BadInput(f"client {client!r} has a seed with itself; give seeds of other clients")
     if len(seeds) < 2:
         raise BadInput(
-            "a secure sum needs three clients; of two, each would learn the other's bits"
+            "a secure sum needs three clients; with two, each would learn the other's bits"
         )
     words = np.array([*map(bool, held), True]).astype(np.uint64)
     for other, seed in seeds.items():
         mask = _expanded(seed, round_name, words.size, other)
-        # Both sides agree on who adds and who subtracts.
+        # The order of the names decides which of the two clients adds.
         words = words + mask if repr(client) < repr(other) else words - mask
     return [int(word) for word in words]
 
 
 def unmasked(messages: Mapping[ClientId, Sequence[int]], roster: Collection[ClientId]) -> list[int]:
-    """Return how many clients hold each label; BadInput if a client of the roster is missing.
+    """Return the number of clients that hold each label; raise BadInput if a message is missing.
 
     >>> seeds = {pair: bytes(31) + bytes([n]) for n, pair in enumerate(["ab", "ac", "bc"])}
     >>> sent = {
@@ -100,7 +102,7 @@ def unmasked(messages: Mapping[ClientId, Sequence[int]], roster: Collection[Clie
     missing = [client for client in roster if client not in messages]
     if missing:
         raise BadInput(
-            f"{_named(missing)} sent nothing to the secure sum, so masks are left in it; {AGAIN}"
+            f"{_named(missing)} sent nothing to the secure sum, so masks remain in it; {AGAIN}"
         )
     strange = [client for client in messages if client not in roster]
     if strange:
@@ -110,12 +112,14 @@ def unmasked(messages: Mapping[ClientId, Sequence[int]], roster: Collection[Clie
     try:
         words = np.array([list(map(index, message)) for message in messages.values()], np.uint64)
     except (OverflowError, TypeError, ValueError):
-        raise BadInput("a message of a secure sum is no list of words from 0 to 2^64 − 1") from None
+        raise BadInput(
+            "a message of a secure sum must be a list of whole numbers from 0 to 2^64 − 1"
+        ) from None
     *sums, clients = map(int, words.sum(axis=0, dtype=np.uint64))  # modulo 2^64
     if clients != len(messages) or any(total > clients for total in sums):
         raise BadInput(
-            "the masks of a secure sum do not cancel: someone used other seeds, another round's "
-            f"name or another roster; {AGAIN}"
+            "the masks of a secure sum do not cancel, because a client used other seeds, another "
+            f"name of the round or another roster; {AGAIN}"
         )
     return sums
 

@@ -1,4 +1,4 @@
-"""What clients report about their labels, and the label table that a server makes of it.
+"""Clients' private reports about their labels, and the label table that a server builds from them.
 
 Presence bits go through randomised response (Warner, 1965). Each bit is sent as it is with
 probability p = e^ε / (1 + e^ε), and flipped otherwise. If c of N clients hold a label, the sum B of
@@ -22,18 +22,18 @@ import numpy.typing as npt
 from fedraw.core.labels import LabelTable, whole_counts
 from fedraw.core.types import Floats, Ints, LabelCounts
 from fedraw.errors import BadInput
-from fedraw.privacy.budget import Privacy, opendp, usable, within
+from fedraw.privacy.budget import Privacy, check_epsilon, opendp, within_budget
 
 # Noise is added to a whole number of steps, so it is exact and does not leak through rounding.
 STEPS = 2**20
 
 
 def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator) -> LabelTable:
-    """Return a table that gives the server the clients' scores, but not their labels.
+    """Return a table that has the clients' scores, but not their labels.
 
     Every client computes its score from its true shares and the published coverage. The result has
     one label for each client, whose share is that score, so its `rarity_scores` are the clients'
-    scores. It is for simulation: the noise has the right distribution but comes from `rng`.
+    scores. It is only for simulations, because the noise comes from the seeded `rng`.
 
     >>> true = LabelTable.from_counts({"a": {"cat": 4}, "b": {"cat": 2, "dog": 2}})
     >>> seen = private_table(true, Privacy("secure-sum"), np.random.default_rng(1))
@@ -51,7 +51,7 @@ def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator)
 
 
 def published_coverage(table: LabelTable, privacy: Privacy, rng: np.random.Generator) -> Floats:
-    """Return the coverage of each label of the table, as far as the server learns it."""
+    """Return the coverage of each label that the server learns and publishes."""
     true = table.coverage()
     if privacy.mechanism == "secure-sum":
         return true.astype(np.float64)
@@ -61,37 +61,39 @@ def published_coverage(table: LabelTable, privacy: Privacy, rng: np.random.Gener
 
 
 def truth_probability(epsilon_per_bit: float) -> float:
-    """Return the probability that a bit is sent as it is; its odds are e^ε.
+    """Return the probability that a bit is not flipped; its odds are e^ε.
 
     >>> round(truth_probability(math.log(3)), 12)
     0.75
     """
-    return 1 / (1 + math.exp(-usable(epsilon_per_bit)))
+    return 1 / (1 + math.exp(-check_epsilon(epsilon_per_bit)))
 
 
 def randomised_bits(held: Sequence[bool], epsilon_per_bit: float) -> list[bool]:
-    """Return the bits that a client sends, one for each label, each private at epsilon_per_bit.
+    """Return a client's randomised bits, one for each label, each private at epsilon_per_bit.
 
-    The noise is OpenDP's, from the operating system's generator, and has no seed. Draw once and
-    send the same bits whenever asked, because every new draw costs the budget again.
+    OpenDP draws the noise from the operating system's generator, without a seed. Draw once and send
+    the same bits each time, because every new draw spends the budget again.
     """
-    respond = responder(epsilon_per_bit)
+    respond = bit_responder(epsilon_per_bit)
     return [bool(respond(bool(bit))) for bit in held]
 
 
-def responder(epsilon_per_bit: float) -> Any:
+def bit_responder(epsilon_per_bit: float) -> Any:
     """Return OpenDP's randomised response for one bit; its `map(1)` is at most epsilon_per_bit."""
     probability = truth_probability(epsilon_per_bit)
     make = opendp().m.make_randomized_response_bool
-    return within(epsilon_per_bit, 1, lambda p: make(p, constant_time=True), probability, 0.5)
+    return within_budget(
+        epsilon_per_bit, 1, lambda p: make(p, constant_time=True), probability, 0.5
+    )
 
 
 def simulated_sums(
     coverage: Ints, clients: int, epsilon_per_bit: float, rng: np.random.Generator
 ) -> Ints:
-    """Draw the sums of all clients' answers from the same distribution, repeatably.
+    """Draw the sums of all clients' randomised bits, from the distribution of `randomised_bits`.
 
-    This is NOT private, because it has a seed.
+    This is NOT private, because `rng` has a seed.
     """
     p = truth_probability(epsilon_per_bit)
     true_yes, false_yes = rng.binomial(coverage, p), rng.binomial(clients - coverage, 1 - p)
@@ -103,11 +105,11 @@ def unbiased_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: fl
     sums = np.asarray(bit_sums, np.float64)
     if np.any((sums < 0) | (sums > clients)):
         raise BadInput(
-            f"a sum of {clients} clients' bits lies between 0 and {clients}, not at "
-            f"{sums[(sums < 0) | (sums > clients)][0]:g}; were all bits counted once?"
+            f"a sum of {clients} clients' bits is {sums[(sums < 0) | (sums > clients)][0]:g}; it "
+            f"must be from 0 to {clients}, so count each client's bits once"
         )
-    lie = 1 - truth_probability(epsilon_per_bit)
-    return (sums - clients * lie) / math.tanh(epsilon_per_bit / 2)  # 2p − 1 without cancellation
+    flip = 1 - truth_probability(epsilon_per_bit)
+    return (sums - clients * flip) / math.tanh(epsilon_per_bit / 2)  # 2p − 1 without cancellation
 
 
 def estimated_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: float) -> Floats:
@@ -121,15 +123,6 @@ def estimated_coverage(bit_sums: npt.ArrayLike, clients: int, epsilon_per_bit: f
     return np.clip(unbiased_coverage(bit_sums, clients, epsilon_per_bit), 1, clients)
 
 
-def coverage_sd(clients: int, epsilon_per_bit: float) -> float:
-    """Return the standard deviation of the unbiased estimate, the same for every label.
-
-    >>> round(coverage_sd(clients=30, epsilon_per_bit=1), 2)
-    5.26
-    """
-    return math.sqrt(clients) / (2 * math.sinh(usable(epsilon_per_bit) / 2))
-
-
 def score_from_coverage(counts: LabelCounts, coverage: Mapping[Any, float]) -> float:
     """Compute S = Σ_l freq(l) / coverage(l), as a client does before it sends the score.
 
@@ -140,12 +133,13 @@ def score_from_coverage(counts: LabelCounts, coverage: Mapping[Any, float]) -> f
     count = whole_counts(list(counts.values()), lambda i: f"label {names[i]!r}")
     held = [name for name, n in zip(names, count, strict=True) if n]
     if not held:
-        raise BadInput("a client without samples has no rarity score; leave it out")
+        raise BadInput("a client without samples has no rarity score; remove the client")
     for name in held:
         if not coverage.get(name, 0) >= 1:
             raise BadInput(
-                f"label {name!r} is held here, but its published coverage is {coverage.get(name)}; "
-                "it must be at least 1 (do all clients use one list of labels?)"
+                f"this client holds the label {name!r}, but its published coverage is "
+                f"{coverage.get(name)}; it must be at least 1 (do all clients use the same list of "
+                "labels?)"
             )
     share = count[count > 0] / count.sum()
     return float((share / np.array([coverage[name] for name in held])).sum())
@@ -154,36 +148,36 @@ def score_from_coverage(counts: LabelCounts, coverage: Mapping[Any, float]) -> f
 def noised_score(score: float, clients: int, score_epsilon: float) -> float:
     """Add discrete Laplace noise to the score, and clip the result to 1/N..1.
 
-    The noise is OpenDP's and has no seed. A score lies in (0, 1] whatever a client holds, so the
-    sensitivity is 1: one label more or less may change the score as much as another client would.
+    OpenDP draws the noise without a seed. A score is in (0, 1] whatever labels a client holds, so
+    its sensitivity is 1.
     """
     noised = score_noise(score_epsilon)(int(_in_steps(np.array(score))))
-    return float(_cut(np.array(noised), clients))
+    return float(_clip_scores(np.array(noised), clients))
 
 
 def score_noise(score_epsilon: float) -> Any:
     """Return OpenDP's discrete Laplace mechanism; its `map(STEPS)` is at most score_epsilon."""
-    scale = STEPS / usable(score_epsilon, "score_epsilon")
+    scale = STEPS / check_epsilon(score_epsilon, "score_epsilon")
     dp = opendp()
     steps = dp.atom_domain(T="i64"), dp.absolute_distance(T="i64")
     make = dp.m.make_laplace
-    return within(score_epsilon, STEPS, lambda s: make(*steps, scale=s), scale, np.inf)
+    return within_budget(score_epsilon, STEPS, lambda s: make(*steps, scale=s), scale, np.inf)
 
 
 def simulated_scores(
     scores: Floats, clients: int, score_epsilon: float, rng: np.random.Generator
 ) -> Floats:
-    """Draw `noised_score` for many clients from the same distribution, repeatably.
+    """Add noise to many clients' scores, from the distribution of `noised_score`.
 
-    This is NOT private, because it has a seed.
+    This is NOT private, because `rng` has a seed.
 
     >>> scores = simulated_scores(np.array([0.05, 0.5]), 30, 20.0, np.random.default_rng(1))
     >>> bool(np.all((scores >= 1 / 30) & (scores <= 1)))
     True
     """
-    stop = -np.expm1(-usable(score_epsilon, "score_epsilon") / STEPS)
+    stop = -np.expm1(-check_epsilon(score_epsilon, "score_epsilon") / STEPS)
     up, down = rng.geometric(stop, scores.shape), rng.geometric(stop, scores.shape)
-    return _cut(_in_steps(scores) + up - down, clients)
+    return _clip_scores(_in_steps(scores) + up - down, clients)
 
 
 def _in_steps(scores: Floats) -> Ints:
@@ -191,6 +185,6 @@ def _in_steps(scores: Floats) -> Ints:
     return np.rint(np.clip(scores, 0, 1) * STEPS).astype(np.int64)
 
 
-def _cut(steps: Ints, clients: int) -> Floats:
+def _clip_scores(steps: Ints, clients: int) -> Floats:
     # No score is below 1/N, because every label has at most N holders.
     return np.clip(steps / STEPS, 1 / clients, 1)

@@ -1,13 +1,13 @@
-"""Differential privacy of updates on the server: clip each update, add Gaussian noise, account.
+"""Differential privacy of updates on the server: clipping, Gaussian noise, and the accountant.
 
-An update that a site sends changes the model by a vector g. The server replaces it with
+An update changes the model by a vector g. The server replaces g with
 
-    g · min(1, C / ||g||) + N(0, (z C)²)   in every number,
+    g · min(1, C / ||g||) + N(0, (z C)²)   in every coordinate
 
-before anything else sees it. Whoever sees models, such as the other sites, then learns little about
-any one site; the server itself is trusted. Leaving an update out changes the clipped vector by at
-most C, so n updates of one site are n Gaussian mechanisms of noise multiplier z: ρ = n / (2 z²) in
-zero-concentrated differential privacy, which OpenDP converts to ε at a given δ.
+before it uses or stores the update. So a reader of the models, such as another site, learns little
+about any one site; the server itself is trusted. Removing an update changes the clipped vector by
+at most C, so n updates of one site are n Gaussian mechanisms of noise multiplier z: ρ = n / (2 z²)
+in zero-concentrated differential privacy, which OpenDP converts to ε at a given δ.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class UpdatePrivacy:
     """
 
     clip: float
-    noise: float  # in multiples of `clip`; 0 clips only
+    noise: float  # in multiples of `clip`; 0 means clipping without noise
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
         positive("clip", self.clip)
         if self.noise < 0 or not isfinite(self.noise):
-            raise BadInput(f"noise = {self.noise} must be a number from 0 on")
+            raise BadInput(f"noise = {self.noise} must be a finite number of at least 0")
         if not 0 < self.delta < 1:
             raise BadInput(f"delta = {self.delta} must be between 0 and 1")
 
     def protect(self, change: Vector, rng: np.random.Generator) -> Vector:
-        """Return the change, clipped and with noise; the input stays as it is."""
+        """Return the clipped change with noise; the input is not modified."""
         norm = float(np.sqrt(np.square(change, dtype=np.float64).sum()))
         clipped: Vector = change * np.float32(min(1.0, self.clip / norm) if norm else 1.0)
         if self.noise:
@@ -54,9 +54,9 @@ class UpdatePrivacy:
         return clipped
 
     def epsilon(self, updates: int) -> float:
-        """Return ε of everything that a site with so many updates has revealed.
+        """Return ε of a site after this many updates.
 
-        Above ρ = 300, where e^ε exceeds what floats hold, it is infinite, as without noise.
+        It is infinite without noise, and above ρ = 300, where e^ε exceeds the range of floats.
 
         >>> round(UpdatePrivacy(clip=1.0, noise=4.0).epsilon(10), 2)
         3.62
@@ -71,7 +71,7 @@ class UpdatePrivacy:
 @cache
 def _epsilon(noise: float, updates: int, delta: float) -> float:
     dp = opendp()
-    dp.enable_features("idealized-numerics")  # for its accounting; the noise here is NumPy's
+    dp.enable_features("idealized-numerics")  # OpenDP accounts only; NumPy draws the noise
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l2_distance(T=float)
     mechanism = dp.c.make_zCDP_to_approxDP(dp.m.make_gaussian(*space, scale=noise))
     # n mechanisms of sensitivity 1 cost as much as one of sensitivity √n.

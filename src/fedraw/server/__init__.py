@@ -1,8 +1,8 @@
-"""A federation's server that does not depend on the engine that carries its messages.
+"""The server of a federation, independent of the engine that carries its messages.
 
-An engine opens a federation with `open_federation` and drives the `Coordinator` it gets: it sends
-the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` does so on Flower, and
-`fedraw.flare` on NVIDIA FLARE.
+An engine opens a federation with `open_federation` and drives the returned `Coordinator`: it sends
+the coordinator's tasks to nodes and hands in their replies. `fedraw.flower` is the engine for
+Flower, and `fedraw.flare` the one for NVIDIA FLARE.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Admission: which updates, label counts and names of a site a server accepts.
+"""Admission decides which updates, label counts and names the server accepts from a site.
 
-This module bounds everything that a site sends and the server keeps, so that no single site can
-fill the log or the memory, or spoil the model.
+It bounds everything that a site sends and the server stores, so that no single site can fill the
+log or the memory, or ruin the model.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.tasks import Task, TrainReply
 
-# The median of the sites' norms counts as usual once this many sites have sent one. With two sites,
-# a dishonest one would decide.
+# The median of the sites' norms is used once this many sites have sent an update. With two sites, a
+# dishonest site would decide.
 FEWEST_SITES = 3
-# However small the median is, the bound never falls below this share of the initial model's scale.
+# The median counts as at least this share of the initial model's scale.
 SMALLEST_SHARE = 0.01
 # New label counts are refused if their total is larger or smaller by more than this factor.
 LARGEST_JUMP = 10
 # Labels of one site, labels that one site may add after it has joined, and labels of all sites.
-MOST_LABELS, MOST_IN_ALL = 10_000, 100_000
+MOST_LABELS, MOST_LABELS_IN_ALL = 10_000, 100_000
 # Metrics that one reply may report.
 MOST_METRICS = 100
 # Characters of a site's or a label's name, and bytes of one site's label counts in the log.
@@ -37,9 +37,10 @@ BLOCK = 1 << 16
 
 
 def distance(sent: Vector, start: Vector | None, layout: Layout) -> float:
-    """Return the norm of what training changed; `start` is None if a difference was sent.
+    """Return the norm of an update's change to the model.
 
-    Only trainable parameters count, because a running variance may have any size.
+    `start` is the model that the site received; None if it sent a difference. Only trainable
+    parameters count, because a running variance may have any size.
 
     >>> layout = Layout.of([("w", (2,))], [("bn.running_var", (1,))])
     >>> sent, start = np.array([3, 5, 900], np.float32), np.array([0, 1, 1], np.float32)
@@ -54,19 +55,19 @@ def distance(sent: Vector, start: Vector | None, layout: Layout) -> float:
             own = scratch[: part.size]
             if start is not None:
                 part = np.subtract(part, start[begin : begin + part.size], out=own)
-            # Not np.dot: its threads get in each other's way on a busy machine.
+            # np.dot is not used, because its threads slow one another down on a busy machine.
             total += float(np.add.reduce(np.multiply(part, part, out=own)))
         return float(np.sqrt(total))
 
 
 def check_reply(task: Task, reply: TrainReply) -> None:
-    """Refuse a reply that names another site or another task than the one it answers."""
+    """Refuse a reply that names another site or another task than its own."""
     if reply.site not in (None, task.site):
-        raise RefusedUpdate(f"client {task.site!r} answered in the name of {reply.site!r}")
+        raise RefusedUpdate(f"client {task.site!r} replied in the name of {reply.site!r}")
     if (reply.task, reply.version) not in ((None, None), (task.number, task.version)):
         raise RefusedUpdate(
             f"client {task.site!r} was asked to train version {task.version} (task "
-            f"{task.number}), it answered for version {reply.version} ({reply.task})"
+            f"{task.number}), but replied for version {reply.version} (task {reply.task})"
         )
 
 
@@ -91,18 +92,18 @@ def scale_of(model: Vector, layout: Layout) -> float:
 def check_norm(
     site: str, norm: float, norms: Collection[float], scale: float, bound: float
 ) -> None:
-    """Refuse an update that changes the model far more than is usual.
+    """Refuse an update whose norm exceeds `bound` times the median norm of all sites.
 
-    `norms` has the norm of each site's last update, accepted or refused. So each site has one vote
-    however often it sends, and large steps become usual if most sites take them. Until enough sites
-    have sent one, the initial model's `scale` takes the place of the median.
+    `norms` has the norm of each site's last update, accepted or refused. So each site has one vote,
+    however often it sends, and the median grows if most sites take larger steps. Until
+    FEWEST_SITES sites have sent an update, the initial model's `scale` replaces the median.
 
     >>> check_norm("north", 2.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
     >>> check_norm("north", 20.0, [1.0, 1.0, 1.0], scale=4.0, bound=10)
     Traceback (most recent call last):
     ...
     fedraw.errors.RefusedUpdate: client 'north' changed the model by 20 (norm), more than 10 times \
-the usual 1; raise norm_bound if such updates are right
+the usual 1; raise norm_bound if such updates are legitimate
     """
     if len(norms) < FEWEST_SITES:
         usual, words = scale, f"the {scale:.3g} of the initial model"
@@ -112,27 +113,29 @@ the usual 1; raise norm_bound if such updates are right
     if not norm <= bound * usual or not isfinite(norm):
         raise RefusedUpdate(
             f"client {site!r} changed the model by {norm:.3g} (norm), more than {bound:g} times "
-            f"{words}; raise norm_bound if such updates are right"
+            f"{words}; raise norm_bound if such updates are legitimate"
         )
 
 
 def check_name(site: str) -> None:
     """Refuse a site's name that is empty, too long or not valid text."""
     if not site or len(site) > LONGEST_NAME:
-        raise BadInput(f"a site's name has 1 to {LONGEST_NAME} characters, this one {len(site)}")
+        raise BadInput(
+            f"a site's name must have 1 to {LONGEST_NAME} characters; this one has {len(site)}"
+        )
     if not _is_text(site):
         raise BadInput(f"the site's name {site!r} is not valid text (a lone surrogate)")
 
 
 def check_labels(site: str, counts: Mapping[str, int]) -> None:
-    """Refuse more labels, longer names or more bytes than one site may have in the log."""
+    """Refuse label counts with too many labels, too long names or too many bytes."""
     if len(counts) > MOST_LABELS:
-        raise BadInput(f"client {site!r} reports {len(counts)} labels; {MOST_LABELS} is the most")
+        raise BadInput(f"client {site!r} reports {len(counts)} labels; the limit is {MOST_LABELS}")
     names = [str(label) for label in counts]
     longest = max(map(len, names), default=0)
     if longest > LONGEST_NAME:
         raise BadInput(
-            f"client {site!r} has a label of {longest} characters; {LONGEST_NAME} is the most"
+            f"client {site!r} has a label of {longest} characters; the limit is {LONGEST_NAME}"
         )
     if not _is_text("".join(names)):
         wrong = next(name for name in names if not _is_text(name))
@@ -140,25 +143,26 @@ def check_labels(site: str, counts: Mapping[str, int]) -> None:
     size = len(json.dumps(names)) + sum(len(repr(count)) + 1 for count in counts.values())
     if size > LARGEST_COUNTS:
         raise BadInput(
-            f"the label counts of client {site!r} take {size} bytes; {LARGEST_COUNTS} is the "
-            "most, so use shorter labels"
+            f"the label counts of client {site!r} take {size} bytes, and the limit is "
+            f"{LARGEST_COUNTS}; use shorter labels"
         )
 
 
 def check_new_labels(site: str, new: int, so_far: int, in_all: int) -> None:
-    """Refuse `new` labels that no site had before, beyond what one site or all sites may add.
+    """Refuse new labels beyond the number that one site, or all sites together, may add.
 
-    The federation has `in_all` labels, of which this site has added `so_far` since it joined.
+    The site adds `new` labels that no site had before. The federation has `in_all` labels, of which
+    this site has added `so_far` since it joined.
     """
     if new and so_far + new > MOST_LABELS:
         raise BadInput(
-            f"client {site!r} would have added {so_far + new} labels that no site had before; "
-            f"{MOST_LABELS} is the most"
+            f"client {site!r} would have added {so_far + new} labels that no site had before; a "
+            f"site may add at most {MOST_LABELS}"
         )
-    if new and in_all + new > MOST_IN_ALL:
+    if new and in_all + new > MOST_LABELS_IN_ALL:
         raise BadInput(
-            f"client {site!r} adds {new} labels to the {in_all} of the federation; {MOST_IN_ALL} "
-            "is the most"
+            f"client {site!r} adds {new} labels to the {in_all} of the federation, which may have "
+            f"at most {MOST_LABELS_IN_ALL}"
         )
 
 
@@ -167,7 +171,7 @@ def check_counts(
 ) -> dict[str, int]:
     """Return the label counts without zeros, or refuse them.
 
-    `before` are the counts that the site declared last.
+    `before` are the site's previous counts.
     """
     check_name(site)
     check_labels(site, counts)
@@ -176,33 +180,33 @@ def check_counts(
     held = {name: n for name, n in zip(names, values.tolist(), strict=True) if n}
     if not held:
         raise BadInput(
-            f"client {site!r} reports no labels, so it has no rarity score; let it declare its "
-            "label counts, or use a strategy with labels = 'inferred'"
+            f"client {site!r} reports no labels, so it has no rarity score; declare its label "
+            "counts, or use a strategy with labels = 'inferred'"
         )
     if before:
         was, now = sum(before.values()), sum(held.values())
         if not was / LARGEST_JUMP <= now <= was * LARGEST_JUMP:
             raise BadInput(
-                f"client {site!r} reported {was} samples and now {now}, a jump by more than a "
-                f"factor of {LARGEST_JUMP}; the earlier counts stay"
+                f"client {site!r} reported {was} samples and now {now}, a change by more than a "
+                f"factor of {LARGEST_JUMP}; the earlier counts stay in effect"
             )
     return held
 
 
-def check_metrics(site: str, metrics: Mapping[str, float]) -> dict[str, float | None] | None:
-    """Return a site's metrics, with None for each that is not finite; None if there are none.
+def check_metrics(source: str, metrics: Mapping[str, float]) -> dict[str, float | None] | None:
+    """Return a site's metrics, with None for values that are not finite; None without metrics.
 
-    >>> check_metrics("north", {"auc": 0.75, "loss": float("nan")})
+    `source` names the reporter in messages.
+
+    >>> check_metrics("client 'north'", {"auc": 0.75, "loss": float("nan")})
     {'auc': 0.75, 'loss': None}
     """
     if len(metrics) > MOST_METRICS:
-        raise BadInput(
-            f"client {site!r} reports {len(metrics)} metrics; {MOST_METRICS} is the most"
-        )
+        raise BadInput(f"{source} reports {len(metrics)} metrics; the limit is {MOST_METRICS}")
     for name in metrics:
         if not 0 < len(name) <= LONGEST_NAME or not _is_text(name):
             raise BadInput(
-                f"client {site!r} has a metric {name!r:.60}; a name has 1 to {LONGEST_NAME} "
+                f"{source} has a metric {name!r:.60}; a name must have 1 to {LONGEST_NAME} "
                 "characters of valid text"
             )
     return {name: float(n) if isfinite(n) else None for name, n in metrics.items()} or None

@@ -1,8 +1,8 @@
-"""The coordinator of a federation: whom to ask for what, which replies count, when to end.
+"""The coordinator of a federation decides which tasks to send, which replies count, when to end.
 
-An engine drives it in a loop: it says who is `online`, sends the `tasks`, hands in every reply with
-`receive`, and calls `tick`. The store keeps everything that must survive. The rest (pending tasks,
-failures in a row) is forgotten by a restart, after which every site is asked again.
+An engine drives it in a loop: it reports which nodes are `online`, sends the `tasks`, hands in
+every reply with `receive`, and calls `tick`. The store keeps everything that must survive a
+restart. Pending tasks and back-offs do not survive: a restarted server asks every site again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedraw.server.evaluation import Evaluations, StoppingTarget, TestedModel
 from fedraw.server.journal import ArrivalFacts
 from fedraw.server.membership import SiteMembership
 from fedraw.server.progress import ServerProgress
-from fedraw.server.results import Found
+from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings, check_train_config
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.server.tasks import (
@@ -66,7 +66,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     settings: ServerSettings,
     layout: Layout,
     *,
-    evaluate: Callable[[Vector], Found] | None = None,
+    evaluate: Callable[[Vector], EvaluationOutput] | None = None,
     train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     dtypes: Mapping[str, str] | None = None,
     constants: Mapping[str, Any] | None = None,
@@ -74,44 +74,46 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     now: float | None = None,
     wall: Callable[[], float] | None = None,
 ) -> Coordinator:
-    """Begin a federation in the folder of the settings, or continue the one that is there.
+    """Begin a federation in the folder of the settings, or continue the one in that folder.
 
     Args:
-        strategy: Any strategy of the library or of the user.
-        model: Returns the initial model; called only when training begins.
+        strategy: A strategy of the library or the user's own.
+        model: Returns the initial model. It is called only when training begins.
         settings: The settings of the server.
         layout: The tensors of the model's vector.
         evaluate: Evaluates a model on the server's own test set.
-        train_config: Returns the settings of one training: (site, version) -> settings. Those of
+        train_config: Returns the settings of one training: (site, version) -> settings.
             `settings.train` and `settings.train_at` override them.
         dtypes: The types of the user's tensors that are not float32, by name.
-        constants: The user's tensors that no training changes, as arrays by name.
+        constants: The user's tensors that training does not change, as arrays by name.
         engine: The name of the engine, for the log.
-        now: The time of the clock that drives the coordinator, by default time.monotonic().
-        wall: Returns unix seconds, by default time.time.
+        now: The current time of the clock that drives the coordinator; by default
+            time.monotonic().
+        wall: Returns unix seconds; by default time.time.
 
     """
     if settings.keep_best and evaluate is None and not settings.federated_evaluation:
         raise BadInput(
-            f"keep_best = {settings.keep_best!r} keeps nothing, because nothing is evaluated; give "
-            "the server a test set (evaluate), or set federated_evaluation"
+            f"keep_best = {settings.keep_best!r} has no effect without evaluations; give the "
+            "server a test set (evaluate), or set federated_evaluation"
         )
     if settings.target is not None and evaluate is None and not settings.federated_evaluation:
         raise BadInput(
-            f"target = {settings.target:g} is never reached, because nothing is evaluated; give "
-            "the server a test set (evaluate), or set federated_evaluation"
+            f"target = {settings.target:g} cannot be reached without evaluations; give the server "
+            "a test set (evaluate), or set federated_evaluation"
         )
     evidence = strategy.needs.label_evidence
     if settings.summaries is not None and evidence not in (None, "declared"):
         raise BadInput(
-            f"summaries and strategy.labels = {evidence!r} contradict each other; with private "
-            "label summaries a site's score is all that the server knows"
+            f"strategy.labels = {evidence!r} does not work with private label summaries, because "
+            "the server then knows only each site's score; set strategy.labels = 'declared', or "
+            "remove summaries"
         )
     _refuse_residuals(strategy)
     if 1 < strategy.needs.min_clients == settings.min_clients:
         LOGGER.warning(
-            "min_clients = %d is just enough for the buffer, so the first site that drops out "
-            "shrinks it; set min_clients higher",
+            "min_clients = %d equals the number of buffer slots, so the buffer shrinks as soon as "
+            "one site leaves; set min_clients higher",
             settings.min_clients,
         )
     now = time.monotonic() if now is None else now
@@ -128,7 +130,7 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
 
 
 class Coordinator:
-    """Leads one federation; every `now` is a reading of one monotonic clock."""
+    """Runs one federation; every `now` is a reading of the same monotonic clock."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class Coordinator:
         model: Callable[[], Vector],
         settings: ServerSettings,
         layout: Layout,
-        evaluate: Callable[[Vector], Found] | None = None,
+        evaluate: Callable[[Vector], EvaluationOutput] | None = None,
         train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     ) -> None:
         self._store = store
@@ -147,7 +149,7 @@ class Coordinator:
         self._layout = layout
         self._own_config = train_config
         self._pending = PendingTasks()
-        self._training: dict[str, PendingTask] = {}  # the task that each site is busy with
+        self._training: dict[str, PendingTask] = {}  # the current training task of each site
         self._needs = strategy.needs
         self._membership = SiteMembership(
             store,
@@ -183,7 +185,7 @@ class Coordinator:
 
     @property
     def finished(self) -> str | None:
-        """Why the federation is over; None while it is not."""
+        """Why the federation has ended; None while it is running."""
         return self._finished
 
     @property
@@ -196,29 +198,31 @@ class Coordinator:
         """The names of all members."""
         return self._membership.members
 
-    # What the engine reports
+    # Reports of the engine
 
     def online(self, nodes: Collection[int], now: float) -> None:
-        """These nodes are online now."""
+        """Report the nodes that are online now."""
         known = self._membership.nodes
         if self._rounds is not None:
             for node in known.online.difference(nodes):
                 self._rounds.forget(node)
-        known.see(nodes, now)
+        known.update(nodes, now)
 
     def sent(self, task: Task, message_id: str) -> None:
-        """The engine has sent the task; its reply will come under this id."""
+        """Report that the engine has sent the task; the reply will have this message id."""
         self._pending.sent(task, message_id)
 
     def not_sent(self, task: Task, reason: str, now: float) -> None:
-        """The engine could not send the task."""
+        """Report that the engine could not send the task."""
         self._pending.not_sent(task)
-        self._no_answer(task, Failure(f"could not be reached: {reason}", to_blame=False), now)
+        self._handle_failure(
+            task, Failure(f"could not be reached: {reason}", site_fault=False), now
+        )
 
     def receive(self, message_id: str, reply: Reply, now: float) -> None:
         """Handle the reply to a message.
 
-        After an OSError (a full disk) nothing has changed, and the engine hands it in again.
+        An OSError (a full disk) leaves everything unchanged; the engine hands in the reply again.
         """
         try:
             self._receive(message_id, reply, now)
@@ -233,70 +237,72 @@ class Coordinator:
     def _receive(self, message_id: str, reply: Reply, now: float) -> None:
         pending = self._pending.find(message_id)
         if pending is None:
-            named = getattr(reply, "site", None)
-            named = named if named in self._store.state.counts else None
-            self._store.note("a reply that nobody waits for is ignored", now, named)
+            site = getattr(reply, "site", None)
+            site = site if site in self._store.state.counts else None
+            self._store.note("a reply that nobody waits for is ignored", now, site)
             return
         task = pending.task
         match task.kind, reply:
             case "summary", LabelSummary():
-                self._introduce(task.node, reply, now)
+                self._handle_summary(task.node, reply, now)
             case "train", TrainReply():
-                self._trained(pending, reply, now)
+                self._handle_update(pending, reply, now)
             case "evaluate", EvaluateReply():
-                self._evaluated(task, reply, now)
+                self._handle_evaluation(task, reply, now)
             case _, Failure():
-                self._no_answer(task, reply, now)
+                self._handle_failure(task, reply, now)
             case _:
                 wrong = Failure(f"asked to {task.kind}, it sent {type(reply).__name__}")
-                self._no_answer(task, wrong, now)
+                self._handle_failure(task, wrong, now)
         self._pending.close(message_id)
 
-    # What the engine sends
+    # Tasks
 
     def tasks(self, now: float) -> list[Task]:
-        """Return the tasks to send now, each of them once."""
+        """Return the tasks to send now; each task is returned once."""
         if self._finished:
             return []
-        asked = [self._make_task("summary", node, None, now) for node in self._strangers(now)]
+        unidentified = self._nodes_to_identify(now)
+        tasks = [self._make_task("summary", node, None, now) for node in unidentified]
         if not self._store.begun:
-            return asked
-        asked += [self._make_task("train", node, site, now) for site, node in self._idle(now)]
-        return asked + self._to_evaluate(now)
+            return tasks
+        due = self._sites_to_train(now)
+        tasks += [self._make_task("train", node, site, now) for site, node in due]
+        return tasks + self._evaluation_tasks(now)
 
-    def _strangers(self, now: float) -> list[int]:
-        """Nodes that may be asked which site they are."""
+    def _nodes_to_identify(self, now: float) -> list[int]:
+        """Return the nodes to ask for their site's name and labels."""
         nodes = self._membership.nodes
         return [
             node
-            for node in nodes.strangers()
+            for node in nodes.unidentified()
             if nodes.back_offs[node].not_before <= now
             and not self._pending.is_busy(node, "summary")
             and (self._rounds is None or self._rounds.question(node) is not None)
         ]
 
-    def _idle(self, now: float) -> list[tuple[str, int]]:
-        """Sites that are due to train and can be reached, with their nodes."""
+    def _sites_to_train(self, now: float) -> list[tuple[str, int]]:
+        """Return the sites that are due to train and online, with their nodes."""
         if self._stopping:
             return []
         due = (site for site in self._store.state.awaiting_model if site not in self._training)
-        found = ((site, self._membership.ready(site, now)) for site in due)
-        return [(site, node) for site, node in found if node is not None]
+        pairs = ((site, self._membership.ready(site, now)) for site in due)
+        return [(site, node) for site, node in pairs if node is not None]
 
-    def _to_evaluate(self, now: float) -> list[Task]:
+    def _evaluation_tasks(self, now: float) -> list[Task]:
         current = self._evaluations.current
         if current is None:
             return []
-        asked = []
+        tasks = []
         for site in current.to_ask:
-            node = self._membership.nodes.of(site)
+            node = self._membership.nodes.node_of(site)
             if node is not None:
                 for tested in current.tested:
                     task = self._make_task("evaluate", node, site, now, tested)
                     current.awaited[task.number] = site
-                    asked.append(task)
+                    tasks.append(task)
         current.to_ask = []
-        return asked
+        return tasks
 
     def _make_task(
         self,
@@ -311,16 +317,16 @@ class Coordinator:
             question = None if self._rounds is None else self._rounds.question(node)
             task = Task(number, kind, node, site, SUMMARY_DEADLINE, config=question or {})
         else:
-            asked = tested or self._store.strategy_state
-            config = self._train_config(site or "", asked.version) if kind == "train" else {}
-            task = Task(number, kind, node, site, deadline, asked.version, asked.model, config)
+            source = tested or self._store.strategy_state
+            config = self._train_config(site or "", source.version) if kind == "train" else {}
+            task = Task(number, kind, node, site, deadline, source.version, source.model, config)
         pending = PendingTask(task, now, self._store.state.event)
         if kind == "train" and site is not None:
             self._training[site] = pending
         return self._pending.add(pending)
 
     def _train_config(self, site: str, version: int) -> dict[str, Any]:
-        """The user's settings for a training at the site; those for one site come last."""
+        """Return the user's settings for one training; settings of single sites take precedence."""
         settings = self._settings
         own: Mapping[str, Any] = {}
         if self._own_config is not None:
@@ -330,7 +336,7 @@ class Coordinator:
     def _begin_if_enough(self, now: float) -> None:
         nodes = None if self._store.begun else self._membership.enough_to_begin()
         if nodes is not None:
-            counts = {site: self._membership.first_sites[site] for site in nodes}
+            counts = {site: self._membership.initial_sites[site] for site in nodes}
             model, rare = self._model(), self._settings.rare_labels
             scale = scale_of(model, self._layout)
             coverage = None
@@ -339,10 +345,10 @@ class Coordinator:
             self._store.begin(model, counts, nodes, rare, now, scale, coverage)
             LOGGER.info("training begins with %d sites", len(nodes))
             self._next_snapshot = now + self._settings.snapshot_every
-            self._membership.first_sites.clear()
+            self._membership.initial_sites.clear()
 
     def _label_rounds(self) -> LabelRounds | None:
-        """The rounds of private label summaries, if the settings want them."""
+        """Return the rounds of private label summaries, or None if the settings have none."""
         settings = self._settings
         if settings.summaries is None:
             return None
@@ -355,54 +361,54 @@ class Coordinator:
             begun.get("clients", 0),
         )
 
-    def _introduce(self, node: int, summary: LabelSummary, now: float) -> None:
-        """Let a node's site join; with private summaries, once its score is known."""
+    def _handle_summary(self, node: int, summary: LabelSummary, now: float) -> None:
+        """Let a node's site join; with private label summaries, only once its score is known."""
         rounds = self._rounds
         if rounds is not None:
             try:
                 score = rounds.answer(node, summary.answer)
             except BadInput as refusal:
                 failure = Failure(f"{one_line(summary.site)}: {refusal}")
-                self._no_answer(Task(0, "summary", node, None, 0.0), failure, now)
+                self._handle_failure(Task(0, "summary", node, None, 0.0), failure, now)
                 return
             if score is None:
                 return
             counts = counts_of_score(summary.site, score, rounds.clients)
             summary = LabelSummary(summary.site, counts)
-        self._membership.introduce(node, summary, now)
+        self._membership.handle_summary(node, summary, now)
         self._begin_if_enough(now)
 
     def _release(self, site: str) -> None:
-        """Stop waiting for the site; a reply that comes all the same may count."""
+        """Stop waiting for the site's replies; a late reply may still be accepted."""
         if (pending := self._training.pop(site, None)) is not None:
             pending.overdue = True
         self._evaluations.forget(site)
 
-    # What sites reply
+    # Replies
 
-    def _trained(self, pending: PendingTask, reply: TrainReply, now: float) -> None:
+    def _handle_update(self, pending: PendingTask, reply: TrainReply, now: float) -> None:
         task, store = pending.task, self._store
         site, start_time = task.site or "", store.time(pending.time)
         if pending.replaced or site not in store.state.awaiting_model or self._stopping:
             store.note("a late update; nobody waits for it any more", now, site)
             return
-        behind, most = store.strategy_state.version - task.version, self._settings.max_staleness
-        if most is not None and behind > most:  # slow, but without blame
-            reason = f"client {site!r} started {behind} versions ago; max_staleness is {most}"
+        staleness, most = store.strategy_state.version - task.version, self._settings.max_staleness
+        if most is not None and staleness > most:  # a slow site has not failed
+            reason = f"client {site!r} started {staleness} versions ago; max_staleness is {most}"
             store.reject(site, reason, start_time, now)
             self._training.pop(site, None)
             return
         norm = None
         try:
-            update, norm = self._examine(task, reply)
+            update, norm = self._check_update(task, reply)
             check_norm(
                 site, norm, store.state.norms.values(), store.state.scale, self._settings.norm_bound
             )
             if self._protection is not None and task.model is not None:
                 update = self._protection.protect(update, task.model)
             metrics = self._metrics(site, reply)
-            flight = ArrivalFacts(start_time, pending.event, store.time(now), norm, metrics)
-            refused = store.accept(update, flight)
+            facts = ArrivalFacts(start_time, pending.event, store.time(now), norm, metrics)
+            refused = store.accept(update, facts)
         except RefusedUpdate as refusal:
             refused = str(refusal)
             usable = norm is not None and isfinite(norm)
@@ -414,20 +420,20 @@ class Coordinator:
             return
         self._membership.succeeded(site)
         if self._protection is not None:
-            self._protection.count(site)
+            self._protection.count_update(site)
         if reply.counts is not None:
-            self._declared(site, reply.counts, now)
+            self._update_counts(site, reply.counts, now)
         self._after_arrival(now)
 
-    def _examine(self, task: Task, reply: TrainReply) -> tuple[Update, float]:
-        """Check the reply; return the update, and its distance from the model handed out."""
+    def _check_update(self, task: Task, reply: TrainReply) -> tuple[Update, float]:
+        """Check the reply; return the update and its distance from the model that was sent."""
         check_reply(task, reply)
         site, vector = task.site or "", np.ascontiguousarray(reply.vector)
         if reply.is_model and self._needs.sends == "delta" and vector.shape == (self._layout.size,):
             assert task.model is not None
             vector = difference(vector, task.model, self._layout)
         if reply.counts is not None:
-            self._refuse_floods(site, reply.counts)
+            self._check_label_limits(site, reply.counts)
         statistics_size = self._layout.statistics_count
         loss = self._loss(reply)
         update = Update(site, task.version, vector, reply.examples, loss, statistics_size)
@@ -442,24 +448,27 @@ class Coordinator:
 
     def _metrics(self, site: str, reply: TrainReply) -> dict[str, float | None] | None:
         try:
-            return check_metrics(site, reply.metrics)
+            return check_metrics(f"client {site!r}", reply.metrics)
         except BadInput as refusal:
             raise RefusedUpdate(str(refusal)) from None
 
     def _loss(self, reply: TrainReply) -> float | None:
-        """Return the loss; drop one that is not finite if the strategy does not use it."""
+        """Return the loss, or None if it is not finite and the strategy does not use it."""
         used = self._needs.loss or (reply.loss is not None and isfinite(reply.loss))
         return reply.loss if used else None
 
-    def _refuse_floods(self, site: str, counts: Mapping[str, int]) -> None:
-        """Refuse a reply whose label counts exceed a limit; `_declared` notes other mistakes."""
+    def _check_label_limits(self, site: str, counts: Mapping[str, int]) -> None:
+        """Refuse a reply whose label counts exceed a limit.
+
+        `_update_counts` logs other mistakes, and the update itself still counts.
+        """
         try:
             check_labels(site, counts)
             self._membership.check_new_labels(site, counts)
         except BadInput as refusal:
             raise RefusedUpdate(str(refusal)) from None
 
-    def _declared(self, site: str, counts: Mapping[str, int], now: float) -> None:
+    def _update_counts(self, site: str, counts: Mapping[str, int], now: float) -> None:
         before = self._store.state.counts[site]
         try:
             counts = check_counts(site, counts, before)
@@ -467,10 +476,10 @@ class Coordinator:
                 self._store.declare(site, counts, now)
         except BadInput as refusal:
             self._store.note(f"new label counts are not accepted: {refusal}", now, site)
-        except OSError as problem:  # the update counts already; the site will declare them again
+        except OSError as problem:  # the update is accepted; the site will declare the counts again
             self._store.note(f"new label counts cannot be written: {problem.strerror}", now, site)
 
-    def _evaluated(self, task: Task, reply: EvaluateReply, now: float) -> None:
+    def _handle_evaluation(self, task: Task, reply: EvaluateReply, now: float) -> None:
         site = task.site or ""
         refused = self._evaluations.add(task, reply)
         if refused is None:
@@ -478,7 +487,7 @@ class Coordinator:
         else:
             self._membership.failed(site, refused, now, "evaluate")
 
-    def _no_answer(self, task: Task, failure: Failure, now: float) -> None:
+    def _handle_failure(self, task: Task, failure: Failure, now: float) -> None:
         site, reason = task.site, failure.reason
         if site is None:
             if self._rounds is not None:
@@ -493,10 +502,10 @@ class Coordinator:
                 self._evaluations.fail(site, reason, now)
         elif (current := self._training.get(site)) is not None and current.task is task:
             del self._training[site]
-            if failure.to_blame:
+            if failure.site_fault:
                 self._membership.failed(site, reason, now)
             else:
-                self._membership.put_off(site, reason, now)
+                self._membership.postpone(site, reason, now)
 
     # Evaluation and the end
 
@@ -530,14 +539,14 @@ class Coordinator:
         over, reached = self._evaluations.finish(now)
         if over:
             if self._protection is not None:
-                self._protection.note(now)
+                self._protection.log_budget(now)
             self._stopping = self._stopping or reached
             self._finished = self._stopping
 
     # Time
 
     def tick(self, now: float) -> None:
-        """Do what is due: deadlines, absences, evaluations, limits, snapshots."""
+        """Apply everything that is due: deadlines, absences, evaluations, limits, snapshots."""
         if self._finished:
             return
         self._store.log.check()
@@ -558,7 +567,7 @@ class Coordinator:
             self._progress.tick(now, self._store.wall())
 
     def _snapshot(self, now: float) -> None:
-        """Write a snapshot; on a full disk skip it, because the journal has everything."""
+        """Write a snapshot; skip it on a full disk, because the journal has every update."""
         self._next_snapshot = now + self._settings.snapshot_every
         try:
             self._store.snapshot(now)
@@ -569,7 +578,7 @@ class Coordinator:
             self._snapshot_failed = True
 
     def close(self, now: float) -> None:
-        """Write everything to disk; one that is over also gets its model file and end record."""
+        """Write everything to disk; an ended federation also gets its model file and end record."""
         store = self._store
         if store.begun:
             if self._finished and store.state.ended is None:
@@ -581,20 +590,20 @@ class Coordinator:
         store.log.close()
 
     def abandon(self) -> None:
-        """Close the folder as it is, which is all that a restart needs."""
+        """Close the folder without writing anything; a restart recovers the federation from it."""
         self._store.log.close()
 
 
 def _refuse_residuals(strategy: Strategy[Any]) -> None:
-    """Refuse a strategy whose sites would have to remember what they have sent.
+    """Refuse a strategy whose sites send residuals.
 
     A residual is right only if the site and the server agree on the site's last accepted model. A
-    reply that is lost or refused, or a site that restarts without its memory, breaks this without a
-    trace, and the error would stay in the model for ever.
+    lost or refused reply, or a site that restarts without its memory, breaks this silently, and the
+    error would stay in the model permanently.
     """
     if strategy.needs.sends == "residual":
         raise BadInput(
             f"{type(strategy).__name__} needs sites that remember their last accepted model "
-            "(Needs.sends = 'residual'), and a server cannot see whether a site has lost it; use a "
+            "(Needs.sends = 'residual'), but a server cannot detect that a site has lost it; use a "
             "strategy that sends models or differences, such as AREA with memory = 'server'"
         )

@@ -1,10 +1,9 @@
 """Evaluation of the global model on the server's test set, on those of the sites, or on both.
 
-A server cannot check what a site reports about its own test set, so it bounds what one site counts
-for. A site may test at most MOST_TESTS times as many samples as it declared for training. It counts
-for at most ten times the median site, and for at most as much as all other sites together. A target
-is reached only if it would be reached without any single site, or on the server's own test
-set.
+A server cannot check a site's report about its own test set, so it bounds the weight of each site.
+A site may test at most MOST_TESTS times as many samples as it declared for training. It counts for
+at most ten times the median site, and for at most as much as all other sites together. A target is
+reached only if it is reached without any single site, or on the server's own test set.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.admission import MOST_LABELS, check_labels
 from fedraw.server.membership import UNDECLARED
 from fedraw.server.results import (
+    EvaluationOutput,
     EvaluationResult,
-    Found,
     Metrics,
     Recall,
     checked_metrics,
@@ -42,7 +41,7 @@ MOST_TESTS = 100
 
 @dataclass(frozen=True)
 class StoppingTarget:
-    """A value at which training ends: at least this high, or at most if `below`."""
+    """A metric's value at which training ends: a lower bound, or an upper bound if `below`."""
 
     metric: str
     value: float
@@ -60,7 +59,7 @@ class StoppingTarget:
 class TestedModel:
     """A model, and its results on the server's test set and on those of the sites."""
 
-    __test__ = False  # not a test class, whatever its name begins with
+    __test__ = False  # tells pytest that this is not a test class
 
     version: int
     model: Vector
@@ -68,13 +67,16 @@ class TestedModel:
     local: dict[str, EvaluationResult] = field(default_factory=dict)
 
     def overall(self, without: str | None = None) -> EvaluationResult:
-        """The result on the server's test set; without one, on those of the sites but one."""
+        """Return the result on the server's test set, if there is one.
+
+        Otherwise return the combined result of the sites, without the site `without`.
+        """
         if self.central:
             return self.central
         return combine([result for site, result in self.local.items() if site != without])
 
-    def rests_on(self, target: StoppingTarget, rare_labels: Collection[str]) -> str | None:
-        """Return a site without which the target is not reached, or None."""
+    def decisive_site(self, target: StoppingTarget, rare_labels: Collection[str]) -> str | None:
+        """Return a site without whose result the target is not reached, or None."""
         if self.central:
             return None
         for site in self.local:
@@ -89,7 +91,7 @@ class TestedModel:
         counts: Mapping[str, Mapping[str, int]],
         federated: bool,
     ) -> dict[str, dict[str, Any]] | None:
-        """Return the metrics and the recall by label, or None if nobody tested anything."""
+        """Return the metrics and the recall by label, or None without any result."""
         overall, rare = self.overall(), set(rare_labels)
         if not overall:
             return None
@@ -99,14 +101,14 @@ class TestedModel:
             holders = {i for i, own in enumerate(held) if not rare.isdisjoint(own)}
             accuracies = [result.recall.accuracy for result in self.local.values()]
             metrics.update(fairness_metrics(accuracies, holders))
-        recall = _bounded(overall.recall.by_label(), rare)
+        recall = _limited(overall.recall.by_label(), rare)
         values: dict[str, dict[str, Any]] = {"metrics": metrics, "recall": recall}
         return values | ({"own": dict(overall.own)} if overall.own else {})
 
 
 @dataclass
 class Evaluation:
-    """The evaluation of one version of the model, and of the average that is served."""
+    """The evaluation of one version of the model, and of the serving average if there is one."""
 
     event: int
     last: TestedModel
@@ -120,7 +122,7 @@ class Evaluation:
 
     @property
     def tested(self) -> list[TestedModel]:
-        """Every model that is evaluated."""
+        """All models under evaluation."""
         return [self.last] if self.serving is None else [self.last, self.serving]
 
     @property
@@ -131,7 +133,7 @@ class Evaluation:
     def record(
         self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
     ) -> EvaluationRecord | None:
-        """Return the log record, or None if nobody tested the last model."""
+        """Return the log record, or None if the last model has no result."""
         values = self.last.values(rare_labels, counts, self.federated)
         if values is None:
             return None
@@ -153,13 +155,13 @@ class Evaluation:
 
 
 class Evaluations:
-    """Runs one evaluation at a time, so that no site is asked twice at once."""
+    """Runs one evaluation at a time, so that no site has two evaluations at once."""
 
     def __init__(
         self,
         store: FederationStore,
         federated: bool,
-        evaluate: Callable[[Vector], Found] | None,
+        evaluate: Callable[[Vector], EvaluationOutput] | None,
         target: StoppingTarget | None = None,
     ) -> None:
         self.current: Evaluation | None = None
@@ -167,10 +169,10 @@ class Evaluations:
         self._federated = federated
         self._evaluate = evaluate
         self._target = target
-        self._logged: set[str] = set()  # notes about the target, each of which is logged once
+        self._logged: set[str] = set()  # keys of the notes about the target that are logged
 
     def begin(self, sites: list[str], due: float, now: float) -> None:
-        """Begin an evaluation unless one is running; `sites` are asked to take part."""
+        """Begin an evaluation at these sites, unless one is running."""
         if self.current is not None:
             return
         state, event = self._store.strategy_state, self._store.state.event
@@ -189,11 +191,11 @@ class Evaluations:
             inferred,
         )
         for tested in current.tested:
-            tested.central = self._central(tested.model, now)
+            tested.central = self._evaluate_centrally(tested.model, now)
         current.to_ask = list(sites) if self._federated else []
 
-    def _central(self, model: Vector, now: float) -> EvaluationResult | None:
-        """Evaluate on the server's test set; a failure is logged and ends nothing."""
+    def _evaluate_centrally(self, model: Vector, now: float) -> EvaluationResult | None:
+        """Evaluate on the server's test set; log a failure and continue."""
         if self._evaluate is None:
             return None
         try:
@@ -204,7 +206,7 @@ class Evaluations:
             return None
 
     def add(self, task: Task, reply: EvaluateReply) -> str | None:
-        """Add a site's result, or return the reason why it does not count."""
+        """Add a site's result; return the reason if it is refused, otherwise None."""
         site, current = task.site or "", self.current
         if current is not None:
             current.awaited.pop(task.number, None)
@@ -220,7 +222,7 @@ class Evaluations:
 
     def _check(self, site: str, task: Task, reply: EvaluateReply) -> EvaluationResult:
         if (reply.site, reply.task) not in ((None, None), (site, task.number)):
-            raise BadInput(f"client {site!r} answered in the name of {reply.site!r:.80}")
+            raise BadInput(f"client {site!r} replied in the name of {reply.site!r:.80}")
         for counts in (reply.total, reply.right):
             check_labels(site, counts)
         source = f"client {site!r}"
@@ -232,8 +234,8 @@ class Evaluations:
         samples = sum(declared.values())
         if tested.samples > MOST_TESTS * samples and declared != {UNDECLARED: 1}:
             raise BadInput(
-                f"client {site!r} tested on {tested.samples:.0f} samples and declared {samples} "
-                f"for training; at most {MOST_TESTS} times as many count"
+                f"client {site!r} tested {tested.samples:.0f} samples and declared {samples} for "
+                f"training; a site may test at most {MOST_TESTS} times as many"
             )
         return tested
 
@@ -260,10 +262,10 @@ class Evaluations:
         if record is None:
             return True, None
         self._store.log.note(record)
-        self._keep_if_best(current, record, now)
-        return True, self._reached(current, {**record.metrics, **(record.own or {})}, now)
+        self._update_best_model(current, record, now)
+        return True, self._target_reached(current, {**record.metrics, **(record.own or {})}, now)
 
-    def _reached(self, current: Evaluation, metrics: Metrics, now: float) -> str | None:
+    def _target_reached(self, current: Evaluation, metrics: Metrics, now: float) -> str | None:
         target = self._target
         if target is None:
             return None
@@ -275,11 +277,15 @@ class Evaluations:
             return None
         form = ".1f" if target.metric in BUILT_IN else ".4g"
         sentence = f"{target.metric} reached {metrics[target.metric]:{form}}"
-        site = current.last.rests_on(target, self._store.state.rare_labels)
+        site = current.last.decisive_site(target, self._store.state.rare_labels)
         if site is None:
             return sentence
-        alone = f"{sentence}, but only by the word of {site!r}"
-        self._note_once(f"{alone}; the target has to be reached without any one site", now, site)
+        self._note_once(
+            f"{sentence}, but not without the result of {site!r}; the target must be reached "
+            "without any single site",
+            now,
+            site,
+        )
         return None
 
     def _note_once(self, text: str, now: float, key: str = "") -> None:
@@ -287,19 +293,21 @@ class Evaluations:
             self._logged.add(key)
             self._store.note(text, now)
 
-    def _keep_if_best(self, current: Evaluation, record: EvaluationRecord, now: float) -> None:
+    def _update_best_model(self, current: Evaluation, record: EvaluationRecord, now: float) -> None:
         models, average = self._store.models, current.serving
         try:
-            models.evaluated("current", current.last.model, record, record.metrics, record.recall)
+            models.keep_if_best(
+                "current", current.last.model, record, record.metrics, record.recall
+            )
             if average is not None and record.serving is not None:
                 own = record.serving
-                models.evaluated("serving", average.model, record, own["metrics"], own["recall"])
+                models.keep_if_best("serving", average.model, record, own["metrics"], own["recall"])
         except OSError as problem:
             self._store.note(f"the best model cannot be written: {problem.strerror}", now)
 
 
-def _bounded(recall: Mapping[str, float], rare: Collection[str]) -> dict[str, float]:
-    """Return the recall of at most MOST_LABELS labels, rare ones first."""
+def _limited(recall: Mapping[str, float], rare: Collection[str]) -> dict[str, float]:
+    """Return the recall of at most MOST_LABELS labels, rare labels first."""
     if len(recall) <= MOST_LABELS:
         return dict(recall)
     first = sorted(recall, key=lambda label: label not in rare)

@@ -1,4 +1,4 @@
-"""The journal: every accepted update is a file, written before the update takes effect."""
+"""The journal stores every accepted update as a file, before the update takes effect."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, ma
 
 @dataclass(frozen=True)
 class ArrivalFacts:
-    """What the log needs to know about an update beside the update itself."""
+    """The facts about an arrival that its log record needs in addition to the update."""
 
-    start_time: float
+    start_time: float  # when the site was sent its model
     start_event: int
     time: float  # when the update arrived
     norm: float
-    metrics: Mapping[str, float | None] | None = None  # what the site's training reports
+    metrics: Mapping[str, float | None] | None = None  # reported by the site's training
 
 
 class Journal:
@@ -42,38 +42,38 @@ class Journal:
         self._vectors: dict[int, ref[Vector]] = {}
 
     def remove_drafts(self) -> None:
-        """Remove updates that a killed server has not finished writing; they were not accepted."""
+        """Remove incomplete files of a killed server; their updates were not accepted."""
         for draft in self._folder.glob(f"*{PARTIAL}"):
             draft.unlink()
 
-    def write(self, event: int, update: Update, flight: ArrivalFacts) -> None:
-        """Write the update; it is on the disk when this returns. An OSError leaves no file."""
+    def write(self, event: int, update: Update, facts: ArrivalFacts) -> None:
+        """Write the update to disk before returning; an OSError leaves no file."""
         path = self.path(event)
         data = update.vector.data.cast("B")
-        atomic_write(path, _header(event, update, flight, data), data, private=True)
-        drop_from_page_cache(path)  # it is read only if the server dies
+        atomic_write(path, _header(event, update, facts, data), data, private=True)
+        drop_from_page_cache(path)  # only a restarted server reads it
         self._vectors[event] = ref(update.vector)
 
     def read(self, event: int) -> tuple[Update, ArrivalFacts]:
-        """Return an update as it was written; BadInput if its file is damaged or missing."""
+        """Return an update and its facts; raise BadInput if the file is damaged or missing."""
         path = self.path(event)
         try:
-            update, flight = _parse(event, path.read_bytes())
+            update, facts = _parse(event, path.read_bytes())
         except (OSError, KeyError, TypeError, ValueError, RecursionError, struct.error):
             raise BadInput(
                 f"{path} is damaged or missing, and the federation cannot be restored without it; "
-                "put it back from a backup"
+                "restore it from a backup"
             ) from None
         self._vectors[event] = ref(update.vector)
-        return update, flight
+        return update, facts
 
     def events(self) -> list[int]:
-        """The events of all stored updates, in ascending order."""
+        """Return the events of all stored updates, in ascending order."""
         names = (path.stem for path in self._folder.glob("*.safetensors"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def vectors(self) -> dict[int, int]:
-        """The event of each vector that is still in memory, by the array's id."""
+        """Return the event of each vector that is still in memory, by the array's id."""
         live = ((event, vector()) for event, vector in self._vectors.items())
         return {id(vector): event for event, vector in live if vector is not None}
 
@@ -83,48 +83,48 @@ class Journal:
         self._vectors.pop(event, None)
 
     def remove_unused(self, used: Collection[int], until: int) -> None:
-        """Remove the updates up to an event that are not among `used`."""
+        """Remove the updates up to event `until` whose events are not in `used`."""
         for event in self.events():
             if event <= until and event not in used:
                 self.remove(event)
 
     def path(self, event: int) -> Path:
-        """The file of an update."""
+        """Return the path of an update's file."""
         return self._folder / f"{event:010d}.safetensors"
 
 
 def _parse(event: int, content: bytes) -> tuple[Update, ArrivalFacts]:
-    """Parse a header and the vector behind it; raise some error for any wrong byte."""
+    """Parse a file; raise an error of any type if a byte is wrong."""
     (length,) = struct.unpack_from("<Q", content)
     start = 8 + length
-    facts = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
+    fields = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
     vector: Vector = np.frombuffer(content, np.float32, offset=start)  # read-only, like its bytes
-    flight = ArrivalFacts(**facts.pop("flight"))
-    if facts.pop("event") != event:
+    facts = ArrivalFacts(**fields.pop("flight"))
+    if fields.pop("event") != event:
         raise ValueError("the file belongs to another update")
-    update = Update(vector=vector, **facts)
-    # Writing the header again must give the same bytes; its checksum covers the rest.
-    if _header(event, update, flight, vector.data.cast("B")) != content[:start]:
+    update = Update(vector=vector, **fields)
+    # Writing the header again must give the same bytes; its checksum covers the vector.
+    if _header(event, update, facts, vector.data.cast("B")) != content[:start]:
         raise ValueError("the file was changed")
-    return update, flight
+    return update, facts
 
 
-def _header(event: int, update: Update, flight: ArrivalFacts, data: memoryview) -> bytes:
-    """The header of a safetensors file with one tensor.
+def _header(event: int, update: Update, facts: ArrivalFacts, data: memoryview) -> bytes:
+    """Return the header of a safetensors file with one tensor.
 
-    The writer of safetensors itself would copy the vector twice.
+    The safetensors library itself would copy the vector twice.
     """
-    facts = {
+    fields = {
         "event": event,
         "client": update.client,
         "start_version": update.start_version,
         "examples": update.examples,
         "loss": update.loss,
         "statistics_size": update.statistics_size,
-        # Without what the previous release did not have, so that its files still read the same.
-        "flight": {name: value for name, value in vars(flight).items() if value is not None},
+        # Values of None are left out, because files of earlier versions do not have them.
+        "flight": {name: value for name, value in vars(facts).items() if value is not None},
     }
-    text = json.dumps(facts)
+    text = json.dumps(fields)
     checksum = zlib.crc32(data, zlib.crc32(text.encode()))
     metadata = {"update": text, "crc32": f"{checksum:08x}"}
     tensor = {"dtype": "F32", "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}

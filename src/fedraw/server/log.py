@@ -1,4 +1,4 @@
-"""The event log of a server that may stop at any byte, on a disk that may be full."""
+"""The event log of a server, which survives a kill at any byte and a full disk."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PUT_BACK = (
     "the server rotates its log by itself: put the whole file back (for example from "
     "events.jsonl.1), exempt it from other log rotation, and start the server again"
 )
-RESTORE = "restore the folder from a backup, or set another folder to start anew"
-# A file of the log that has reached this size is continued in the next one.
+RESTORE = "restore the folder from a backup, or set another folder to start again"
+# When a file of the log has reached this size, the log continues in the next file.
 SEGMENT_BYTES = 1 << 26
-# A line that continues the log has fewer bytes.
+# The line of a `continued` record has fewer bytes than this.
 LONGEST_CONTINUED = 256
 
 
@@ -45,17 +45,17 @@ def require_server_folder(folder: Path) -> None:
     try:
         first = next(read_log(folder / LOG, allow_cut_off=True), None)
     except BadInput:
-        return  # the caller finds the damage
+        return  # the caller reports the damage
     if isinstance(first, StartRecord) and not first.is_server:
         raise BadInput(f"{folder} is a run of a simulation; name the folder of a server")
 
 
 class ServerLog:
-    """Appends to `events.jsonl`; records that the disk does not take now are written later.
+    """Appends records to `events.jsonl`; on a full disk, records wait in memory.
 
-    The log locks its folder, and nobody else may change the file meanwhile. Before anything is
-    written, the file must still be the one that was opened, with the length that this process left.
-    `rotate` continues a log in the next numbered file (`eventlog.segments`) once the last file has
+    The log locks its folder, and no other process may change the file meanwhile. Before each write,
+    the file must still be the one that was opened, with the length that this process left. `rotate`
+    continues the log in the next numbered file (`eventlog.segments`) once the last file has
     `segment_bytes`.
     """
 
@@ -76,11 +76,11 @@ class ServerLog:
             raise BadInput(
                 f"cannot write to {folder}: {problem.strerror}; set another folder"
             ) from None
-        self._waiting = b""
+        self._unwritten = b""
         self._chain = Chain(remedy=RESTORE)
 
     def _open(self, number: int, start: int) -> None:
-        """Open the file with this number, which begins after `start` bytes of the log."""
+        """Open the file with this number; it begins after `start` bytes of the log."""
         self._number, self._start = number, start
         self._current = segment(self.path, number)
         self._file = open(self._current, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
@@ -88,11 +88,11 @@ class ServerLog:
         self._length = start + self._opened.st_size
 
     def __len__(self) -> int:
-        """Bytes on disk, in all files."""
+        """Return the number of bytes on disk, in all files."""
         return self._length
 
     def check(self) -> None:
-        """Raise FolderChanged if anyone else has touched the log or the lock."""
+        """Raise FolderChanged if another process has changed the log or the lock."""
         if not self._lock.is_intact:
             raise FolderChanged(
                 f"{self._lock.path} was removed or replaced while this server was running, so a "
@@ -112,15 +112,15 @@ class ServerLog:
         raise FolderChanged(f"{self._current} {what} while this server was running; {PUT_BACK}")
 
     def note(self, record: Record) -> None:
-        """Write the record if the disk allows it, otherwise later."""
-        self._waiting += self._chain.encode(record)
+        """Write the record now, or later if the disk is full."""
+        self._unwritten += self._chain.encode(record)
         try:
             self.flush()
         except OSError:
             return
 
     def commit(self, record: Record) -> None:
-        """Write the record to disk; after an OSError, the log is as it was before."""
+        """Write the record to disk before returning; an OSError leaves the log unchanged."""
         self.flush()
         before = self._chain.position
         line = self._chain.encode(record)
@@ -129,27 +129,26 @@ class ServerLog:
                 line = line[self._append(line) :]
             os.fsync(self._file.fileno())
         except OSError:
-            self._cut(before)
+            self._truncate(before)
             raise
 
     def flush(self) -> None:
-        """Write the records that are still waiting, oldest first."""
+        """Write the records that wait in memory, oldest first."""
         self.check()
-        while self._waiting:
-            self._waiting = self._waiting[self._append(self._waiting) :]
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._append(self._unwritten) :]
 
     def to_disk(self) -> Position:
-        """Make sure that everything written survives a crash; return where the log ends."""
+        """Flush everything written to the disk; return the position at which the log ends."""
         self.flush()
         os.fsync(self._file.fileno())
         return self._chain.position
 
     def rotate(self, event: int, time: float) -> None:
-        """Continue in the next file if the last one is full; after an OSError nothing has changed.
+        """Continue in the next file if the last one is full; an OSError leaves the log unchanged.
 
-        The next file is on disk, empty, before the record that leads to it is. So whenever the
-        process ends, a file that ends with this record has a successor, and one that does not is
-        the last.
+        The next file is on disk, empty, before the `continued` record is. So whenever the process
+        ends, a file with this record has a successor, and a file without it is the last.
         """
         self.to_disk()
         if log_size(self.path) != self._length:
@@ -169,10 +168,10 @@ class ServerLog:
     def verify(
         self, since: Position | None = None, until: Position | None = None
     ) -> Iterator[Record]:
-        """The records since a position, all verified; the next record continues them.
+        """Yield the verified records since a position; the next written record continues them.
 
-        A process that was killed may have left a part of a line. It does not count, because nothing
-        relied on it; `cut_torn_line` removes it.
+        A killed process may have left an incomplete last line. It is ignored, because its record
+        never took effect; `remove_torn_line` removes it.
         """
         for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
             pass
@@ -186,16 +185,16 @@ class ServerLog:
                     self._refuse_other_end(line)
                     break
                 yield self._chain.decode(line, self.path)
-        require_continuation(self.path, self._last_of_file(), RESTORE)
+        require_continuation(self.path, self._continued_record(), RESTORE)
 
     def check_format(self) -> None:
         """Refuse a log of another format, or one whose first line is damaged."""
         next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
 
-    def cut_torn_line(self) -> None:
-        """Cut the log after the last record that was verified, and go on where it continues."""
-        self._cut(self._chain.position)
-        last = self._last_of_file()
+    def remove_torn_line(self) -> None:
+        """Truncate the log after the last verified record, and open the file that continues it."""
+        self._truncate(self._chain.position)
+        last = self._continued_record()
         if isinstance(last, ContinuedRecord):
             self._file.close()
             self._open(last.segment, self._length)
@@ -203,16 +202,16 @@ class ServerLog:
     def clear(self) -> None:
         """Remove all records."""
         self.check()
-        self._waiting = b""
-        self._cut(Position())
+        self._unwritten = b""
+        self._truncate(Position())
 
     def close(self) -> None:
-        """Close the file and let other processes have the folder."""
+        """Close the file and unlock the folder."""
         self._file.close()
         self._lock.close()
 
-    def _last_of_file(self) -> Record | None:
-        """The last verified record of the last file, if it is one that continues the log."""
+    def _continued_record(self) -> Record | None:
+        """Return the last verified record of the last file if it is a `continued` record."""
         own = self._chain.position.length - self._start
         with self._current.open("rb") as file:
             file.seek(max(0, own - LONGEST_CONTINUED))
@@ -224,58 +223,58 @@ class ServerLog:
         return from_fields(fields)
 
     def _refuse_other_end(self, line: bytes) -> None:
-        """Refuse a whole record that ends in something else than a line break: it was altered."""
+        """Refuse a complete record without its line break, because it was altered."""
         try:
             Chain(self._chain.position).decode(line[:-1] + b"\n", self.path)
         except BadInput:
             return
         raise BadInput(f"{self._chain.place(self.path)} was altered at its end; {RESTORE}")
 
-    def _cut(self, position: Position) -> None:
+    def _truncate(self, position: Position) -> None:
         os.ftruncate(self._file.fileno(), position.length - self._start)
         self._length, self._chain.position = position.length, position
 
     def _append(self, data: bytes) -> int:
-        """Write to the file; return how many bytes the disk took."""
+        """Write to the file; return the number of bytes that were written."""
         written = self._file.write(data) or 0
         self._length += written
         return written
 
 
-# In a federation of more sites, a change of members logs the score of the changed site only.
+# In a federation with more sites, a change of members logs the score of the changed site only.
 # Otherwise the log would grow with the square of the number of sites.
 MOST_SCORES = 50
-# The most characters of a reason in the log; a site may have chosen most of them.
+# The most characters of a reason in the log; a reason may quote a site's text.
 LONGEST_REASON = 500
 
 
 def arrival_record(
-    event: int, update: Update, flight: ArrivalFacts, before: int, state: State
+    event: int, update: Update, facts: ArrivalFacts, before: int, state: State
 ) -> ArrivalRecord:
-    """The record of an accepted update; `before` is the version that it met."""
+    """Return the record of an accepted update; `before` is the version before its arrival."""
     contents, aggregated = state.contents, state.version > before
     return ArrivalRecord(
         event=event,
-        time=flight.time,
+        time=facts.time,
         client=update.client,
-        start_time=flight.start_time,
+        start_time=facts.start_time,
         start_version=update.start_version,
         version=state.version,
-        staleness_events=event - flight.start_event,
+        staleness_events=event - facts.start_event,
         staleness_versions=before - update.start_version,
         aggregated=aggregated,
         buffer=list(contents.clients),
-        # JSON has no number for a weight of a user's own strategy that is not finite.
+        # A user's own strategy may have weights that are not finite, which JSON cannot represent.
         weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
-        norm=flight.norm,
-        metrics=flight.metrics,
+        norm=facts.norm,
+        metrics=facts.metrics,
     )
 
 
 def scores_record(
     event: int, time: float, cause: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> ScoresRecord:
-    """The record of the scores that a change of members has changed."""
+    """Return the record of the scores that a change of members has changed."""
     changed = [site for site in {**before, **after} if before.get(site) != after.get(site)]
     return ScoresRecord(
         event=event,
@@ -286,20 +285,19 @@ def scores_record(
     )
 
 
-def short(text: str) -> str:
-    """One printable line of at most LONGEST_REASON characters, or a little more once escaped."""
-    kept = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
-    return one_line(kept)
+def log_text(text: str) -> str:
+    """Return the text as one printable line, truncated to LONGEST_REASON characters."""
+    return one_line(text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…")
 
 
 def scored_sites(state: State, site: str) -> list[str]:
-    """The sites whose scores a change of `site` logs: all members, or only `site` among many."""
+    """Return the sites whose scores a change of `site` logs: all members, or only `site`."""
     federation = state.federation
     members = [str(member) for member in federation] if len(federation) <= MOST_SCORES else []
     return list(dict.fromkeys([*members, site]))
 
 
 def scores_of(state: State, sites: Sequence[str]) -> dict[str, float]:
-    """The rarity scores of those sites that are members."""
+    """Return the rarity scores of the given sites that are members."""
     federation = state.federation
     return {site: federation.score(site) for site in sites if site in federation}

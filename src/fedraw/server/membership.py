@@ -1,4 +1,4 @@
-"""Nodes and the sites behind them: who takes part, who must wait, who is shut out."""
+"""Nodes and their sites: which sites are members, which must wait, which are excluded."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 from fedraw.core.text import one_line, several
 from fedraw.errors import BadInput
-from fedraw.server.admission import MOST_IN_ALL, check_counts, check_name, check_new_labels
+from fedraw.server.admission import MOST_LABELS_IN_ALL, check_counts, check_name, check_new_labels
 from fedraw.server.revocation import RevokedSites
 from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationStore
 from fedraw.server.tasks import LabelSummary, TaskKind
 
-# The longest pause in seconds, however often a site fails.
+# Upper bound of the back-off, in seconds.
 LONGEST_PAUSE = 3600.0
 
 
 @dataclass
 class BackOff:
-    """How often a node or site failed in a row, and when to ask it again."""
+    """The number of failures in a row of a node or site, and when to ask it again."""
 
     failures: int = 0
     not_before: float = 0.0
 
     def fail(self, pause: float, now: float) -> None:
-        """Count a failure; each further one doubles the pause."""
+        """Count a failure; each further failure doubles the pause."""
         self.failures += 1
         self.not_before = now + min(pause * 2 ** (self.failures - 1), LONGEST_PAUSE)
 
@@ -41,7 +41,7 @@ class BackOff:
 
 
 class Nodes:
-    """The nodes that the engine lists, and the site behind each."""
+    """The nodes that the engine lists, and the site of each node."""
 
     def __init__(self) -> None:
         self.online: frozenset[int] = frozenset()
@@ -51,8 +51,8 @@ class Nodes:
         self._listed: dict[int, float] = {}  # when a node was last listed
         self._seen: dict[str, float] = {}  # when a site was last online
 
-    def see(self, online: Collection[int], now: float) -> None:
-        """Note which nodes are online now."""
+    def update(self, online: Collection[int], now: float) -> None:
+        """Record the nodes that are online now."""
         self.online = frozenset(online)
         for node in self.online:
             self._listed[node] = now
@@ -60,17 +60,17 @@ class Nodes:
             if node in self._site_at:
                 self._seen[self._site_at[node]] = now
 
-    def strangers(self) -> list[int]:
-        """Nodes that are online and have not said which site they are."""
+    def unidentified(self) -> list[int]:
+        """Return the online nodes whose site is not known yet."""
         return sorted(node for node in self.online if node not in self._site_at)
 
-    def of(self, site: str) -> int | None:
-        """Return the site's node if it is online."""
+    def node_of(self, site: str) -> int | None:
+        """Return the site's node if it is online, otherwise None."""
         node = self._node_of.get(site)
         return node if node in self.online else None
 
-    def away(self, site: str, now: float) -> float:
-        """Seconds since the site was last online; an unknown site counts from the first call."""
+    def seconds_offline(self, site: str, now: float) -> float:
+        """Return the seconds since the site was last online, or since the first call."""
         return now - self._seen.setdefault(site, now)
 
     def bind(self, node: int, site: str, now: float) -> None:
@@ -81,16 +81,16 @@ class Nodes:
         self.back_offs[node].succeed()
 
     def unbind(self, site: str) -> None:
-        """Forget the site's node, which will be asked for its site again."""
+        """Forget the site's node; the node will be asked for its site again."""
         self._seen.pop(site, None)
         node = self._node_of.pop(site, None)
         if node is not None:
             del self._site_at[node]
 
-    def forget(self, unlisted_since: float) -> None:
-        """Forget nodes that have been gone for long.
+    def forget_unlisted(self, unlisted_since: float) -> None:
+        """Forget nodes that have not been listed since this time.
 
-        Without authentication, a restarted node has a new id every time.
+        Without authentication, a node has a new id after every restart.
         """
         for node in [n for n, last in self._listed.items() if last < unlisted_since]:
             if node not in self._site_at:
@@ -101,21 +101,21 @@ LOGGER = logging.getLogger("fedraw.server")
 
 # The only label of a site that does not declare its labels.
 UNDECLARED = "not told"
-# While sites are awaited, the console names at most this many of those that are there.
+# Before training begins, the console lists at most this many connected sites.
 MOST_NAMED = 20
-# Seconds until a node is asked again whose name another node still has.
+# Seconds to wait before asking a node again if another online node has the same site name.
 NAME_IN_USE = 10.0
 
 
 class SiteMembership:
-    """The sites of a federation by name, behind nodes that may change.
+    """The sites of a federation by name; a site's node may change.
 
     Args:
-        store: Where changes of members are kept.
+        store: Stores every change of members.
         settings: The settings of the server.
-        slots: The number of buffer slots that need a site each.
+        slots: The number of buffer slots, each of which needs a different site.
         released: Called with each site whose pending tasks no longer count, because it has left or
-            is back after a restart.
+            has restarted.
         needs_counts: Whether sites must declare their labels.
 
     """
@@ -129,7 +129,7 @@ class SiteMembership:
         needs_counts: bool = True,
     ) -> None:
         self.nodes = Nodes()
-        self.first_sites: dict[str, dict[str, int]] = {}
+        self.initial_sites: dict[str, dict[str, int]] = {}
         self._store = store
         self._settings = settings
         self._slots = slots
@@ -137,7 +137,7 @@ class SiteMembership:
         self._undeclared = {} if needs_counts else {UNDECLARED: 1}
         # By site and kind of task, because a site that trains well may still evaluate badly.
         self._back_offs: defaultdict[tuple[str, TaskKind], BackOff] = defaultdict(BackOff)
-        self._refused: dict[int, str] = {}  # why a node may not join
+        self._refused: dict[int, str] = {}  # the reason for which each node may not join
         self._revoked = RevokedSites(store.folder)
 
     @property
@@ -146,11 +146,11 @@ class SiteMembership:
         return list(self._store.state.counts)
 
     def ready(self, site: str, now: float, kind: TaskKind = "train") -> int | None:
-        """Return the site's node if it is online and may be asked now."""
-        return self.nodes.of(site) if self._back_offs[site, kind].not_before <= now else None
+        """Return the site's node if it is online and not in back-off, otherwise None."""
+        return self.nodes.node_of(site) if self._back_offs[site, kind].not_before <= now else None
 
-    def introduce(self, node: int, summary: LabelSummary, now: float) -> None:
-        """Handle a node's label summary: let its site join, wait, or refuse it."""
+    def handle_summary(self, node: int, summary: LabelSummary, now: float) -> None:
+        """Handle a node's label summary: admit its site, let it wait, or refuse it."""
         site, store, back_off = summary.site, self._store, self.nodes.back_offs[node]
         try:
             check_name(site)
@@ -158,15 +158,15 @@ class SiteMembership:
             self._refuse(node, None, str(refusal), now)
             return
         try:
-            self._admit(node, site)
-            known = store.state.counts.get(site) or self.first_sites.get(site)
+            self._check_allowed(node, site)
+            known = store.state.counts.get(site) or self.initial_sites.get(site)
             counts = check_counts(site, summary.counts or self._undeclared, known)
             self.check_new_labels(site, counts)
         except BadInput as refusal:
             self._refuse(node, site, str(refusal), now)
             return
         self._refused.pop(node, None)
-        holder = self.nodes.of(site)
+        holder = self.nodes.node_of(site)
         if holder is not None and holder != node:
             back_off.wait(NAME_IN_USE, now)
             online = f"which is online as node {holder}"
@@ -174,23 +174,25 @@ class SiteMembership:
         elif (left := store.quarantine_left(site, now)) > 0:
             back_off.wait(left, now)
         elif store.begun:
-            self._welcome(node, site, counts, now)
+            self._add_member(node, site, counts, now)
         else:
-            self.first_sites[site] = counts
+            self.initial_sites[site] = counts
             self.nodes.bind(node, site, now)
             LOGGER.info("%s", self.waiting)
 
     def _refuse(self, node: int, site: str | None, reason: str, now: float) -> None:
         self.nodes.back_offs[node].fail(self._settings.back_off, now)
-        if self._refused.get(node) != reason:  # log a refusal once, however often it tries
+        if self._refused.get(node) != reason:  # log a repeated refusal once
             self._refused[node] = reason
             self._store.note(f"node {node} may not join: {reason}", now, site)
 
-    def _admit(self, node: int, site: str) -> None:
+    def _check_allowed(self, node: int, site: str) -> None:
         allowed, nodes = self._settings.sites, self._store.state.nodes
-        revoked = self._revoked.look()
+        revoked = self._revoked.current()
         if site in revoked.sites:
-            raise BadInput(f"{site!r} was revoked by the operator (fedraw server revoke)")
+            raise BadInput(
+                f"{site!r} was revoked by the operator; fedraw server revoke --undo admits it again"
+            )
         if self._settings.pinned and node in revoked.nodes:
             raise BadInput(f"the key of node {node} was revoked; give {site!r} a new key")
         if allowed and site not in allowed:
@@ -199,31 +201,32 @@ class SiteMembership:
             return
         first = nodes.get(site, node)
         if first != node and first not in revoked.nodes:
-            raise BadInput(f"{site!r} is registered with node {first}, this is another key")
+            raise BadInput(
+                f"{site!r} is registered with node {first}, and this node has another key; revoke "
+                "the site and admit it again to replace its key"
+            )
         owner = next((name for name, known in nodes.items() if known == node), site)
         if owner != site:
             raise BadInput(
                 f"node {node} is registered as {owner!r}, so its key cannot take part as {site!r} "
-                "as well; give each site a key of its own"
+                "as well; give each site its own key"
             )
 
     def check_new_labels(self, site: str, labels: Collection[str]) -> None:
-        """Refuse more labels that no site had before than one site, or all of them, may add."""
+        """Refuse labels beyond the number that one site, or all sites together, may add."""
         store = self._store
         if store.begun:
-            federation, so_far = (
-                store.strategy_state.federation,
-                store.state.labels_added.get(site, 0),
-            )
-            new = len(federation.new_labels(labels))
+            federation = store.strategy_state.federation
+            new, so_far = len(federation.new_labels(labels)), store.state.labels_added.get(site, 0)
             check_new_labels(site, new, so_far, len(federation.labels))
         else:
-            others = [own for name, own in self.first_sites.items() if name != site]
-            if sum(map(len, others)) + len(labels) > MOST_IN_ALL:  # rare, because it is slow
+            others = [own for name, own in self.initial_sites.items() if name != site]
+            # The union of all labels is slow to compute, and rarely needed.
+            if sum(map(len, others)) + len(labels) > MOST_LABELS_IN_ALL:
                 known = set().union(*others)
                 check_new_labels(site, len(set(labels) - known), 0, len(known))
 
-    def _welcome(self, node: int, site: str, counts: dict[str, int], now: float) -> None:
+    def _add_member(self, node: int, site: str, counts: dict[str, int], now: float) -> None:
         store = self._store
         before = store.state.counts.get(site)
         if before is None:
@@ -238,28 +241,28 @@ class SiteMembership:
 
     @property
     def waiting(self) -> str:
-        """How many sites are there, as a sentence for the operator."""
-        here = [site for site in self.first_sites if self.nodes.of(site) is not None]
+        """A sentence for the operator that says how many sites are connected."""
+        here = [site for site in self.initial_sites if self.nodes.node_of(site) is not None]
         named = f": {several(map(one_line, here), MOST_NAMED)}" if here else ""
         return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:
         """Return the first sites and their nodes once enough are online, otherwise None."""
-        here = {site: self.nodes.of(site) for site in self.first_sites}
+        here = {site: self.nodes.node_of(site) for site in self.initial_sites}
         nodes = {site: node for site, node in here.items() if node is not None}
         return nodes if len(nodes) >= self._settings.min_clients else None
 
     def succeeded(self, site: str, kind: TaskKind = "train") -> None:
-        """The site has done a task."""
+        """Reset the site's back-off after a completed task."""
         self._back_offs[site, kind].succeed()
 
-    def put_off(self, site: str, reason: str, now: float) -> None:
-        """Ask the site again later, without blame."""
+    def postpone(self, site: str, reason: str, now: float) -> None:
+        """Ask the site again later, without counting a failure."""
         self._back_offs[site, "train"].wait(self._settings.back_off, now)
         self._store.note(f"asked again later: {reason}", now, site)
 
     def failed(self, site: str, reason: str, now: float, kind: TaskKind = "train") -> None:
-        """Count a failure of the site; too many in a row lead to quarantine."""
+        """Count a failure of the site; `patience` failures in a row lead to quarantine."""
         if site not in self._store.state.counts:
             return
         back_off = self._back_offs[site, kind]
@@ -270,25 +273,27 @@ class SiteMembership:
             return
         seconds, times = self._settings.quarantine, f"{back_off.failures} failures in a row"
         words = f"quarantined for {seconds:.0f} s after {times}: {reason}"
-        if self._depart(site, words, now, quarantine=seconds):
+        if self._remove_member(site, words, now, quarantine=seconds):
             back_off.succeed()
 
     def tick(self, now: float) -> None:
-        """Let sites leave that were revoked, or have been offline for too long."""
-        for site in self._revoked.look().sites.keys() & set(self.members):
-            self._depart(site, "revoked by the operator", now)
-        for site in [s for s in self.first_sites if self.nodes.of(s) is None]:
-            del self.first_sites[site]
+        """Remove sites that were revoked or have been offline for longer than `absence`."""
+        for site in self._revoked.current().sites.keys() & set(self.members):
+            self._remove_member(site, "revoked by the operator", now)
+        for site in [s for s in self.initial_sites if self.nodes.node_of(s) is None]:
+            del self.initial_sites[site]
             self.nodes.unbind(site)
         for site in self.members:
-            away = self.nodes.away(site, now)
+            away = self.nodes.seconds_offline(site, now)
             if away > self._settings.absence:
-                self._depart(site, f"out of reach for {away:.0f} s", now)
-        self.nodes.forget(now - 10 * self._settings.absence)
+                self._remove_member(site, f"out of reach for {away:.0f} s", now)
+        self.nodes.forget_unlisted(now - 10 * self._settings.absence)
         self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.back_offs}
 
-    def _depart(self, site: str, reason: str, now: float, quarantine: float | None = None) -> bool:
-        """Remove a member; return False if the disk is full, and try again at the next occasion."""
+    def _remove_member(
+        self, site: str, reason: str, now: float, quarantine: float | None = None
+    ) -> bool:
+        """Remove a member; return False if the disk is full, so that `tick` tries again."""
         try:
             self._store.leave(site, reason, now, quarantine)
         except OSError:

@@ -1,6 +1,6 @@
-"""The parts of a message that are the same for every engine: scalars, label counts, the layout.
+"""The parts of a message that every engine shares: scalars, label counts, the layout of the model.
 
-A site's bytes become Python values in the engine. These functions check them before use.
+An engine turns a site's bytes into Python values. These functions check the values before use.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import MOST_LABELS
 
-# The most bytes of a reply beside the model, such as names and label counts.
+# The most bytes of a reply apart from the model, such as names and label counts.
 LARGEST_REST = 1 << 20
-# How torch's names of batch-norm statistics end.
+# The suffixes of torch's names for batch-norm statistics.
 STATISTICS = ("running_mean", "running_var")
 
 
@@ -29,7 +29,7 @@ class Fields:
         self._record = record
 
     def text(self, name: str) -> str:
-        """Return a text."""
+        """Return a string."""
         return str(self._get(name, str, "a text"))
 
     def whole(self, name: str) -> int:
@@ -40,12 +40,12 @@ class Fields:
         """Return a number."""
         return float(self._get(name, (int, float), "a number"))
 
-    def truth(self, name: str) -> bool:
-        """Return a truth value."""
+    def boolean(self, name: str) -> bool:
+        """Return a boolean."""
         return bool(self._get(name, bool, "true or false"))
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         value = self._get(name, list, wanted := "a list of texts")
         if not all(isinstance(item, str) for item in value):
             raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
@@ -58,40 +58,46 @@ class Fields:
         if name not in self._record:
             raise RefusedUpdate(f"{name} is missing")
         value = self._record[name]
-        # A truth value counts as an integer in Python, but not here.
+        # In Python a boolean is an integer; here it is not.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
         return value
 
 
 def plain_counts(counts: Mapping[Any, Any], what: str) -> dict[str, int]:
-    """Return counts by label as a site sends them: labels as texts, counts as Python's integers.
+    """Return counts by label as a site sends them: labels as strings, counts as Python integers.
 
     >>> plain_counts({3: 2, "cat": 1}, "label_counts")
     {'3': 2, 'cat': 1}
     """
     if not isinstance(counts, Mapping):
-        raise BadInput(f"{what} gives {type(counts).__name__}, not a mapping from labels to counts")
+        raise BadInput(f"{what} is {type(counts).__name__}, not a mapping from labels to counts")
     plain: dict[str, int] = {}
     for label, count in counts.items():
         if str(label) in plain:
-            raise BadInput(f"{what} has label {str(label)!r} twice, as a number and as a text")
+            raise BadInput(
+                f"{what} has label {str(label)!r} twice, as a number and as a text; use one type"
+            )
         try:
             plain[str(label)] = index(count)
         except TypeError:
-            raise BadInput(f"{what} has {count!r} for label {label!r}, not a number") from None
+            raise BadInput(
+                f"{what} has {count!r} for label {label!r}, not a whole number"
+            ) from None
     return plain
 
 
 def check_count_types(counts: Mapping[Any, Any], name: str) -> dict[str, int]:
-    """Return received counts; whether they are plausible is for the server to decide."""
+    """Return received counts after checking their types; the server checks their values."""
     if len(counts) > MOST_LABELS:
-        raise RefusedUpdate(f"record {name!r} has {len(counts)} labels; {MOST_LABELS} is the most")
+        raise RefusedUpdate(f"record {name!r} has {len(counts)} labels; the limit is {MOST_LABELS}")
     for label, count in counts.items():
         if not isinstance(label, str):
-            raise RefusedUpdate(f"{name} has the label {label!r:.60}, which is no text")
+            raise RefusedUpdate(f"{name} has the label {label!r:.60}, which is not a text")
         if isinstance(count, bool) or not isinstance(count, int):
-            raise RefusedUpdate(f"{name} of label {label!r:.60} is {count!r:.60}, no whole number")
+            raise RefusedUpdate(
+                f"{name} of label {label!r:.60} is {count!r:.60}, not a whole number"
+            )
     return dict(counts)
 
 
@@ -99,37 +105,37 @@ def model_layout(
     tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
     statistics: Collection[str] | None = None,
 ) -> Layout:
-    """Return the layout of a model's tensors of floats, given the type and shape of each tensor.
+    """Return the layout of a model's float tensors, given the type and shape of each tensor.
 
-    By default, running means and variances are statistics.
+    `statistics` names the batch-norm statistics; by default, running means and variances.
     """
     for name, (dtype, _) in tensors.items():
-        refuse_unusual(name, dtype)
+        check_dtype(name, dtype)
     floats = {name: shape for name, (dtype, shape) in tensors.items() if dtype.kind == "f"}
     if not floats:
-        raise BadInput("the model has no tensor of floats; there is nothing to train")
+        raise BadInput("the model has no float tensor, so there is nothing to train")
     for name in statistics or ():
         if name not in floats:
-            raise BadInput(f"statistics has {name!r}, which is no tensor of floats of the model")
+            raise BadInput(f"statistics has {name!r}, which is not a float tensor of the model")
     if statistics is None:
         statistics = [name for name in floats if name.endswith(STATISTICS)]
     averaged = [(name, shape) for name, shape in floats.items() if name in statistics]
     return Layout.of([item for item in floats.items() if item[0] not in statistics], averaged)
 
 
-def refuse_unusual(name: str, dtype: np.dtype[Any]) -> None:
-    """Refuse a tensor whose type no model has."""
+def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
+    """Refuse a tensor whose type is neither a float nor an integer of at most 64 bits."""
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise BadInput(
-            f"tensor {name!r} is {dtype.name}; a model has float16, float32, float64 or integers"
+            f"tensor {name!r} is {dtype.name}; convert it to float16, float32, float64 or integers"
         )
 
 
 def as_array(name: str, tensor: Any) -> npt.NDArray[Any]:
-    """Return a tensor of the user's, from torch or not, as an array of a usual type."""
+    """Return a user's tensor, of torch or NumPy, as an array of a supported type."""
     try:
         array = np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
     except TypeError as error:  # torch's bfloat16
         raise BadInput(f"tensor {name!r}: {error}; convert it with .float()") from None
-    refuse_unusual(name, array.dtype)
+    check_dtype(name, array.dtype)
     return array

@@ -1,8 +1,7 @@
-"""The models that a server keeps for whoever exports them: the best so far, and the last.
+"""The model files of a server: the best model so far, and the last model of an ended federation.
 
-The current model and the serving average are in every snapshot. All files have the tensors of the
-app, with their names, shapes and types; integers, which no training changes, are as in the initial
-model.
+Every snapshot has the current model and the serving average. All files have the tensors of the
+app, with their names, shapes and types; integer tensors are those of the initial model.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ class ModelFiles:
         self._best = self._read_best()
 
     def begin(self) -> None:
-        """Write the tensors that no training changes, and forget the best model of before."""
+        """Write the tensors that are not trained, and remove an earlier best model."""
         (self._folder / BEST).unlink(missing_ok=True)
         self._best = None
         if self._constants:
             self._write(CONSTANTS, self._constants, {})
 
     def write(self, model: Vector, serving: Vector | None) -> None:
-        """Write the last model, and the average that is served if there is one."""
+        """Write the last model, and the serving average if there is one."""
         self._write(MODEL, self._named(model), {})
         if serving is not None:
             self._write(SERVING, self._named(serving), {})
 
-    def evaluated(
+    def keep_if_best(
         self,
         which: Literal["current", "serving"],
         model: Vector,
         record: EvaluationRecord,
         metrics: Mapping[str, float | None],
         recall: Mapping[str, float | None],
-    ) -> bool:
-        """Keep the model if it is the best so far by the chosen metric; return whether it is."""
+    ) -> None:
+        """Write the model to a file if it is the best so far by the chosen metric."""
         value = metrics.get(self._metric) if self._metric else None
         if value is None or (self._best is not None and value <= self._best):
-            return False
+            return
         facts = {
             "model": which,
             "metric": self._metric,
@@ -74,7 +73,6 @@ class ModelFiles:
         }
         self._write(BEST, self._named(model), {"fedraw": json.dumps(facts)})
         self._best = value
-        return True
 
     def _named(self, model: Vector) -> dict[str, Any]:
         return {**named_tensors(model, self._tensors), **self._constants}
@@ -85,7 +83,7 @@ class ModelFiles:
             draft.chmod(PRIVATE_FILE)
 
     def _read_best(self) -> float | None:
-        """The value of the best model that an earlier server has kept, by the same metric."""
+        """Return the value of an existing best model, if it was chosen by the same metric."""
         try:
             with safe_open(self._folder / BEST, "numpy") as file:
                 facts = json.loads(file.metadata()["fedraw"])

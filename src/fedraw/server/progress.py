@@ -1,4 +1,4 @@
-"""A line for the operator at a sane interval: arrivals, accuracy, labels at risk."""
+"""Logs a line about the progress of a federation at regular intervals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedraw.eventlog.status import RunDetail, RunStatus
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# Seconds for which the log is read at once, so that training does not wait; a restarted server
-# reads a long log in several turns.
+# The log is read for at most this many seconds per call, so that training does not wait. A
+# restarted server reads a long log in several calls.
 READ_SECONDS = 0.05
-# The most of the user's own metrics in the line.
+# The line has at most this many of the user's own metrics.
 MOST_OWN = 4
 
 
 class ServerProgress:
-    """Follows the server's own log, and logs a line every so many seconds."""
+    """Follows the server's own event log, and logs a line about it every `every` seconds."""
 
     def __init__(self, folder: Path, every: float) -> None:
         self._follower = LogFollower(folder / LOG)
@@ -37,18 +37,14 @@ class ServerProgress:
         try:
             if not self._follower.look(READ_SECONDS):
                 return
-        except BadInput:  # the server itself finds out what is wrong with its log
+        except BadInput:  # the server itself reports a damaged log
             return
         self._next = now + self._every
         LOGGER.info("%s", progress_text(self._follower.status(wall), self._follower.detail()))
 
 
 def progress_text(status: RunStatus, detail: RunDetail) -> str:
-    """The line.
-
-    It says how many updates have arrived, how many sites take part, the last accuracies and which
-    labels are at risk.
-    """
+    """Return the line: arrivals, version, the last metrics, members and labels at risk."""
     of = "" if status.events is None else f" of {status.events:,}"
     parts = [f"{status.event:,}{of} arrivals", f"version {detail.version:,}"]
     parts += [f"{key} {value:.1f}" for key, value in status.metrics.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Results of test sets: recall by label, any other metrics, and how those of sites are combined."""
+"""Results on test sets: recall by label, other metrics, and how to combine those of sites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedraw.server.admission import check_metrics
 
 @dataclass(frozen=True, eq=False)
 class Recall:
-    """How many test samples of each label were recognised, out of how many.
+    """The number of correctly classified test samples of each label, and of all test samples.
 
     >>> recall = Recall.of(["cat", "cat", "owl"], ["cat", "owl", "owl"])
     >>> recall.metrics(rare=["owl"])
@@ -31,12 +31,12 @@ class Recall:
 
     @classmethod
     def of(cls, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> Recall:
-        """Count from the true and the predicted label of each sample."""
+        """Count the true and the predicted label of each sample."""
         truth, guess = np.asarray(labels), np.asarray(predicted)
         if truth.shape != guess.shape or truth.ndim != 1:
             raise BadInput(
                 f"labels of shape {truth.shape} and predictions of shape {guess.shape} do not "
-                "belong together; give one of each for every test sample"
+                "match; give one label and one prediction for every test sample"
             )
         return cls(Counter(map(str, truth[truth == guess])), Counter(map(str, truth)))
 
@@ -53,36 +53,36 @@ class Recall:
         return cls(right, total)
 
     def scaled(self, factor: float) -> Recall:
-        """Return the same recall on fewer or more samples."""
+        """Return the same recall with all sample counts multiplied by a factor."""
         right = {label: factor * n for label, n in self.right.items()}
         return Recall(right, {label: factor * n for label, n in self.total.items()})
 
     def check(self, source: str) -> Recall:
-        """Refuse impossible counts; return the result without untested labels."""
-        right = whole_counts(list(self.right.values()), lambda i: f"{source}: recognised")
-        total = whole_counts(list(self.total.values()), lambda i: f"{source}: tested")
+        """Refuse impossible counts; return the recall without untested labels."""
+        right = whole_counts(list(self.right.values()), lambda i: f"{source}: right")
+        total = whole_counts(list(self.total.values()), lambda i: f"{source}: total")
         tested = {str(k): n for k, n in zip(self.total, total.tolist(), strict=True) if n}
         known = {str(k): n for k, n in zip(self.right, right.tolist(), strict=True) if n}
         for label, count in known.items():
             if count > tested.get(label, 0):
                 raise BadInput(
-                    f"{source}: {count} samples of label {label!r} recognised, of "
-                    f"{tested.get(label, 0)} tested"
+                    f"{source}: right has {count} samples of label {label!r}, but total has "
+                    f"{tested.get(label, 0)}"
                 )
         return Recall(known, tested)
 
     @property
     def accuracy(self) -> float | None:
-        """The share of all samples recognised, in percent; None if nothing was tested."""
+        """The accuracy over all samples, in percent; None without samples."""
         tested = sum(self.total.values())
         return 100 * sum(self.right.values()) / tested if tested else None
 
     def by_label(self) -> dict[str, float]:
-        """The recall of each tested label, in percent."""
+        """Return the recall of each tested label, in percent."""
         return {label: 100 * self.right.get(label, 0) / n for label, n in self.total.items() if n}
 
     def metrics(self, rare: Collection[str]) -> dict[str, float | None]:
-        """GlobalAcc, and AvgRare over the rare labels that were tested."""
+        """Return GlobalAcc, and AvgRare over the tested rare labels."""
         recall = self.by_label()
         known = [recall[label] for label in rare if label in recall]
         return {
@@ -95,21 +95,21 @@ class Recall:
 MOST_TIMES = 10
 
 Metrics = Mapping[str, float | None]
-# What a user's own evaluation returns: recall by label, any other metrics, or both.
-Found = Recall | Mapping[str, float] | tuple[Recall, Mapping[str, float]]
+# The return value of a user's evaluation function: recall by label, other metrics, or both.
+EvaluationOutput = Recall | Mapping[str, float] | tuple[Recall, Mapping[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """What one test set shows: recall by label, other metrics, or both."""
+    """The result on one test set: recall by label, other metrics, or both."""
 
     recall: Recall
     own: Metrics = field(default_factory=dict)
-    examples: float = 0  # on which `own` rests, if samples are not counted by label
+    examples: float = 0  # the samples behind `own`, if samples are not counted by label
 
     @classmethod
-    def of(cls, found: Found, source: str) -> EvaluationResult:
-        """Read and check what an evaluation returns.
+    def of(cls, found: EvaluationOutput, source: str) -> EvaluationResult:
+        """Check and convert the return value of an evaluation function.
 
         >>> EvaluationResult.of({"auc": 0.75}, "the server's evaluation").own
         {'auc': 0.75}
@@ -119,14 +119,14 @@ class EvaluationResult:
             return cls(Recall({}, {}), checked_metrics(recall, source))
         if not isinstance(recall, Recall) or not isinstance(own, Mapping):
             raise BadInput(
-                f"{source} gives {type(found).__name__}; it has to give a Recall, a mapping from "
+                f"{source} returns {type(found).__name__}; it must return a Recall, a mapping from "
                 "names of metrics to numbers, or both as a tuple"
             )
         return cls(recall.check(source), checked_metrics(own, source))
 
     @property
     def samples(self) -> float:
-        """How many samples were tested."""
+        """The number of tested samples."""
         return sum(self.recall.total.values()) or self.examples
 
     def __bool__(self) -> bool:
@@ -134,10 +134,10 @@ class EvaluationResult:
 
 
 def checked_metrics(own: Mapping[str, Any], source: str) -> dict[str, float | None]:
-    """Return a user's own metrics as numbers, with None for each that is not finite."""
+    """Return a user's own metrics as numbers, with None for values that are not finite."""
     for name, value in own.items():
         if name in BUILT_IN:
-            raise BadInput(f"{source}: {name!r} is a metric of fedraw's own; choose another name")
+            raise BadInput(f"{source}: {name!r} is a metric of fedraw; choose another name")
         try:
             float(value)
         except (TypeError, ValueError):
@@ -145,10 +145,12 @@ def checked_metrics(own: Mapping[str, Any], source: str) -> dict[str, float | No
     return check_metrics(source, {str(name): float(value) for name, value in own.items()}) or {}
 
 
-def weights(samples: Sequence[float]) -> list[float]:
-    """Return how many samples each site counts for, so that none counts for too much.
+def capped_samples(samples: Sequence[float]) -> list[float]:
+    """Return the number of samples for which each site counts.
 
-    >>> weights([10, 20, 90])
+    A site counts for at most MOST_TIMES the median site, and for at most as much as all others.
+
+    >>> capped_samples([10, 20, 90])
     [10, 20, 30]
     """
     known = [n for n in samples if n]
@@ -165,7 +167,7 @@ def combine(parts: Sequence[EvaluationResult]) -> EvaluationResult:
     >>> combine(auc).own  # the second site counts as much as the first
     {'auc': 0.7}
     """
-    counted = weights([part.samples for part in parts])
+    counted = capped_samples([part.samples for part in parts])
     pairs = list(zip(parts, counted, strict=True))
     recall = Recall.sum(
         part.recall.scaled(n / part.samples) if n < part.samples else part.recall

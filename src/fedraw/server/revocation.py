@@ -1,4 +1,4 @@
-"""`fedraw server revoke`: sites that may not take part, in a file that a running server follows."""
+"""`fedraw server revoke`: a file of revoked sites, which a running server follows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from fedraw.errors import BadInput, nearest
 from fedraw.eventlog.log_file import LOG, read_log
 from fedraw.eventlog.records import JoinedRecord
+from fedraw.server.log import require_server_folder
 from fedraw.storage.files import atomic_write
 
 REVOKED = "revoked.json"
@@ -17,10 +18,10 @@ REVOKED = "revoked.json"
 
 @dataclass
 class Revoked:
-    """Sites that may not take part, each with a time, and the nodes of revoked keys.
+    """The revoked sites, each with the time of its revocation, and the nodes of revoked keys.
 
-    A node is the engine's number for a key. A key that was revoked stays so when its site is let in
-    again, which then needs a new key.
+    A node is the engine's number for a key. A revoked key stays revoked when its site is admitted
+    again; the site then needs a new key.
     """
 
     sites: dict[str, str] = field(default_factory=dict)
@@ -28,7 +29,7 @@ class Revoked:
 
 
 def read_revoked(folder: Path) -> Revoked:
-    """The revoked sites and keys of a federation."""
+    """Return the revoked sites and keys of a federation."""
     path = folder / REVOKED
     try:
         found = Revoked(**json.loads(path.read_text(encoding="utf-8")))
@@ -39,20 +40,19 @@ def read_revoked(folder: Path) -> Revoked:
     if found and isinstance(found.sites, dict) and isinstance(found.nodes, list):
         return found
     raise BadInput(
-        f"{path} cannot be read as a list of revoked sites; restore it from a backup, or remove it "
-        "and revoke the sites again"
+        f"{path} is not a list of revoked sites; restore it from a backup, or remove it and revoke "
+        "the sites again"
     )
 
 
 def revoke(folder: Path, site: str, *, undo: bool = False) -> Revoked:
-    """Keep a site and its key out of a federation from now on, or let the site in again.
+    """Exclude a site and its key from a federation from now on; with `undo`, admit the site again.
 
-    A running server follows within a moment: a member that is revoked leaves, and what it still
-    sends does not count. What it sent before stays in the model. A site that is let in again needs
-    a new key, which is how a key is replaced.
+    A running server follows at once: the site leaves, and its later updates do not count. Its
+    earlier updates stay in the model. A site that is admitted again needs a new key, so revoking a
+    site and admitting it again replaces its key.
     """
-    if not (folder / LOG).is_file():
-        raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
+    require_server_folder(folder)
     revoked = read_revoked(folder)
     if undo:
         if site not in revoked.sites:
@@ -63,8 +63,8 @@ def revoke(folder: Path, site: str, *, undo: bool = False) -> Revoked:
         joined = {str(own.client): own.node for own in records if isinstance(own, JoinedRecord)}
         if site not in joined:
             raise BadInput(
-                f"{site!r} has never been a site of {folder}; {nearest(site, joined)} To keep out "
-                "a site that has not come yet, set `sites`"
+                f"{site!r} has never been a site of {folder}; {nearest(site, joined)} To exclude a "
+                "site that has not joined yet, set `sites`"
             )
         revoked.sites[site] = datetime.now(UTC).isoformat(timespec="seconds")
         node = joined[site]
@@ -76,16 +76,19 @@ def revoke(folder: Path, site: str, *, undo: bool = False) -> Revoked:
 
 
 class RevokedSites:
-    """The revoked sites and keys, as their file says at the moment."""
+    """The current content of the file of revoked sites and keys."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stamp: tuple[int, int] | None = None
         self._known = Revoked()
-        self.look()  # a file that cannot be read is refused before anyone joins
+        self.current()  # refuses an unreadable file before any site joins
 
-    def look(self) -> Revoked:
-        """Read the file if it has changed; one that was made unreadable is a BadInput."""
+    def current(self) -> Revoked:
+        """Return the revoked sites and keys, reading the file if it has changed.
+
+        An unreadable file is a BadInput.
+        """
         try:
             found = (self._folder / REVOKED).stat()
             stamp = (found.st_ino, found.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""`fedraw server rollback` and `backup`: a federation's folder as it was at an earlier moment."""
+"""`fedraw server rollback` and `backup`: restore or copy an earlier state of a federation."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from fedraw.eventlog.segments import files_of, log_size, open_log
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED
-from fedraw.server.snapshots import folders_of
+from fedraw.server.snapshots import snapshot_folders
 from fedraw.storage.files import make_private_folder, private_opener, sync, sync_tree
 from fedraw.storage.lock import LOCK, FolderLock
 from fedraw.storage.numbered_folders import VerifiedFolder
 from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING
 
 RUNNING = "stop its server first"
-# How often a backup is tried while a running server replaces the snapshot that is being copied.
+# The number of attempts at a backup while a running server removes the snapshot being copied.
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Moment:
+class RestorePoint:
     """A state of the federation that can be restored."""
 
     version: int
     event: int
-    time: float  # of the log
+    time: float  # in the log's time
     epoch: float  # unix seconds at the log's time 0
-    log: Position  # where the log ends then
-    snapshot: VerifiedFolder  # which a restart goes on from
+    log: Position  # the end of the log at that state
+    snapshot: VerifiedFolder  # the snapshot from which a restart continues
 
     @property
     def wall(self) -> float:
@@ -53,59 +53,61 @@ class Moment:
         return f"version {self.version} (event {self.event}, {when})"
 
 
-def rollback(folder: Path, to: str) -> tuple[Moment, Path]:
-    """Take a federation back to the newest state at or before a version or a time.
+def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
+    """Roll a federation back to its newest state at or before a version or a time.
 
-    The whole folder is copied beside itself first. Then the snapshots, updates and log records
-    after that state are removed, and a note is added to the log. Whenever this is interrupted, the
-    folder is as it was or no server starts in it, and the same command completes it.
+    The function first copies the whole folder next to itself. Then it removes the snapshots,
+    updates and log records after that state, and adds a note to the log. If it is interrupted,
+    either the folder is unchanged, or no server starts in it until the same command completes the
+    rollback.
 
     Args:
-        folder: The folder of a server that does not run.
-        to: A version of the model, or a time in ISO 8601, in UTC unless it says otherwise.
+        folder: The folder of a server that is not running.
+        to: A version of the model, or a time in ISO 8601, in UTC unless it has another time zone.
 
     Returns:
-        The state, and the copy of the folder as it was.
+        The restored state, and the copy of the previous folder.
 
     """
-    allowed = _limit(to)
+    allowed = _parse_limit(to)
     require_server_folder(folder)
     lock = FolderLock(folder, RUNNING)
     try:
-        known = moments(folder)
+        known = restore_points(folder)
         at = next((one for one in known if allowed(one)), None)
         if at is None:
             oldest = f"the oldest one is {known[-1]}" if known else "there is no snapshot"
             raise BadInput(
-                f"--to {to}: {folder} has no state of that age ({oldest}); name a later one, or "
+                f"--to {to}: {folder} has no state that old ({oldest}); name a later one, or "
                 "restore a backup"
             )
         for _ in read_log(folder / LOG, until=at.log, remedy="restore the folder from a backup"):
             pass
-        at = _replayable(folder, at, allowed)
+        at = _newest_replayable(folder, at, allowed)
         if at.log.length == log_size(folder / LOG):
-            raise BadInput(f"--to {to}: {folder} is at {at}; name an earlier one")
-        copy = _copied(folder)
-        _cut(folder, at)
-        _note(folder, at, f"rolled back to {at} by the operator; {copy.name} has all that was here")
+            raise BadInput(f"--to {to}: {folder} is already at {at}; name an earlier one")
+        copy = _copy_folder(folder)
+        _remove_after(folder, at)
+        reason = f"rolled back to {at} by the operator; {copy.name} is the previous folder"
+        _append_note(folder, at, reason)
     finally:
         lock.close()
     return at, copy
 
 
-def moments(folder: Path) -> list[Moment]:
-    """The snapshots whose checksums are right, newest first."""
+def restore_points(folder: Path) -> list[RestorePoint]:
+    """Return the states of all undamaged snapshots, newest first."""
     require_server_folder(folder)
-    found = folders_of(folder / "checkpoint").read_all()
-    return [_moment(one) for one in found if isinstance(one, VerifiedFolder)]
+    found = snapshot_folders(folder / "checkpoint").read_all()
+    return [_restore_point(one) for one in found if isinstance(one, VerifiedFolder)]
 
 
-def backup(folder: Path, out: Path) -> Moment:
+def backup(folder: Path, out: Path) -> RestorePoint:
     """Copy a federation as of its newest snapshot; its server may be running.
 
     Args:
         folder: The folder of a server.
-        out: The folder to make, with which a server can be started.
+        out: The folder to create; a server can be started in it.
 
     """
     if out.exists():
@@ -113,14 +115,14 @@ def backup(folder: Path, out: Path) -> Moment:
     draft = out.with_name(f"{out.name}.part")
     for attempt in range(1, ATTEMPTS + 1):
         shutil.rmtree(draft, ignore_errors=True)
-        known = moments(folder)
+        known = restore_points(folder)
         if not known:
             raise BadInput(f"{folder} has no snapshot yet; wait until training has begun")
         at = known[0]
         try:
             _copy_state(folder, at, draft)
             break
-        except FileNotFoundError:  # the server has removed the snapshot meanwhile
+        except FileNotFoundError:  # the server has removed the snapshot in the meantime
             if attempt == ATTEMPTS:
                 raise
     for _ in read_log(draft / LOG, until=at.log):
@@ -131,8 +133,8 @@ def backup(folder: Path, out: Path) -> Moment:
     return at
 
 
-def _limit(to: str) -> Callable[[Moment], bool]:
-    """Whether a state is not after what the operator names."""
+def _parse_limit(to: str) -> Callable[[RestorePoint], bool]:
+    """Return a function that tells whether a state is at or before the given version or time."""
     if to.isdecimal():
         return lambda at: at.version <= int(to)
     try:
@@ -146,22 +148,24 @@ def _limit(to: str) -> Callable[[Moment], bool]:
     return lambda at: at.wall <= until
 
 
-def _moment(one: VerifiedFolder) -> Moment:
+def _restore_point(one: VerifiedFolder) -> RestorePoint:
     facts = one.metadata
-    if "version" not in facts:  # a snapshot of the first release
+    if "version" not in facts:  # a snapshot of an earlier version of fedraw
         tree = json.loads((one.path / "state.json").read_text(encoding="utf-8"))
         inner, state = tree["strategy_state"], tree["state"]
         while "version" not in inner:
             inner = inner["inner"]
         facts |= {"version": inner["version"], "time": state["clock"], "epoch": state["epoch"]}
     own = facts["version"], int(one.path.name), facts["time"], facts["epoch"]
-    return Moment(*own, Position(*facts["log"]), one)
+    return RestorePoint(*own, Position(*facts["log"]), one)
 
 
-def _replayable(folder: Path, at: Moment, allowed: Callable[[Moment], bool]) -> Moment:
-    """The newest allowed state that a restart from this snapshot reaches.
+def _newest_replayable(
+    folder: Path, at: RestorePoint, allowed: Callable[[RestorePoint], bool]
+) -> RestorePoint:
+    """Return the newest allowed state that a restart from this snapshot can reach.
 
-    It follows the log as long as the log is undamaged and the updates in it are kept.
+    The function follows the log while it is undamaged and the journal has its updates.
     """
     kept, log = set(Journal(folder / "updates").events()), folder / LOG
     with suppress(BadInput):
@@ -192,8 +196,8 @@ def _replayable(folder: Path, at: Moment, allowed: Callable[[Moment], bool]) -> 
     return at
 
 
-def _copied(folder: Path) -> Path:
-    """Copy the folder beside itself."""
+def _copy_folder(folder: Path) -> Path:
+    """Copy the folder next to itself, and return the copy."""
     own = folder.absolute()
     names = (own.with_name(f"{own.name}.before-rollback-{number}") for number in count(1))
     copy = next(path for path in names if not path.exists())
@@ -206,10 +210,10 @@ def _copied(folder: Path) -> Path:
     return copy
 
 
-def _cut(folder: Path, at: Moment) -> None:
-    """Remove everything after a state: first snapshots, then updates, the log last.
+def _remove_after(folder: Path, at: RestorePoint) -> None:
+    """Remove everything after a state: first snapshots, then updates, then log records.
 
-    As long as the log tells of an arrival whose update is gone, no server starts.
+    As long as the log has an arrival without its update, no server starts.
     """
     for path in sorted((folder / "checkpoint").iterdir(), reverse=True):
         if path.name > at.snapshot.path.name:
@@ -228,7 +232,7 @@ def _cut(folder: Path, at: Moment) -> None:
     start = sum(path.stat().st_size for path in files)
     for path in reversed(files):
         start -= path.stat().st_size
-        if start <= at.log.length:  # at the start of a later file, that file stays, empty
+        if start <= at.log.length:  # a log that ends where this file begins keeps the empty file
             os.truncate(path, at.log.length - start)
             sync(path)
             break
@@ -236,7 +240,7 @@ def _cut(folder: Path, at: Moment) -> None:
     sync(folder)
 
 
-def _note(folder: Path, at: Moment, reason: str) -> None:
+def _append_note(folder: Path, at: RestorePoint, reason: str) -> None:
     """Append a note to a log that ends at this state."""
     line = Chain(at.log).encode(NoteRecord(event=at.event, time=at.time, reason=reason))
     with open(files_of(folder / LOG)[-1], "ab", opener=private_opener) as file:
@@ -246,7 +250,7 @@ def _note(folder: Path, at: Moment, reason: str) -> None:
 
 
 def _best_event(best: Path) -> int:
-    """The event of the model that is kept as the best; 0 without one."""
+    """Return the event of the best model; 0 without one."""
     try:
         with safe_open(best, "numpy") as file:
             return int(json.loads(file.metadata()["fedraw"])["event"])
@@ -254,8 +258,8 @@ def _best_event(best: Path) -> int:
         return 0
 
 
-def _copy_state(folder: Path, at: Moment, out: Path) -> None:
-    """Copy what a server needs to go on from a state: its log, snapshot and updates."""
+def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:
+    """Copy the files from which a server can continue: the log, one snapshot and its updates."""
     make_private_folder(out)
     start = 0
     for path in files_of(folder / LOG):

@@ -21,7 +21,7 @@ RESERVED = frozenset({"server-round", "proximal-mu"})
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server. Times are in seconds; None means that there is no limit."""
+    """The settings of a server. Times are in seconds; None means no limit."""
 
     folder: Path = Path("federation")
 
@@ -33,32 +33,32 @@ class ServerSettings:
     target_metric: str = "GlobalAcc"  # or any metric that the server or the sites report
     target_below: bool = False  # whether the target is an upper bound, as it is for a loss
 
-    # What a site's training is told with each model, for all sites and for single ones.
+    # The user's settings for local training: for all sites, and for single sites.
     train: Mapping[str, Any] = field(default_factory=dict)
     train_at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    # By default, the labels that few of the first sites hold.
+    # By default, the labels that few of the initial sites hold.
     rare_labels: tuple[str, ...] = ()
 
-    # How sites report labels without telling their counts, and the public list of all labels.
+    # Private label summaries in place of label counts, and the public list of all labels.
     summaries: Privacy | None = None
     labels: tuple[str, ...] = ()
 
-    # Clipping and noise of each update on the server, before anyone else sees it.
+    # Clipping and noise that the server applies to each update before it is used or stored.
     update_privacy: UpdatePrivacy | None = None
 
-    # Names of the sites that may take part; by default every site that the engine lets in.
+    # Names of the sites that may take part; by default every site that the engine admits.
     sites: tuple[str, ...] = ()
     pinned: bool = False  # with node authentication: a key always belongs to the same site
 
     deadline: float = 3600.0  # for one training
-    back_off: float = 30.0  # the pause after a failure, doubled by each further one
+    back_off: float = 30.0  # the pause after a failure; each further failure doubles it
     patience: int = 5  # failures in a row that lead to quarantine
     quarantine: float = 3600.0
     absence: float = 60.0  # how long a node may be offline before its site leaves
 
     max_staleness: int | None = None  # in versions
-    norm_bound: float = 10.0  # a multiple of the usual norm: see admission.check_norm
+    norm_bound: float = 10.0  # a multiple of the median norm; see admission.check_norm
 
     evaluate_every: int = 20  # accepted updates between two evaluations; 0: only at the end
     federated_evaluation: bool = False
@@ -67,12 +67,12 @@ class ServerSettings:
     log_segment: int = 1 << 26  # bytes after which the log continues in another file
     poll: float = 0.5
 
-    keep_best: str = ""  # the model that was best by this metric is kept as well
-    serve: str = "last"  # ema: an average of the models is kept as well
+    keep_best: str = ""  # a metric; the model with its best value is kept as well
+    serve: str = "last"  # "ema": an average of the models is kept as well
     ema_decay: float = 0.99
 
-    progress_every: float = 60.0  # between two lines about the progress in the console's log
-    log_format: str = "text"  # of the console's log: text or json
+    progress_every: float = 60.0  # between two progress lines on the console
+    log_format: str = "text"  # of the console: text or json
     dashboard: str | int = ""  # a port or host:port at which a dashboard is served
     dashboard_token: Path | None = None  # a file with the token that visitors need
     alerts: Path | None = None  # a file with rules for alerts
@@ -82,7 +82,7 @@ class ServerSettings:
         if self.sites and self.min_clients > len(self.sites):
             raise BadInput(
                 f"min_clients = {self.min_clients}, but only {len(self.sites)} sites may take "
-                "part; add to sites, or wait for fewer"
+                "part; add names to sites, or lower min_clients"
             )
         for name in ("arrivals", "max_staleness"):
             value = getattr(self, name)
@@ -114,23 +114,23 @@ class ServerSettings:
         if self.norm_bound <= 1:
             raise BadInput(
                 f"norm_bound = {self.norm_bound} would refuse ordinary updates; it is a multiple "
-                "of the usual norm, so set more than 1"
+                "of the median norm, so set it above 1"
             )
         if (self.arrivals, self.seconds, self.target) == (None, None, None):
             raise BadInput(
-                "nothing would end this federation; set arrivals, seconds or target (with several, "
-                "the first that is reached counts)"
+                "this federation would never end; set arrivals, seconds or target (the first limit "
+                "that is reached ends it)"
             )
 
 
 def check_train_config(config: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """Refuse settings of a training that cannot be sent to a site; return the others.
+    """Return settings for local training; refuse settings that cannot be sent to a site.
 
     >>> check_train_config({"lr": 0.1, "optimizer.name": "sgd"}, "train")
     {'lr': 0.1, 'optimizer.name': 'sgd'}
     """
     if not isinstance(config, Mapping):
-        raise BadInput(f"{source} is {config!r:.60}; it has to be a table of settings")
+        raise BadInput(f"{source} is {config!r:.60}; it must be a table of settings")
     for key, value in config.items():
         if not isinstance(key, str) or key in RESERVED or key.startswith("fedraw."):
             raise BadInput(f"{source} has the key {key!r}, which the server sets itself")

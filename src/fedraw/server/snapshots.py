@@ -26,9 +26,9 @@ REMEDY = "restore the folder from a backup"
 
 @dataclass
 class FederationState:
-    """What a server must not forget about a federation, beside the state of its strategy.
+    """The persistent state of a federation, apart from the state of its strategy.
 
-    Times are in the log's time. Every field maps sites to values unless it says otherwise.
+    Times are in the log's time. The keys of all dictionaries are sites.
     """
 
     epoch: float = 0.0  # unix seconds at the log's time 0, moved by every restart; only displayed
@@ -37,18 +37,18 @@ class FederationState:
     accepted: int = 0
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # the members' label counts
     awaiting_model: dict[str, None] = field(default_factory=dict)  # sites that are due to train
-    quarantined: dict[str, float] = field(default_factory=dict)  # until when
+    quarantined: dict[str, float] = field(default_factory=dict)  # the end of each quarantine
     nodes: dict[str, int] = field(default_factory=dict)  # the node with which each site joined
-    scale: float = 0.0  # of the initial model: see admission.scale_of
+    scale: float = 0.0  # of the initial model; see admission.scale_of
     norms: dict[str, float] = field(default_factory=dict)  # of each member's last update
     labels_added: dict[str, int] = field(default_factory=dict)  # labels that no site had before
     rare_labels: list[str] = field(default_factory=list)
-    configured_rare_labels: list[str] = field(default_factory=list)  # empty: not set
-    ended: str | None = None  # why the federation is over
+    configured_rare_labels: list[str] = field(default_factory=list)  # empty if not set
+    ended: str | None = None  # why the federation has ended
 
 
 class Tensor(NamedTuple):
-    """The properties of a model's tensor that must stay the same from one run to the next."""
+    """The properties of a model's tensor, which must be the same after a restart."""
 
     name: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Tensor(NamedTuple):
 def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[Tensor]:
     """Return the tensors of a layout, in the order of the vector.
 
-    `dtypes` names the types that the user's tensors have outside of the vector, if not float32.
+    `dtypes` has the types of the user's tensors that are not float32, by name.
 
     >>> for tensor in tensors_of(Layout.of([("w", (2, 2))], [("running_mean", (2,))])):
     ...     print(tensor)
@@ -81,8 +81,8 @@ def tensors_of(layout: Layout, dtypes: Mapping[str, str] | None = None) -> list[
     ]
 
 
-def folders_of(folder: Path, rollback_points: int = 0) -> NumberedFolders:
-    """The folders of a federation's snapshots, in its `checkpoint` folder."""
+def snapshot_folders(folder: Path, rollback_points: int = 0) -> NumberedFolders:
+    """Return the folders of a federation's snapshots, given its `checkpoint` folder."""
     required = ("log", "strategy", "tensors", "updates")
     return NumberedFolders(
         folder,
@@ -95,11 +95,11 @@ def folders_of(folder: Path, rollback_points: int = 0) -> NumberedFolders:
 
 
 def kept_snapshots(events: Sequence[int], rollback_points: int) -> list[int]:
-    """The snapshots that stay: the newest two, and older ones to roll back to.
+    """Return the events of the snapshots to keep: the newest two, and older ones for a rollback.
 
-    The older ones always have the first snapshot. When there are too many, the one goes whose
-    neighbours are closest together in age, by their ratio. So the ages of those that stay are about
-    evenly spread by their order of magnitude.
+    The first snapshot is always among the older ones. If there are too many, the function drops
+    the snapshot whose two neighbours have the smallest ratio of ages. So the ages of the remaining
+    snapshots are spread evenly by order of magnitude.
 
     >>> kept_snapshots([0, 10, 20, 30, 40, 50], rollback_points=2)
     [0, 30, 40, 50]
@@ -114,28 +114,28 @@ def kept_snapshots(events: Sequence[int], rollback_points: int) -> list[int]:
 
 @dataclass
 class SnapshotContent:
-    """What a snapshot stores."""
+    """The content of a snapshot."""
 
     strategy_state: State
     state: FederationState
-    model: Vector | None = None  # the strategy's model, where an export finds it
+    model: Vector | None = None  # the strategy's model, for exports
     serving: ServingAverage | None = None
 
 
 class Snapshot(NamedTuple):
-    """A snapshot as it was read."""
+    """A snapshot that was read from disk."""
 
     strategy_state: State
     state: FederationState
-    log: Position  # where the log ended
-    damaged: list[str]  # newer snapshots that cannot be read
+    log: Position  # the end of the log at that time
+    damaged: list[str]  # messages about newer snapshots that cannot be read
     serving: ServingAverage | None = None
 
 
 class Snapshots:
     """The snapshots of one federation.
 
-    Updates in a buffer are on disk already, as files of the journal. A snapshot refers to them.
+    A snapshot does not store the updates in a buffer; it refers to their files in the journal.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Snapshots:
         tensors: Sequence[Tensor],
         rollback_points: int = 0,
     ) -> None:
-        self._folders = folders_of(folder, rollback_points)
+        self._folders = snapshot_folders(folder, rollback_points)
         self._journal = journal
         self._strategy = dict(strategy)
         self._tensors = list(tensors)
@@ -160,15 +160,16 @@ class Snapshots:
         time: float,
         serving: ServingAverage | None = None,
     ) -> None:
-        """Write a snapshot, and remove what no snapshot needs; skip it if no event happened.
+        """Write a snapshot, and remove updates that no snapshot needs.
 
-        An OSError leaves the earlier snapshots. Changes of members since then are in the log.
+        Nothing is written if there was no event since the last snapshot: changes of members are in
+        the log. An OSError keeps the earlier snapshots.
         """
         if self._newest == state.event:
             return
         state.clock = time
         used = self._journal.vectors()
-        beside = {identity: _name(event) for identity, event in used.items()}
+        external = {identity: _array_name(event) for identity, event in used.items()}
         metadata = {
             "log": list(log),
             "strategy": self._strategy,
@@ -179,11 +180,11 @@ class Snapshots:
             "epoch": state.epoch,
         }
         model = strategy_state.model
-        if id(model) in beside:  # an export reads the snapshot alone
+        if id(model) in external:  # an export reads the snapshot without the journal
             model = model.copy()
         content = SnapshotContent(strategy_state, state, model, serving)
         self._folders.write(
-            state.event, lambda draft: snapshot.save(content, draft, beside), metadata
+            state.event, lambda draft: snapshot.save(content, draft, external), metadata
         )
         self._newest = state.event
         kept = self._folders.manifests()
@@ -191,7 +192,7 @@ class Snapshots:
         self._journal.remove_unused(needed, until=min(list(kept)[-NEWEST:]))
 
     def read(self, state_type: type[State]) -> Snapshot | None:
-        """Return the newest readable snapshot, or None if there never was one.
+        """Return the newest undamaged snapshot, or None if there is no snapshot at all.
 
         `state_type` is the type of the strategy's state.
         """
@@ -210,11 +211,11 @@ class Snapshots:
         return None
 
     def load(self, found: VerifiedFolder, state_type: type[State]) -> Snapshot:
-        """The snapshot in a folder whose checksums were verified."""
+        """Return the snapshot in a folder whose checksums were verified."""
         updates = found.metadata["updates"]
-        beside = {_name(event): self._journal.read(event)[0].vector for event in updates}
+        external = {_array_name(event): self._journal.read(event)[0].vector for event in updates}
         tree, arrays = snapshot.read(found.path)
-        arrays = {**arrays, **beside}
+        arrays = {**arrays, **external}
         try:
             return Snapshot(
                 snapshot.unpack(state_type, tree["strategy_state"], arrays),
@@ -235,7 +236,7 @@ class Snapshots:
             if then != now:
                 raise BadInput(
                     f"{self._folders.folder.parent} holds a federation whose strategy has {key} = "
-                    f"{then!r}, and this one has {now!r}; set the same strategy, or another folder"
+                    f"{then!r}, and this run has {now!r}; set the same strategy, or another folder"
                 )
 
     def _refuse_other_model(self, tensors: Sequence[Sequence[Any]]) -> None:
@@ -245,10 +246,10 @@ class Snapshots:
             if then != now:
                 raise BadInput(
                     f"{self._folders.folder.parent} holds another model: its tensor {number} is "
-                    f"{then}, and the app's is {now}; use the app it was begun with, or set "
-                    "another folder"
+                    f"{then}, and the app's is {now}; use the app that began the federation, or "
+                    "set another folder"
                 )
 
 
-def _name(event: int) -> str:
+def _array_name(event: int) -> str:
     return f"update {event}"

@@ -1,8 +1,8 @@
-"""The durable side of a federation: its state, and the log, journal and snapshots that keep it.
+"""The durable state of a federation: its log, its journal of updates and its snapshots.
 
-A change of members is in the log before it takes effect. An update is in the journal before it
-takes effect; that is when it is accepted. So the state always equals the last snapshot and what the
-log and the journal have since.
+A change of members is in the log before it takes effect. An update is accepted when it is in the
+journal, before it takes effect. So a restart recovers the state from the last snapshot and the
+later records of the log and the journal.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from fedraw.server.log import (
     SEGMENT_BYTES,
     ServerLog,
     arrival_record,
+    log_text,
     scored_sites,
     scores_of,
     scores_record,
-    short,
 )
 from fedraw.server.models import ModelFiles
 from fedraw.server.settings import ServerSettings
@@ -74,13 +74,13 @@ MemberChange = JoinedRecord | DeclaredRecord | LeftRecord
 
 @dataclass(frozen=True)
 class FederationIdentity:
-    """What makes two runs the same federation; written to the log and compared by a restart."""
+    """The properties by which a restarted server recognises its federation; the log has them."""
 
     strategy: Mapping[str, Any]  # name and settings
     settings: Mapping[str, Any]
     tensors: Sequence[Tensor] = ()  # of the model
     layout: Layout | None = None
-    constants: Mapping[str, Any] = field(default_factory=dict)  # tensors that nothing changes
+    constants: Mapping[str, Any] = field(default_factory=dict)  # tensors that are not trained
     start_fields: Mapping[str, Any] = field(default_factory=dict)  # more fields of the start record
 
     @classmethod
@@ -94,11 +94,10 @@ class FederationIdentity:
         constants: Mapping[str, Any] | None = None,
     ) -> FederationIdentity:
         """Describe a strategy, its server's settings and its model."""
-        own = {name: _as_json(value) for name, value in settings_of(strategy).items()}
-        chosen = asdict(settings).items()
+        options = {name: _as_json(value) for name, value in settings_of(strategy).items()}
         return cls(
-            {"name": spec_name(strategy), **own},
-            {name: _as_json(value) for name, value in chosen if value is not None},
+            {"name": spec_name(strategy), **options},
+            {name: _as_json(v) for name, v in asdict(settings).items() if v is not None},
             tensors_of(layout, dtypes),
             layout,
             dict(constants or {}),
@@ -139,7 +138,7 @@ class FederationStore:
         self.serving: ServingAverage | None = None
         self._strategy = strategy
         self.wall = wall
-        self._zero = 0.0  # the log's time 0 on the clock of `now`
+        self._time_zero = 0.0  # the log's time 0 on the clock of `now`
         self._strategy_state: State | None = None
 
     @property
@@ -149,7 +148,7 @@ class FederationStore:
 
     @property
     def strategy_state(self) -> State:
-        """The state of the strategy; there is none before training has begun."""
+        """The state of the strategy; a RuntimeError before training has begun."""
         if self._strategy_state is None:
             raise RuntimeError("training has not begun")
         return self._strategy_state
@@ -160,20 +159,20 @@ class FederationStore:
         return scorer_of(self._strategy.needs, self.strategy_state)
 
     def coverage(self) -> Mapping[str, Any] | None:
-        """What private label summaries told before training began, as the log has it."""
+        """Return the coverage from private label summaries, as the start record has it."""
         first = next(read_log(self.log.path, remedy=RESTORE, allow_cut_off=True))
         assert isinstance(first, StartRecord)
         return first.coverage
 
     def time(self, now: float) -> float:
         """Return the log's time; 0 before training has begun."""
-        return round(now - self._zero, 3) if self.begun else 0.0
+        return round(now - self._time_zero, 3) if self.begun else 0.0
 
     def quarantine_left(self, site: str, now: float) -> float:
-        """Return the seconds of running time until the site may come back."""
+        """Return the seconds until the site's quarantine ends, in the log's time."""
         return max(0.0, self.state.quarantined.get(site, 0.0) - self.time(now))
 
-    # Changes, each on disk before it takes effect
+    # Changes; each is on disk before it takes effect
 
     def begin(
         self,
@@ -185,7 +184,18 @@ class FederationStore:
         scale: float,
         coverage: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin training with these sites; it has begun when its first snapshot is on disk."""
+        """Begin training with these sites; training has begun once the first snapshot is on disk.
+
+        Args:
+            model: The initial model.
+            counts: The label counts of each site.
+            nodes: The node of each site.
+            rare: The rare labels of the settings; empty to choose them by coverage.
+            now: The current time.
+            scale: The scale of the initial model; see `admission.scale_of`.
+            coverage: The coverage from private label summaries, if any.
+
+        """
         table = LabelTable.from_counts(counts)
         strategy_state, receivers = self._strategy.start(Setup(model, table, self.identity.layout))
         scorer = scorer_of(self._strategy.needs, strategy_state)
@@ -210,7 +220,7 @@ class FederationStore:
         self.serving = self._new_average(strategy_state.model)
         log = self.log.to_disk()
         self._snapshots.write(strategy_state, self.state, log, 0.0, self.serving)
-        self._strategy_state, self._zero = strategy_state, now
+        self._strategy_state, self._time_zero = strategy_state, now
 
     def _new_average(self, model: Vector) -> ServingAverage | None:
         settings = self.identity.settings
@@ -251,20 +261,20 @@ class FederationStore:
         )
 
     def leave(self, site: str, reason: str, now: float, quarantine: float | None = None) -> None:
-        """Remove a member, which may not come back for `quarantine` seconds."""
+        """Remove a member; with `quarantine`, it may not return for that many seconds."""
         time = self.time(now)
         self._change(
             LeftRecord(
                 event=self.state.event,
                 time=time,
                 client=site,
-                reason=short(reason),
+                reason=log_text(reason),
                 until=None if quarantine is None else time + quarantine,
             )
         )
 
     def _change(self, record: MemberChange) -> None:
-        """Write the record to disk, apply it, and log what it did to the scores."""
+        """Write the record to disk, apply it, and log the scores that it changes."""
         self.log.commit(record)
         site = str(record.client)
         sites = scored_sites(self.strategy_state, site)
@@ -275,7 +285,7 @@ class FederationStore:
         self.log.note(scores_record(record.event, record.time, cause, before, after))
 
     def _apply(self, record: MemberChange) -> None:
-        """Let a change of members take effect."""
+        """Apply a change of members to the state."""
         state, site = self.state, str(record.client)
         counts = {} if isinstance(record, LeftRecord) else dict(record.counts or {})
         event: Joined | Declared | Left
@@ -286,7 +296,7 @@ class FederationStore:
             case JoinedRecord():
                 event = Joined(site, counts)
                 if record.node is not None:
-                    state.nodes[site] = record.node  # another one only if its key was replaced
+                    state.nodes[site] = record.node  # it differs if the site has a new key
             case DeclaredRecord():
                 event = Declared(site, counts)
             case LeftRecord():
@@ -301,23 +311,23 @@ class FederationStore:
         self._strategy_state, receivers = self._strategy.step(self.strategy_state, event)
         self._hand_out(receivers)
 
-    def accept(self, update: Update, flight: ArrivalFacts) -> str | None:
-        """Write the update to the journal, then let the strategy have it.
+    def accept(self, update: Update, facts: ArrivalFacts) -> str | None:
+        """Write the update to the journal, then pass it to the strategy.
 
-        Return the reason if the strategy refuses it, otherwise None.
+        Return the reason if the strategy refuses the update, otherwise None.
         """
         self.log.check()
         event = self.state.event + 1
-        self.journal.write(event, update, flight)
-        arrival = self._arrive(event, update, flight)
-        for record in (arrival, *self._finding_records(flight.time)):
+        self.journal.write(event, update, facts)
+        arrival = self._arrive(event, update, facts)
+        for record in (arrival, *self._finding_records(facts.time)):
             self.log.note(record)
         return arrival.reason if isinstance(arrival, RejectedRecord) else None
 
     def _arrive(
-        self, event: int, update: Update, flight: ArrivalFacts
+        self, event: int, update: Update, facts: ArrivalFacts
     ) -> ArrivalRecord | RejectedRecord:
-        """Let the strategy have the update, and return the record of what it did."""
+        """Pass the update to the strategy, and return the log record of the arrival."""
         state, site, before = self.state, str(update.client), self.strategy_state.version
         state.event = event
         try:
@@ -328,18 +338,18 @@ class FederationStore:
             self.journal.remove(event)
             return RejectedRecord(
                 event=event,
-                time=flight.time,
+                time=facts.time,
                 client=site,
-                start_time=flight.start_time,
-                reason=short(str(refusal)),
+                start_time=facts.start_time,
+                reason=log_text(str(refusal)),
             )
         state.accepted += 1
-        state.norms[site] = flight.norm
+        state.norms[site] = facts.norm
         state.awaiting_model.pop(site, None)
         self._hand_out(receivers)
         if self.serving is not None:
             self.serving.observe(self.strategy_state.model)
-        return arrival_record(event, update, flight, before, self.strategy_state)
+        return arrival_record(event, update, facts, before, self.strategy_state)
 
     def _hand_out(self, receivers: Receivers) -> None:
         self.state.awaiting_model.update(dict.fromkeys(str(site) for site in receivers))
@@ -347,7 +357,7 @@ class FederationStore:
     def reject(
         self, site: str, reason: str, start_time: float, now: float, norm: float | None = None
     ) -> None:
-        """Log a refused update; its norm, if it has one, counts towards the usual norm."""
+        """Log a refused update; its norm, if given, counts towards the median norm."""
         self.state.event += 1
         self._note_norm(site, norm)
         self.log.note(
@@ -356,7 +366,7 @@ class FederationStore:
                 time=self.time(now),
                 client=site,
                 start_time=start_time,
-                reason=short(reason),
+                reason=log_text(reason),
                 norm=norm,
             )
         )
@@ -373,21 +383,21 @@ class FederationStore:
         return () if self.scorer is None else self.scorer.drain_findings()
 
     def note(self, reason: str, now: float, site: str | None = None) -> None:
-        """Log a remark for the operator; before training has begun, it goes to the console."""
+        """Log a note for the operator; before training has begun, print it to the console."""
         if not self.begun:
-            LOGGER.warning("%s%s", "" if site is None else f"{short(site)}: ", short(reason))
+            LOGGER.warning("%s%s", "" if site is None else f"{log_text(site)}: ", log_text(reason))
         else:
             event, time = self.state.event, self.time(now)
-            self.log.note(NoteRecord(event=event, time=time, client=site, reason=short(reason)))
+            self.log.note(NoteRecord(event=event, time=time, client=site, reason=log_text(reason)))
 
     def end(self, reason: str, now: float) -> None:
-        """End the federation for good."""
+        """End the federation permanently."""
         self.log.commit(EndRecord(event=self.state.event, time=self.time(now), reason=reason))
         self.state.ended = reason
 
     def snapshot(self, now: float) -> None:
-        """Write a snapshot, and rotate the log if it is due; an OSError leaves the earlier ones."""
-        if self.state.ended is None:  # the end record is the last of a log
+        """Write a snapshot, and rotate the log if due; an OSError keeps the earlier snapshots."""
+        if self.state.ended is None:  # the end record must be the last record
             self.log.rotate(self.state.event, self.time(now))
         log = self.log.to_disk()
         self._snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
@@ -395,43 +405,43 @@ class FederationStore:
     # Recovery
 
     def recover(self, state_type: type[State], now: float) -> None:
-        """Continue the federation of the folder, if there is one.
+        """Continue the federation in the folder, if there is one.
 
-        Everything is verified before anything is changed. `state_type` is the type of the
-        strategy's state.
+        All files are verified before any is changed. `state_type` is the type of the strategy's
+        state.
         """
         self.journal.remove_drafts()
         try:
             found = self._snapshots.read(state_type)
         except BadInput:
-            self.log.check_format()  # a folder of another version gets a better message
+            self.log.check_format()  # the message for a log of another version is clearer
             raise
         if found is None:
-            self._refuse_remains()
+            self._refuse_missing_snapshot()
             return
         self._refuse_other_rare_labels(found.state)
         last, missing = self.restore(found)
-        self.log.cut_torn_line()
+        self.log.remove_torn_line()
         for record in missing:
             self.log.note(record)
-        self._zero = now - last
+        self._time_zero = now - last
         if self.state.ended is None:
             self._log_restart(last, found.damaged)
         else:
             LOGGER.warning(
-                "this federation has ended (%s), and other limits do not open it again; set "
-                "another folder to train anew",
+                "this federation has ended (%s), and new limits do not reopen it; set another "
+                "folder to train again",
                 self.state.ended,
             )
 
     def load_snapshot(self, found: VerifiedFolder, state_type: type[State]) -> Snapshot:
-        """The snapshot in a folder whose checksums were verified."""
+        """Return the snapshot in a folder whose checksums were verified."""
         return self._snapshots.load(found, state_type)
 
     def restore(self, found: Snapshot, until: Position | None = None) -> tuple[float, list[Record]]:
-        """Go from a snapshot to the present, or to an earlier end of the log; write nothing.
+        """Restore a snapshot and replay the log to its end, or to `until`; write nothing.
 
-        Return the time of the last record, and the records that the log lacks.
+        Return the time of the last record, and the records that are missing from the log.
         """
         if len(self.log) < found.log.length:
             raise BadInput(
@@ -439,13 +449,13 @@ class FederationStore:
                 f"when it had {found.log.length}; {PUT_BACK}"
             )
         self._strategy_state, self.state = found.strategy_state, found.state
-        # Without an average of before, it begins with the model of the snapshot.
+        # A snapshot without an average restarts the average from its model.
         average = self._new_average(found.strategy_state.model)
         self.serving = average and (found.serving or average)
         return self._replay(found.log, until)
 
     def _replay(self, since: Position, until: Position | None) -> tuple[float, list[Record]]:
-        """Apply what the log has since the snapshot, then what only the journal has."""
+        """Apply the log's records since the snapshot, then updates that only the journal has."""
         last = self.state.clock
         for record in self.log.verify(since, until):
             if not isinstance(record, StartRecord):
@@ -455,7 +465,7 @@ class FederationStore:
                     self._apply(record)
                 case ArrivalRecord():
                     self._arrive(record.event, *self.journal.read(record.event))
-                    self._drain_findings()  # the log has them already
+                    self._drain_findings()  # these are already in the log
                 case RejectedRecord():
                     self.state.event = record.event
                     self._note_norm(str(record.client), record.norm)
@@ -466,17 +476,17 @@ class FederationStore:
         missing: list[Record] = []
         if until is not None:
             return last, missing
-        # These were accepted, but the server stopped before they were in the log.
+        # The server stopped after accepting these updates and before logging them.
         for event in self.journal.events():
             if event > self.state.event:
-                update, flight = self.journal.read(event)
-                missing.append(self._arrive(event, update, flight))
-                missing += self._finding_records(flight.time)
-                last = max(last, flight.time)
+                update, facts = self.journal.read(event)
+                missing.append(self._arrive(event, update, facts))
+                missing += self._finding_records(facts.time)
+                last = max(last, facts.time)
         return last, missing
 
     def _log_restart(self, last: float, damaged: Sequence[str]) -> None:
-        """Log the restart; the gap is the one thing that only the wall clock knows."""
+        """Log the restart; only the wall clock can measure the gap."""
         wall = self.wall()
         gap = round(max(0.0, wall - (self.state.epoch + last)), 3)
         self.state.epoch = wall - last
@@ -491,32 +501,35 @@ class FederationStore:
             )
         )
 
-    def _refuse_remains(self) -> None:
-        """Refuse a folder without a snapshot, unless its federation never got to begin."""
+    def _refuse_missing_snapshot(self) -> None:
+        """Refuse a folder without a snapshot, unless its federation never began to train."""
         kinds = [record.kind for record in self.log.verify()]
-        kept = len(self.journal.events())
-        if not kept and set(kinds) <= {"start", "joined"}:
+        updates = len(self.journal.events())
+        if not updates and set(kinds) <= {"start", "joined"}:
             return
         raise BadInput(
-            f"{self.folder} holds a federation (the log tells of {kinds.count('arrival')} accepted "
-            f"updates, updates/ has {kept}), but no snapshot of it in checkpoint/; to go on, put "
-            "checkpoint/ back from a backup; to start anew, set another folder"
+            f"{self.folder} holds a federation (its log has {kinds.count('arrival')} accepted "
+            f"updates, updates/ has {updates}), but checkpoint/ has no snapshot of it; to "
+            "continue, restore checkpoint/ from a backup; to start again, set another folder"
         )
 
     def _refuse_other_rare_labels(self, before: FederationState) -> None:
-        """Refuse other rare labels: metrics before and after a restart must mean the same."""
+        """Refuse other rare labels, because they would change the metrics within one log."""
         configured = list(self.identity.settings.get("rare_labels", ()))
         same = configured == before.configured_rare_labels
         if not same and set(configured) != set(before.rare_labels):
             raise BadInput(
                 f"{self.folder} holds a federation with rare_labels = "
                 f"{','.join(before.rare_labels)!r}, and this run sets {','.join(configured)!r}; "
-                "set the same, or another folder"
+                "set the same labels, or another folder"
             )
 
 
 def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> type[State]:
-    """Start the strategy with so many sites, before any site is asked; the type of its state."""
+    """Return the type of the strategy's state, by starting it with `min_clients` artificial sites.
+
+    So settings that do not fit are refused before any site is asked.
+    """
     sites = {f"site {i}": {"label": 1} for i in range(min_clients)}
     model = np.zeros(layout.size, np.float32)
     try:
@@ -525,8 +538,8 @@ def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> 
         raise BadInput(f"with min_clients = {min_clients}: {refusal}") from None
     if not can_be_saved(state):
         raise BadInput(
-            f"the state of {type(strategy).__name__} is not made of dataclasses, arrays and plain "
-            "values, so a server could not restore it"
+            f"the state of {type(strategy).__name__} cannot be saved and restored; build it from "
+            "dataclasses, arrays and plain values"
         )
     return type(state)
 
@@ -537,7 +550,7 @@ def _labels_of(
     rare: tuple[str, ...],
     coverage: Mapping[str, Any] | None,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return all labels and the rare ones; without declared labels, the model's outputs."""
+    """Return all labels and the rare labels; without declared labels, those of the model."""
     if coverage is not None:
         held = coverage["labels"]
         return list(held), rare or rare_by_coverage(held)
@@ -553,7 +566,7 @@ def _labels_of(
 
 
 def _as_json(value: Any) -> Any:
-    """Return the value as it is after writing it to JSON and reading it back."""
+    """Return the value as it would be after writing it to JSON and reading it back."""
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value

@@ -1,7 +1,7 @@
-"""Supervises runs of a federation on an engine: starts one again whenever it fails.
+"""Supervises the runs of a federation on an engine: starts a new run whenever one fails.
 
-The federation's folder has everything, so a new run with the same settings continues where the last
-one stopped.
+The federation's folder has its whole state, so a new run with the same settings continues where the
+last run stopped.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, Protocol
 
 LOG = logging.getLogger("fedraw.supervise")
 
-# Seconds between two looks at a run, and the first and longest pause before a new run.
+# Seconds between two checks of a run, and the first and longest pause before a new run.
 POLL = 15.0
 PAUSE, LONGEST_PAUSE = 5.0, 300.0
-# After this many runs in a row that fail within SHORT seconds, give up.
+# Give up after PATIENCE runs in a row that each fail within SHORT seconds.
 SHORT, PATIENCE = 60.0, 5
 
 
 class EngineFailed(Exception):
-    """The engine did not do what it was asked, most likely because its server is away."""
+    """The engine failed to execute a request, most likely because its server is unreachable."""
 
 
 class EngineRefused(EngineFailed):
-    """The engine refuses the run: a setting, the app or a name is wrong."""
+    """The engine refuses the run, because a setting, the app or a name is wrong."""
 
 
 class Engine(Protocol):
-    """What starts runs; each method may raise EngineFailed."""
+    """Starts, observes and stops runs; each method may raise EngineFailed."""
 
     def start(self) -> Any:
         """Start a run, and return its id."""
@@ -44,32 +44,32 @@ class Engine(Protocol):
         """Stop a run."""
 
     def log_of(self, run: Any) -> str:
-        """Return where the log of a run is."""
+        """Return the place of a run's log, or the command that shows it."""
 
 
 class StopRequest:
-    """Handles signals that ask this process to end: at once, or when it is no longer held."""
+    """Exits when a signal asks this process to end: at once, or after a `deferred` block."""
 
     def __init__(self) -> None:
-        self._is_held = self._is_asked = False
+        self._is_deferred = self._is_requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._is_asked = True
-        if not self._is_held:
-            self.heed()
+        self._is_requested = True
+        if not self._is_deferred:
+            self.exit_if_requested()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """In this block, a signal is only remembered."""
-        self._is_held = True
+    def deferred(self) -> Iterator[None]:
+        """Defer the exit for a signal that arrives in this block; `exit_if_requested` does it."""
+        self._is_deferred = True
         try:
             yield
         finally:
-            self._is_held = False
+            self._is_deferred = False
 
-    def heed(self) -> None:
-        """Exit if a signal came."""
-        if self._is_asked:
+    def exit_if_requested(self) -> None:
+        """Exit if a signal has arrived."""
+        if self._is_requested:
             raise SystemExit(0)
 
 
@@ -81,22 +81,22 @@ def supervise(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Start runs until one completes or someone stops it, and return the exit code.
+    """Start runs until one completes or is stopped, and return the exit code.
 
-    The code is 0 if the federation has completed or was stopped. It is 1 if several runs in a row
-    failed at once, or if the engine refuses the first one, because it would refuse the next as
-    well.
+    The code is 0 if the federation has completed or was stopped. It is 1 if PATIENCE runs in a row
+    failed within SHORT seconds, or if the engine refuses the first run, because it would refuse the
+    next one as well.
     """
     run, short, pause = None, 0, PAUSE
     while True:
         begun = clock()
         try:
-            with STOP.held():  # a run without a known number could not be stopped
+            with STOP.deferred():  # a run can be stopped only once its id is known
                 run = engine.start()
-            LOG.info("run %s is under way", run)
+            LOG.info("run %s has started", run)
             status = _follow(engine, run, sleep)
         except EngineFailed as problem:
-            STOP.heed()
+            STOP.exit_if_requested()
             if run is None and isinstance(problem, EngineRefused):
                 LOG.error("%s", problem)
                 return 1
@@ -110,7 +110,7 @@ def supervise(
                 LOG.error("%d runs in a row failed at once; see: %s", short, engine.log_of(run))
                 return 1
             pause = PAUSE if short == 0 else pause
-            LOG.warning("starting it again in %.0f s", pause)
+            LOG.warning("starting a new run in %.0f s", pause)
         sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -118,7 +118,7 @@ def supervise(
 def _follow(engine: Engine, run: Any, sleep: Callable[[float], None]) -> str:
     """Wait until a run has ended, and return its status."""
     try:
-        STOP.heed()
+        STOP.exit_if_requested()
         while True:
             sleep(POLL)
             try:
@@ -129,13 +129,13 @@ def _follow(engine: Engine, run: Any, sleep: Callable[[float], None]) -> str:
             if status.startswith("finished"):
                 return status
     except SystemExit:
-        LOG.info("asked to stop: stopping run %s", run)
+        LOG.info("received a stop signal: stopping run %s", run)
         engine.stop(run)
         raise
 
 
 def supervise_until_stopped(engine: Engine) -> int:
-    """Supervise as a command does: with a log on standard error, until a signal stops it."""
+    """Supervise with a log on standard error, until a signal stops this process."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("fedraw").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, STOP)

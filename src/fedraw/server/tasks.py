@@ -1,4 +1,4 @@
-"""Tasks that an engine sends to nodes, the replies it hands back, and the tasks still pending."""
+"""The tasks that an engine sends to nodes, the replies that it hands in, and pending tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fedraw.core.types import Vector
 
-# summary: name and label counts of the site; train, evaluate: with the model of the task
+# summary asks for the site's name and label counts; train and evaluate send a model along.
 TaskKind = Literal["summary", "train", "evaluate"]
 
 # A late reply is accepted for this many times the deadline.
@@ -17,24 +17,25 @@ LATE_FACTOR = 3
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A request to one node; `site` and `model` are None where the kind does not need them."""
+    """A request to one node; a summary has no site and no model."""
 
     number: int
     kind: TaskKind
     node: int
     site: str | None
-    deadline: float  # seconds from when it is sent
+    deadline: float  # in seconds after the task is sent
     version: int = 0
     model: Vector | None = None
-    # The user's settings for a training; the question of a private label summary.
+    # For train: the user's settings. For summary: the question of a private label summary.
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSummary:
-    """A site's name and its training samples by label; empty if it does not declare its labels.
+    """A site's name and its number of training samples by label.
 
-    With private label summaries, `answer` is the site's answer to the question of the task.
+    `counts` is empty if the site does not declare its labels. With private label summaries,
+    `answer` is the site's answer to the question of the task.
     """
 
     site: str
@@ -46,11 +47,11 @@ class LabelSummary:
 class TrainReply:
     """A site's update.
 
-    `site`, `task` and `version` are what the site repeats of its task; None if it repeats nothing
-    and only the engine says which task the reply belongs to. The vector is what the strategy needs;
-    if `is_model`, it is the trained model, and the coordinator forms a difference where the
-    strategy needs one. `counts` are the site's label counts if it declares new ones, and `metrics`
-    are what its training reports.
+    `site`, `task` and `version` repeat those of the task; they are None if the site does not repeat
+    them and the engine alone matches replies with tasks. If `is_model`, the vector is the trained
+    model, and the coordinator computes the difference if the strategy needs one; otherwise the
+    vector is what the strategy needs. `counts` are new label counts, if the site declares any, and
+    `metrics` are the metrics of its training.
     """
 
     site: str | None
@@ -66,10 +67,11 @@ class TrainReply:
 
 @dataclass(frozen=True, eq=False)
 class EvaluateReply:
-    """What the model can do on a site's test samples; `site` and `task` are as in TrainReply.
+    """The model's results on a site's test samples; `site` and `task` are as in TrainReply.
 
-    `right` and `total` count recognised and tested samples by label; they are empty if the site
-    does not count them. `metrics` are any other numbers, measured on `examples` samples.
+    `right` and `total` are the numbers of correctly classified and of all test samples by label;
+    they are empty if the site does not count by label. `metrics` are any other metrics, measured on
+    `examples` samples.
     """
 
     site: str | None
@@ -84,12 +86,12 @@ class EvaluateReply:
 class Failure:
     """A task without a usable reply.
 
-    `to_blame` is False if the site cannot help it. `malformed` means that the site did reply, with
-    something that no honest client app sends.
+    `site_fault` is False if the site did not cause the failure. `malformed` means that the site
+    replied with something that no honest client app sends.
     """
 
     reason: str
-    to_blame: bool = True
+    site_fault: bool = True
     malformed: bool = False
 
 
@@ -101,24 +103,24 @@ class PendingTask:
     """A task without a reply so far."""
 
     task: Task
-    time: float  # when it was made
+    time: float  # when the task was created
     event: int
-    overdue: bool = False  # a reply is no longer waited for, but still accepted
-    replaced: bool = False  # another reply of the site came first
+    overdue: bool = False  # past its deadline; a late reply is still accepted
+    replaced: bool = False  # another reply of the site arrived first
 
     @property
     def due(self) -> float:
-        """When the deadline ends."""
+        """The time of the deadline."""
         return self.time + self.task.deadline
 
     @property
     def expires(self) -> float:
-        """When a late reply is no longer accepted."""
+        """The time after which a late reply is no longer accepted."""
         return self.time + LATE_FACTOR * self.task.deadline
 
 
 class PendingTasks:
-    """Pending tasks by the id of the engine's message, and those that are not sent yet."""
+    """Pending tasks by the id of the engine's message, and tasks that are not sent yet."""
 
     def __init__(self) -> None:
         self._unsent: dict[int, PendingTask] = {}
@@ -139,16 +141,16 @@ class PendingTasks:
         return self._number
 
     def add(self, pending: PendingTask) -> Task:
-        """Add a task that is about to be sent, and return it."""
+        """Add a task that is not sent yet, and return it."""
         self._unsent[pending.task.number] = pending
         return pending.task
 
     def sent(self, task: Task, message_id: str) -> None:
-        """The engine has sent the task as this message."""
+        """Record that the engine has sent the task as this message."""
         self._by_message[message_id] = self._unsent.pop(task.number)
 
     def not_sent(self, task: Task) -> None:
-        """The engine could not send the task."""
+        """Drop a task that the engine could not send."""
         del self._unsent[task.number]
 
     def find(self, message_id: str) -> PendingTask | None:
@@ -156,11 +158,11 @@ class PendingTasks:
         return self._by_message.get(message_id)
 
     def close(self, message_id: str) -> None:
-        """The task has its reply."""
+        """Drop the task of a message that has its reply."""
         del self._by_message[message_id]
 
     def replace_others(self, replied: PendingTask) -> None:
-        """Mark whatever else the site was asked to train as settled by this reply."""
+        """Mark the site's other training tasks as replaced by this reply."""
         for other in self:
             if other.task.site == replied.task.site and other.task.kind == "train":
                 other.replaced = other is not replied
@@ -174,5 +176,5 @@ class PendingTasks:
                 del self._by_message[message_id]
 
     def is_busy(self, node: int, kind: TaskKind) -> bool:
-        """Whether the node has such a task and its deadline is not over."""
+        """Whether the node has a task of this kind whose deadline has not passed."""
         return any(p.task.node == node and p.task.kind == kind and not p.overdue for p in self)

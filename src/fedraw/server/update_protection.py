@@ -1,4 +1,4 @@
-"""Protects updates on the server, and notes what each site's updates have revealed."""
+"""Clips updates and adds noise on the server, and logs the privacy budget that sites have spent."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class UpdateProtection:
     ) -> None:
         if layout.statistics_count:
             raise BadInput(
-                "update_privacy does not cover batch-norm statistics, which are no differences; "
-                "use a model without them, such as one with group norm"
+                "update_privacy does not protect batch-norm statistics, because they are not "
+                "differences; use a model without them, such as one with group norm"
             )
         if needs.loss:
             raise BadInput(
-                "update_privacy does not cover the losses that this strategy weighs sites by; use "
-                "another strategy"
+                "update_privacy does not protect the losses by which this strategy weighs sites; "
+                "use another strategy"
             )
-        privacy.epsilon(1)  # a missing library shows now
+        privacy.epsilon(1)  # reports a missing library now
         self._privacy = privacy
         self._sends_model = needs.sends == "model"
         self._store = store
-        self._rng = np.random.default_rng()  # seeded by the operating system, and never known
+        self._rng = np.random.default_rng()  # seeded by the operating system, so nobody knows it
         self._updates = Counter(
             str(record.client)
             for record in (read_log(store.log.path, allow_cut_off=True) if store.begun else ())
@@ -46,18 +46,18 @@ class UpdateProtection:
         )
 
     def protect(self, update: Update, start: Vector) -> Update:
-        """Return the update as everyone may see it."""
+        """Return the clipped update with noise; `start` is the model that the site received."""
         sent = update.vector
         if not self._sends_model:
             return replace(update, vector=self._privacy.protect(sent, self._rng))
         return replace(update, vector=start + self._privacy.protect(sent - start, self._rng))
 
-    def count(self, site: str) -> None:
-        """The site's update was accepted."""
+    def count_update(self, site: str) -> None:
+        """Count an accepted update of the site."""
         self._updates[site] += 1
 
-    def note(self, now: float) -> None:
-        """Log the budget of the site that has spent most."""
+    def log_budget(self, now: float) -> None:
+        """Log the epsilon of the site with the most updates."""
         if not self._updates:
             return
         site, updates = self._updates.most_common(1)[0]

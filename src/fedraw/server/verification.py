@@ -1,4 +1,4 @@
-"""`fedraw server verify`: every checksum and every invariant of a federation's folder."""
+"""`fedraw server verify`: checks every checksum and every invariant of a federation's folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedraw.eventlog.records import (
 from fedraw.eventlog.segments import open_log, place
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
-from fedraw.server.snapshots import FederationState, Tensor, folders_of
+from fedraw.server.snapshots import FederationState, Tensor, snapshot_folders
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.storage import snapshot
 from fedraw.storage.lock import FolderLock
@@ -46,7 +46,7 @@ RUNNING = "stop its server first, or verify a backup"
 
 @dataclass
 class Check:
-    """One thing that was verified: how many of it, and what is wrong."""
+    """One check: its name, the number of things verified, and the problems found."""
 
     name: str
     count: int = 0
@@ -55,36 +55,40 @@ class Check:
 
 
 def verify_folder(folder: Path) -> list[Check]:
-    """Verify a federation's folder while no server runs in it; nothing is changed.
+    """Verify a federation's folder without changing it; no server may be running in it.
 
-    The checks are: all digests of the log and the invariants of its records, the checksums of all
-    snapshots and updates, that each snapshot agrees with the log at its place, that all updates
-    that a restart needs are there, that replaying the last but one snapshot gives the last one to
-    the bit, and that the model files have the model's tensors.
+    The checks are:
+
+    - the digests of the log, and the invariants of its records;
+    - the checksums of all snapshots and updates;
+    - that each snapshot agrees with the log at the position of the snapshot;
+    - that all updates are present that a restart needs;
+    - that replaying the last but one snapshot reproduces the last one bit for bit;
+    - that the model files have the model's tensors.
     """
     require_server_folder(folder)
     lock = FolderLock(folder, RUNNING)
     try:
-        found = [_snapshot(one) for one in folders_of(folder / "checkpoint").read_all()][::-1]
-        places = [one.log for one in found if isinstance(one, _Kept)]
-        log, moments = _log(folder / LOG, places)
+        folders = list(snapshot_folders(folder / "checkpoint").read_all())[::-1]
+        found = [_read_snapshot(one) for one in folders]
+        intact = [one for one in found if isinstance(one, _StoredSnapshot)]
+        log, log_states = _check_log(folder / LOG, [one.log for one in intact])
         snapshots = Check("snapshots", len(found))
         for one in found:
             snapshots.problems += (
-                [one] if isinstance(one, str) else _disagreements(one, moments.get(one.log))
+                [one] if isinstance(one, str) else _disagreements(one, log_states.get(one.log))
             )
-        if not found and moments:
+        if not found and log_states:
             snapshots.problems.append(f"{folder / 'checkpoint'} has no snapshot; {REMEDY}")
-        kept = [one for one in found if isinstance(one, _Kept)]
-        updates = _updates(folder, kept, moments)
-        models = _models(folder, kept)
+        updates = _check_updates(folder, intact, log_states)
+        models = _check_models(folder, intact)
     finally:
         lock.close()
-    return [log, snapshots, updates, _replay(folder, kept), models]
+    return [log, snapshots, updates, _check_replay(folder, intact), models]
 
 
 class _Invariants:
-    """What must hold between the records of a server's log, and what it says at each place."""
+    """Checks the invariants between the records of a server's log, and tracks its members."""
 
     def __init__(self) -> None:
         self.event = self.version = self.accepted = 0
@@ -94,7 +98,7 @@ class _Invariants:
         self._ended = False
 
     def observe(self, record: Record) -> Iterator[str]:
-        """Take in the next record; yield what is wrong with it."""
+        """Add the next record; yield its problems."""
         self._records += 1
         if isinstance(record, StartRecord) != (self._records == 1):
             yield "the start record must be the first, and the only one"
@@ -105,13 +109,13 @@ class _Invariants:
         if record.time < self.time:
             yield f"its time {record.time} is before {self.time}, that of an earlier record"
         self.time = record.time
-        if isinstance(record, EvaluationRecord):  # sites may take their time to evaluate
+        if isinstance(record, EvaluationRecord):  # it has the event at which it began
             if record.event > self.event:
-                yield f"its event is {record.event}, and the last one was {self.event}"
+                yield f"its event is {record.event}, but the last event was {self.event}"
             return
         counts = isinstance(record, ArrivalRecord | RejectedRecord)
         if record.event != self.event + counts:
-            yield f"its event is {record.event}, and {self.event + counts} is next"
+            yield f"its event is {record.event} instead of {self.event + counts}"
         self.event = record.event
         yield from self._of_kind(record)
 
@@ -120,10 +124,10 @@ class _Invariants:
         match record:
             case JoinedRecord():
                 if site in self.members:
-                    yield f"{site!r} joins, and is a member already"
+                    yield f"{site!r} joins, but is a member already"
                 self.members[site] = dict(record.counts)
             case LeftRecord() | DeclaredRecord() | ArrivalRecord() if site not in self.members:
-                yield f"{site!r} is no member"
+                yield f"{site!r} is not a member"
             case LeftRecord():
                 del self.members[site]
             case DeclaredRecord():
@@ -135,7 +139,7 @@ class _Invariants:
                 self._ended = True
 
     def _of_arrival(self, record: ArrivalRecord) -> Iterator[str]:
-        # A round that does not wait for a site that has left may change the model between arrivals.
+        # When a site leaves, a round may close and change the model between two arrivals.
         before = record.start_version + record.staleness_versions
         if before < self.version or record.version - before != record.aggregated:
             yield f"its version {record.version} does not follow from {self.version}"
@@ -152,8 +156,8 @@ class _Invariants:
 
 
 @dataclass
-class _Moment:
-    """What the log says at the place of a snapshot."""
+class _LogState:
+    """The state of the federation at the position of a snapshot, according to the log."""
 
     event: int
     accepted: int
@@ -161,16 +165,16 @@ class _Moment:
     later: list[ArrivalRecord] = field(default_factory=list)  # arrivals after it
 
 
-def _log(log: Path, places: list[Position]) -> tuple[Check, dict[Position, _Moment]]:
-    """Verify the log, and note what it says at the given places."""
+def _check_log(log: Path, positions: list[Position]) -> tuple[Check, dict[Position, _LogState]]:
+    """Verify the log; return the check and the state at each of the given positions."""
     check, chain, state = Check("log records"), Chain(remedy=REMEDY), _Invariants()
-    moments: dict[Position, _Moment] = {}
+    log_states: dict[Position, _LogState] = {}
     record: Record | None = None
     try:
         with open_log(log) as file:
             for line in file:
                 if is_cut_off(line):
-                    check.remark = "an unfinished last line, which the next start removes"
+                    check.remark = "the next start removes an incomplete last line"
                     break
                 before = chain.position
                 record = chain.decode(line, log)
@@ -178,20 +182,20 @@ def _log(log: Path, places: list[Position]) -> tuple[Check, dict[Position, _Mome
                 for problem in state.observe(record):
                     check.problems.append(f"{place(log, before.length, before.lines)}: {problem}")
                 if isinstance(record, ArrivalRecord):
-                    for moment in list(moments.values())[-2:]:
-                        moment.later.append(record)
-                if chain.position in places:
+                    for log_state in list(log_states.values())[-2:]:
+                        log_state.later.append(record)
+                if chain.position in positions:
                     members = {site: dict(own) for site, own in state.members.items()}
-                    moments[chain.position] = _Moment(state.event, state.accepted, members)
+                    log_states[chain.position] = _LogState(state.event, state.accepted, members)
         require_continuation(log, record, REMEDY)
     except BadInput as problem:
         check.problems.append(str(problem))
-    return check, moments
+    return check, log_states
 
 
 @dataclass
-class _Kept:
-    """A snapshot whose checksums are right."""
+class _StoredSnapshot:
+    """A snapshot with correct checksums."""
 
     found: VerifiedFolder
     state: FederationState
@@ -201,15 +205,15 @@ class _Kept:
     tensors: list[Tensor]
 
 
-def _snapshot(found: VerifiedFolder | BadInput) -> _Kept | str:
-    """Read a snapshot apart from its strategy's state, or say what is wrong with it."""
+def _read_snapshot(found: VerifiedFolder | BadInput) -> _StoredSnapshot | str:
+    """Read a snapshot without its strategy's state; return a text if it is damaged."""
     if isinstance(found, BadInput):
         return str(found)
     tree, arrays = snapshot.read(found.path)
     try:
         state: FederationState = snapshot.unpack(FederationState, tree["state"], arrays)
         facts = found.metadata
-        return _Kept(
+        return _StoredSnapshot(
             found,
             state,
             arrays[tree["model"]["array"]],
@@ -218,51 +222,54 @@ def _snapshot(found: VerifiedFolder | BadInput) -> _Kept | str:
             [Tensor(name, tuple(shape), *rest) for name, shape, *rest in facts["tensors"]],
         )
     except (KeyError, TypeError, ValueError) as problem:
-        return f"{found.path} does not have the form of a snapshot ({problem!r}); {REMEDY}"
+        return f"{found.path} is not a valid snapshot ({problem!r}); {REMEDY}"
 
 
-def _disagreements(one: _Kept, moment: _Moment | None) -> Iterator[str]:
-    """What a snapshot says that the log at its place, or the model's tensors, do not."""
+def _disagreements(one: _StoredSnapshot, log_state: _LogState | None) -> Iterator[str]:
+    """Yield the disagreements of a snapshot with the log and with the model's tensors."""
     path, state = one.found.path, one.state
-    if moment is None:
-        yield f"{path} belongs to a log that had {one.log.lines} lines, and this one has others"
+    if log_state is None:
+        yield f"{path} belongs to another log: its first {one.log.lines} lines differ"
         return
     for what, own, logged in (
-        ("event", state.event, moment.event),
-        ("accepted updates", state.accepted, moment.accepted),
-        ("members", state.counts, moment.members),
+        ("event", state.event, log_state.event),
+        ("accepted updates", state.accepted, log_state.accepted),
+        ("members", state.counts, log_state.members),
     ):
         if own != logged:
             yield f"{path} and the log disagree on the {what}: {own!r:.60}, {logged!r:.60}"
     for what in ("awaiting_model", "norms"):
         if unknown := sorted(set(getattr(state, what)) - set(state.counts)):
-            yield f"{path} has {what} of {unknown[0]!r}, which is no member"
-    if one.model.shape != (sum(prod(tensor.shape) for tensor in one.tensors),):
-        yield f"{path}: its model has {one.model.size} numbers, not those of its tensors"
+            yield f"{path} has {what} of {unknown[0]!r}, which is not a member"
+    size = sum(prod(tensor.shape) for tensor in one.tensors)
+    if one.model.shape != (size,):
+        yield f"{path}: its model has {one.model.size} numbers, but its tensors have {size}"
     if not np.isfinite(one.model).all():
-        yield f"{path}: its model has NaN or infinite numbers"
+        yield f"{path}: its model has NaN or infinite values"
 
 
-def _updates(folder: Path, kept: list[_Kept], moments: Mapping[Position, _Moment]) -> Check:
-    """Verify all updates, and that those are there which the last two snapshots need."""
+def _check_updates(
+    folder: Path, kept: list[_StoredSnapshot], log_states: Mapping[Position, _LogState]
+) -> Check:
+    """Verify all updates, and that the updates are present that the last two snapshots need."""
     journal, check = Journal(folder / "updates"), Check("updates")
     read: dict[int, tuple[str, float]] = {}
     for event in journal.events():
         check.count += 1
         try:
-            update, flight = journal.read(event)
-            read[event] = str(update.client), flight.time
+            update, facts = journal.read(event)
+            read[event] = str(update.client), facts.time
         except BadInput as problem:
             check.problems.append(str(problem))
     missing = {event: one.found.path.name for one in kept for event in one.updates}
     for one in kept[-2:]:
-        for record in moments[one.log].later if one.log in moments else ():
+        for record in log_states[one.log].later if one.log in log_states else ():
             missing[record.event] = "the log"
             client, time = own = read.get(record.event, (str(record.client), record.time))
             if own != (str(record.client), record.time):
                 check.problems.append(
-                    f"update {record.event} is of {client!r} at {time}, and in the log it is of "
-                    f"{record.client!r} at {record.time}; {REMEDY}"
+                    f"update {record.event} is from {client!r} at time {time}, but the log has "
+                    f"{record.client!r} at time {record.time}; {REMEDY}"
                 )
     known = set(journal.events())
     for event, needed_by in sorted(missing.items()):
@@ -271,15 +278,15 @@ def _updates(folder: Path, kept: list[_Kept], moments: Mapping[Position, _Moment
     return check
 
 
-def _replay(folder: Path, kept: list[_Kept]) -> Check:
-    """Replay the last but one snapshot to the last one, and the last one to the present."""
+def _check_replay(folder: Path, kept: list[_StoredSnapshot]) -> Check:
+    """Replay from the last but one snapshot to the last one, and from there to the log's end."""
     check = Check("replays to the bit")
     if not kept:
         return check
     facts = kept[-1].found.metadata["strategy"]
     method = CATALOG.get(str(facts["name"]))
     if method is None:
-        check.remark = f"left out: {facts['name']} is not a strategy of this library"
+        check.remark = f"skipped: {facts['name']} is not a strategy of this library"
         return check
     own = {name: value for name, value in facts.items() if name != "name"}
     try:
@@ -308,7 +315,7 @@ def _replay(folder: Path, kept: list[_Kept]) -> Check:
                 loaded.strategy_state, loaded.state
             ):
                 check.problems.append(
-                    f"replaying {one.found.path.name} does not give {following.found.path}"
+                    f"replaying {one.found.path.name} does not reproduce {following.found.path}"
                 )
     except BadInput as problem:
         check.problems.append(str(problem))
@@ -325,14 +332,14 @@ def _layout(tensors: list[Tensor]) -> Layout:
 
 
 def _packed(strategy_state: Any, state: FederationState) -> tuple[str, dict[str, bytes]]:
-    """Everything that matters, to the bit; the clock only says when a snapshot was written."""
+    """Return both states as text and bytes, without the time at which a snapshot was written."""
     arrays = snapshot.Arrays()
     tree = json.dumps(snapshot.pack([strategy_state, replace(state, clock=0.0)], arrays))
     return tree, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def _models(folder: Path, kept: list[_Kept]) -> Check:
-    """Verify the model files, which an export reads."""
+def _check_models(folder: Path, kept: list[_StoredSnapshot]) -> Check:
+    """Verify the model files."""
     check = Check("model files")
     for name in (snapshot.MODEL, snapshot.SERVING, snapshot.BEST):
         path = folder / name
@@ -349,5 +356,5 @@ def _models(folder: Path, kept: list[_Kept]) -> Check:
             if found is None or found.shape != tensor.shape:
                 check.problems.append(f"{path} does not have {tensor}")
             elif not np.isfinite(np.asarray(found, np.float64)).all():
-                check.problems.append(f"{path}: {tensor.name!r} has NaN or infinite numbers")
+                check.problems.append(f"{path}: {tensor.name!r} has NaN or infinite values")
     return check

@@ -1,4 +1,4 @@
 """Files on disk: atomic writes, locks, snapshots of any state, numbered folders, tables, models.
 
-Its modules are imported one by one, because some of them need optional packages.
+Import the modules directly; the package exports nothing, because some modules need extras.
 """

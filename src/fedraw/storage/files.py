@@ -1,4 +1,4 @@
-"""Writing files so that they are complete or absent, survive a power cut, and stay private."""
+"""Writes files that are complete or absent, survive a power failure, and can be private."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 # Modes of files and folders that only their owner can read.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-# The suffix of a file that is being written.
+# The suffix of an incomplete file.
 PARTIAL = ".part"
 
 
 def sync(path: Path) -> None:
-    """Flush a file's content, or a folder's list of names, to the disk."""
+    """Flush a file's content, or a folder's list of files, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -30,10 +30,10 @@ def sync_tree(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a draft's path; when the block ends, flush the draft and rename it to `path`.
+    """Yield the path of a draft; when the block ends, flush the draft and rename it to `path`.
 
-    Whenever the process ends, `path` has its old content or the complete new one. An exception
-    removes the draft and leaves `path` as it was.
+    Whenever the process ends, `path` has either its old or its complete new content. An exception
+    removes the draft and leaves `path` unchanged.
     """
     draft = path.with_name(f"{path.name}{PARTIAL}")
     try:
@@ -48,11 +48,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
-    """Write a file completely or not at all; it is on the disk when this returns.
+    """Write a file completely or not at all, and flush it to the disk before returning.
 
     Args:
         path: The file to create or replace.
-        *parts: Its content, which is written without being joined in memory.
+        *parts: The parts of its content, which are not joined in memory.
         private: Whether only the owner may read the file, whatever the umask of the process.
 
     """
@@ -63,25 +63,25 @@ def atomic_write(path: Path, *parts: bytes | memoryview, private: bool = False) 
                     rest = memoryview(part)
                     while rest:
                         rest = rest[file.write(rest) or 0 :]
-        except OSError as problem:  # a full disk is reported without the name of the file
+        except OSError as problem:  # Python's error for a full disk does not name the file
             raise OSError(problem.errno, problem.strerror, str(draft)) from None
 
 
 def drop_from_page_cache(path: Path) -> None:
-    """Tell the system that nobody will read the file soon, so that others can use its memory."""
+    """Tell the system that nobody will read the file soon, which frees its memory."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError), path.open("rb") as file:  # some file systems do not support it
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: make the file readable by its owner only, from its first byte on."""
+    """Open a file that only its owner can read; pass this function to `open` as its opener."""
     handle = os.open(path, flags, PRIVATE_FILE)
     os.fchmod(handle, PRIVATE_FILE)
     return handle
 
 
 def make_private_folder(path: Path) -> None:
-    """Create the folder for its owner only; an existing folder keeps its mode."""
+    """Create a folder that only its owner can access; an existing folder keeps its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(PRIVATE_FOLDER, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Locks between processes of one machine.
+"""Locks between the processes of one machine.
 
-The locks are advisory (flock). They end with the process that holds them, however it ends. They do
-not reliably work between machines that share a network disk, and not at all on Windows.
+The locks are advisory (flock). They end with the process that holds them, however it ends. They are
+unreliable between machines that share a network disk, and have no effect on Windows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from fedraw.errors import BadInput
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows, where two processes may write to one folder
+except ModuleNotFoundError:  # on Windows, locks have no effect
     fcntl = None  # type: ignore[assignment]
 
-# The file that is locked. It is empty and serves no other purpose, so nobody has a reason to rename
-# or replace it while it is held; a lock on any other file would be lost with that file's name.
+# The locked file. It is empty and has no other purpose, so nobody has a reason to rename or replace
+# it. A lock on any other file would be lost when that file is renamed.
 LOCK = "lock"
 
 
 class FolderLock:
-    """Keeps other processes out of a folder until the lock is closed.
+    """Excludes other processes from a folder until the lock is closed.
 
-    Its file stays in the folder and means nothing by itself.
+    The file of the lock stays in the folder; the file alone does not lock anything.
     """
 
     def __init__(self, folder: Path, remedy: str = "wait for it, or choose another folder") -> None:
@@ -33,11 +33,11 @@ class FolderLock:
         self._file = self.path.open("ab", buffering=0)
         if not acquire(self._file):
             self._file.close()
-            raise BadInput(f"another process is running {folder}; {remedy}")
+            raise BadInput(f"another process is running in {folder}; {remedy}")
 
     @property
     def is_intact(self) -> bool:
-        """Whether other processes still see this lock, because its file was not removed."""
+        """Whether the lock's file is unchanged, so that other processes still see the lock."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -49,9 +49,9 @@ class FolderLock:
 
 
 def acquire(file: IO[bytes] | int, *, wait: bool = False) -> bool:
-    """Lock an open file for this process until it is closed.
+    """Lock an open file for this process until the file is closed.
 
-    Return False if another process holds it; with `wait`, wait for that process instead.
+    Return False if another process has locked it; with `wait`, wait for that process instead.
     """
     if fcntl is None:
         return True
@@ -63,9 +63,10 @@ def acquire(file: IO[bytes] | int, *, wait: bool = False) -> bool:
 
 
 def is_locked(path: Path, table: Path = Path("/proc/locks")) -> bool:
-    """Whether a process of this machine holds the file; False where the system does not tell.
+    """Whether a process of this machine has locked the file; False if the system does not say.
 
-    This reads the kernel's table. Trying the lock could keep out a process that is starting.
+    The function reads the kernel's table of locks. Acquiring the lock instead could block a process
+    that is starting.
     """
     try:
         status = path.stat()

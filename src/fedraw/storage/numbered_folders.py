@@ -2,7 +2,7 @@
 
 0000000120/manifest.json   format, number, metadata, the checksum of every other file, and its own
 0000000120/…               the caller's files
-draft/                     a folder that is being written; a crash may leave it behind
+draft/                     an incomplete folder; it may remain after a crash
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedraw.storage.files import PRIVATE_FILE, make_private_folder, sync
 
 FORMAT = 2
 MANIFEST = "manifest.json"
-# The suffix of a folder while its replacement of the same number takes its place.
+# The suffix of a folder while a new folder of the same number replaces it.
 REPLACED = ".old"
 
 
 class VerifiedFolder(NamedTuple):
-    """A folder whose files all have their checksums, and the metadata of its manifest."""
+    """A folder whose files match their checksums, and the metadata of its manifest."""
 
     path: Path
     metadata: dict[str, Any]
@@ -35,12 +35,12 @@ class NumberedFolders:
     """Writes and reads numbered folders, and removes old ones.
 
     Args:
-        folder: The parent of all of them.
-        keep: How many of the newest folders stay; or a function that is given the numbers of all
-            folders, lowest first, and returns those that stay.
-        number_key: What the manifest calls the number.
+        folder: The parent folder.
+        keep: The number of newest folders to keep; or a function that receives the numbers of all
+            folders, lowest first, and returns the numbers to keep.
+        number_key: The key of the number in the manifest.
         required: Metadata that every manifest must have.
-        remedy: What a message about a damaged folder advises.
+        remedy: The remedy in messages about a damaged folder.
         private: Whether only the owner can read the folders.
 
     """
@@ -62,14 +62,14 @@ class NumberedFolders:
         self._number_key = number_key
         self._required = frozenset(required)
         self._private = private
-        self._remedy = remedy or f"remove {folder} to begin anew"
+        self._remedy = remedy or f"remove {folder} to start again"
 
     def write(
         self, number: int, fill: Callable[[Path], None], metadata: Mapping[str, Any] | None = None
     ) -> Path:
         """Let `fill` write into a draft, rename the draft, then remove older folders.
 
-        When this returns, everything is on the disk. A failure leaves the earlier folders.
+        Everything is on the disk when the method returns. A failure keeps the earlier folders.
         """
         metadata = dict(metadata or {})
         taken = metadata.keys() & {"format", "sha256", "manifest", self._number_key}
@@ -82,7 +82,7 @@ class NumberedFolders:
             fill(draft)
             self._write_manifest(draft, {"format": FORMAT, self._number_key: number, **metadata})
         except BaseException:
-            # On a full disk, others need the space.
+            # On a full disk, other files need the space.
             shutil.rmtree(draft, ignore_errors=True)
             raise
         path = self.folder / f"{number:010d}"
@@ -103,10 +103,10 @@ class NumberedFolders:
         return newest
 
     def read_all(self) -> Iterator[VerifiedFolder | BadInput]:
-        """Yield all folders, newest first; a damaged one yields what is wrong with it.
+        """Yield all folders, newest first; for a damaged folder, yield the error.
 
-        For callers that can fall back on an older folder, and say so. Each folder is verified when
-        it is asked for, so reading the newest does not read the others.
+        So a caller can use an older folder and report the damage. Each folder is verified only when
+        it is requested, so reading the newest does not read the others.
         """
         for path in reversed(self._complete()):
             try:
@@ -115,9 +115,9 @@ class NumberedFolders:
                 yield damage
 
     def manifests(self) -> dict[int, dict[str, Any]]:
-        """The metadata of all folders by number, lowest first, without those of damaged manifests.
+        """Return the metadata of all folders by number, lowest first.
 
-        The checksums of other files are not verified.
+        Folders with a damaged manifest are skipped. The checksums of other files are not verified.
         """
         found: dict[int, dict[str, Any]] = {}
         for path in self._complete():
@@ -126,7 +126,7 @@ class NumberedFolders:
         return found
 
     def remove(self) -> None:
-        """Remove all folders; a kill meanwhile leaves none that looks damaged."""
+        """Remove all folders; if the process is killed, the remaining folders are undamaged."""
         draft = self.folder / "draft"
         for path in self._complete():
             shutil.rmtree(draft, ignore_errors=True)
@@ -156,7 +156,7 @@ class NumberedFolders:
         sync(draft)
 
     def _remove_old(self, number: int) -> None:
-        """Remove all but the newest; a higher number belongs to a history that was abandoned."""
+        """Remove old folders, and folders with a higher number, whose history was abandoned."""
         complete = self._complete()
         own = {int(path.stem): path for path in complete if int(path.stem) <= number}
         kept = {own[kept] for kept in self._keep(list(own))}
@@ -165,7 +165,7 @@ class NumberedFolders:
             shutil.rmtree(path)
 
     def _complete(self) -> list[Path]:
-        """Complete folders, lowest number first; a draft is not complete."""
+        """Return the complete folders, lowest number first; a draft is not complete."""
         if not self.folder.is_dir():
             return []
         found = {path.name: path for path in self.folder.iterdir()}
@@ -182,7 +182,7 @@ class NumberedFolders:
             path = folder / name
             if not path.is_file() or _sha256(path) != expected:
                 raise BadInput(
-                    f"{path} is damaged: its checksum is not the one in {MANIFEST}; {self._remedy}"
+                    f"{path} is damaged: its checksum does not match {MANIFEST}; {self._remedy}"
                 )
         return VerifiedFolder(folder, {k: v for k, v in manifest.items() if k != "format"})
 
@@ -203,7 +203,7 @@ class NumberedFolders:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """The checksum of a manifest that has none yet."""
+    """Return the checksum of a manifest's content."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -22,7 +22,7 @@ except ImportError:
 __all__ = ["arrow_csv", "open_parquet", "pyarrow"]
 
 _CELLS = 1 << 22  # cells to read at a time
-# The name that pandas gives to an index without a name.
+# The name of a pandas index that has no name.
 _INDEX = "__index_level_0__"
 
 
@@ -89,7 +89,7 @@ def _columns(path: Path) -> Iterator[Sequence[Any]]:
 
 
 def _encoded(column: Any) -> Any:
-    """The column's text, dictionary-encoded in order of appearance; null becomes ''."""
+    """Return the column's text, dictionary-encoded in order of appearance; null becomes ''."""
     if types.is_dictionary(column.type):  # its dictionary may hold values that no row has
         column = column.cast(column.type.value_type)
     if types.is_floating(column.type):

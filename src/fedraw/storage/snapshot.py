@@ -1,7 +1,8 @@
-"""Any state as data: numbers as named arrays, the rest as JSON; no pickle. A model file, too.
+"""Saves any state as arrays in a safetensors file and everything else as JSON, without pickle.
 
-A state's own type hints say how to read it back, so a strategy needs no code for this. An array
-that stands in several places is kept once and shared again after reading.
+The type hints of a state say how to read it back, so a strategy needs no code for this. An array
+that occurs several times is stored once, and shared again after reading. The module also writes
+model files.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from safetensors.numpy import load_file, save_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.storage.files import PRIVATE_FILE, atomic_file
+from fedraw.storage.files import atomic_file
 
 # The names of model files in the folders of runs and servers. Constants are the tensors of a
-# server's model that no training changes.
+# server's model that training does not change.
 MODEL, SERVING = "model.safetensors", "serving.safetensors"
 CALIBRATED = "calibrated.safetensors"
 BEST, CONSTANTS = "best.safetensors", "constants.safetensors"
 
-# As many whole numbers are written as an array, and fewer as JSON.
+# At least this many whole numbers are stored as an array, and fewer as JSON.
 _MANY = 256
 
 T = TypeVar("T")
@@ -39,23 +40,23 @@ Array = np.ndarray[Any, Any]
 
 
 class Arrays(dict[str, Array]):
-    """Arrays by name; the same array gets the same name.
+    """Arrays by name; the same array always has the same name.
 
-    An array whose id is in `beside` lies in another file: it is called what `beside` says, and is
-    not kept here. Ids are good while their arrays live, so the caller has to hold on to them.
+    `external` maps the ids of arrays in other files to their names; these arrays are not stored
+    here. An id is valid only as long as its array exists, so the caller must keep the arrays.
     """
 
-    def __init__(self, beside: Mapping[int, str] = {}) -> None:
+    def __init__(self, external: Mapping[int, str] = {}) -> None:
         super().__init__()
-        wrong = next((name for name in beside.values() if name.isdecimal()), None)
+        wrong = next((name for name in external.values() if name.isdecimal()), None)
         if wrong is not None:
-            raise ValueError(f"an array beside cannot be called {wrong!r}: numbers are given here")
-        self._beside = beside
+            raise ValueError(f"an external array cannot be named {wrong!r}, which is a number")
+        self._external = external
         self._name_of: dict[int, str] = {}
 
-    def keep(self, array: Array) -> str:
-        """Add an array unless it is known already; return its name."""
-        elsewhere = self._beside.get(id(array))
+    def add(self, array: Array) -> str:
+        """Add an array unless it was added before; return its name."""
+        elsewhere = self._external.get(id(array))
         if elsewhere is not None:
             return elsewhere
         name = self._name_of.setdefault(id(array), str(len(self)))
@@ -63,12 +64,12 @@ class Arrays(dict[str, Array]):
         return name
 
 
-def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
-    """Write `state.json` and `state.safetensors` into the folder; for `beside`, see `Arrays`."""
-    arrays = Arrays(beside)
+def save(value: Any, folder: Path, external: Mapping[int, str] = {}) -> None:
+    """Write `state.json` and `state.safetensors` into the folder; for `external`, see `Arrays`."""
+    arrays = Arrays(external)
     tree = pack(value, arrays)
     folder.mkdir(parents=True, exist_ok=True)
-    # `ascontiguousarray` would turn a single number into an array of one.
+    # `ascontiguousarray` would turn a scalar into an array of length one.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_tensors(contiguous, folder / "state.safetensors")
     (folder / "state.json").write_text(json.dumps(tree), encoding="utf-8")
@@ -77,10 +78,10 @@ def save(value: Any, folder: Path, beside: Mapping[int, str] = {}) -> None:
 def write_tensors(
     tensors: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a safetensors file; a full disk is an OSError, as for every other file.
+    """Write a safetensors file; raise OSError on a full disk, as for every other file.
 
-    The process's umask decides who may read it, also as for every other file: safetensors itself
-    makes files that only their owner can read.
+    The file has the permissions of the umask, like every other file; safetensors itself creates
+    files that only their owner can read.
     """
     path.unlink(missing_ok=True)
     path.touch()
@@ -92,30 +93,20 @@ def write_tensors(
     path.chmod(mode)
 
 
-def write_model(model: Vector, layout: Layout, path: Path, *, private: bool = False) -> None:
-    """Write the model as a safetensors file, completely or not at all.
-
-    Args:
-        model: The flat vector of all parameters and statistics.
-        layout: The names, shapes and positions of its tensors.
-        path: The file to create or replace.
-        private: Whether only the owner may read the file.
-
-    """
-    segments = layout.segments
-    tensors = {s.name: np.ascontiguousarray(model[s.slice].reshape(s.shape)) for s in segments}
+def write_model(model: Vector, layout: Layout, path: Path) -> None:
+    """Write a model's vector as a safetensors file with named tensors, atomically."""
+    tensors = [(segment.name, segment.shape, "float32") for segment in layout.segments]
     with atomic_file(path) as draft:
-        write_tensors(tensors, draft)
-        if private:
-            draft.chmod(PRIVATE_FILE)
+        write_tensors(named_tensors(model, tensors), draft)
 
 
 def named_tensors(model: Vector, tensors: Iterable[Sequence[Any]]) -> dict[str, Array]:
-    """The tensors of a model's vector, in the user's types.
+    """Return the tensors of a model's vector, in the user's types.
 
     Args:
         model: The flat vector of all parameters and statistics.
-        tensors: For each tensor, in the order of the vector: its name, shape, type and more.
+        tensors: For each tensor, in the order of the vector: its name, shape and type; further
+            items are ignored.
 
     >>> named_tensors(np.ones(3, np.float32), [("w", (2,), "float32"), ("b", [1], "float16")])
     {'w': array([1., 1.], dtype=float32), 'b': array([1.], dtype=float16)}
@@ -129,29 +120,30 @@ def named_tensors(model: Vector, tensors: Iterable[Sequence[Any]]) -> dict[str, 
     return named
 
 
-def load(kind: type[T], folder: Path, beside: Mapping[str, Array] = {}) -> T:
-    """Read back a value of the given type, to the bit; `beside` are the arrays that lie elsewhere.
+def load(kind: type[T], folder: Path, external: Mapping[str, Array] = {}) -> T:
+    """Read a value of type `kind` that `save` has written, bit for bit.
 
-    A KeyError names one that neither the folder nor `beside` has.
+    `external` has the arrays that are stored elsewhere, by name. A KeyError names a missing array.
     """
     tree, arrays = read(folder)
-    restored: T = unpack(kind, tree, {**arrays, **beside})
+    restored: T = unpack(kind, tree, {**arrays, **external})
     return restored
 
 
 def read(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """What `save` wrote, not yet unpacked."""
+    """Return the JSON tree and the arrays that `save` has written, without unpacking them."""
     arrays = load_file(folder / "state.safetensors")
     return json.loads((folder / "state.json").read_text(encoding="utf-8")), arrays
 
 
 def pack(value: Any, arrays: Arrays) -> Any:
-    """The value as JSON, in which an array is {"array": its name in `arrays`}.
+    """Return the value as JSON, in which an array becomes {"array": its name in `arrays`}.
 
-    Many whole numbers are {"column": name}, and a mapping of them {"keys": …, "values": …}.
+    A long list of whole numbers becomes {"column": name}, and a mapping of them {"keys": …,
+    "values": …}.
     """
     if isinstance(value, np.ndarray):
-        return {"array": arrays.keep(value)}
+        return {"array": arrays.add(value)}
     if is_dataclass(value):
         kept = {f.name: pack(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"type": type(value).__name__, **kept}
@@ -160,7 +152,7 @@ def pack(value: Any, arrays: Arrays) -> Any:
         keys = None if values is None else _column(list(value), arrays)
         if keys is not None:
             return {"keys": keys, "values": values}
-        # Pairs, because a JSON key is always text.
+        # Pairs, because a key in JSON is always a string.
         return [[key, pack(v, arrays)] for key, v in value.items()]
     if isinstance(value, list | tuple):
         column = _column(value, arrays)
@@ -169,15 +161,15 @@ def pack(value: Any, arrays: Arrays) -> Any:
 
 
 def _column(values: Sequence[Any], arrays: Arrays) -> dict[str, str] | None:
-    """Many whole numbers as an array; None if they are few, or not all of them whole numbers."""
+    """Store a long list of whole numbers as an array; return None for any other list."""
     if len(values) < _MANY or set(map(type, values)) != {int}:
         return None
     column = np.array(values)
-    return {"column": arrays.keep(column)} if column.dtype == np.int64 else None
+    return {"column": arrays.add(column)} if column.dtype == np.int64 else None
 
 
 def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """The inverse of `pack`, for a value of type `kind`."""
+    """Return the value of type `kind` that `pack` has turned into `tree` and `arrays`."""
     kind = _alternative(kind, tree)
     build: Any = get_origin(kind) or kind
     args = get_args(kind)
@@ -185,7 +177,7 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
         return _from_arrays(build, tree, arrays)
     if is_dataclass(build):
         make: Any = build
-        hints = _hints(make)
+        hints = _type_hints(make)
         return make(**{n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"})
     if build is dict:
         return {key: unpack(args[1], v, arrays) for key, v in tree}
@@ -197,7 +189,7 @@ def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
-    """An array, or whole numbers or a mapping of them that were written as arrays."""
+    """Return an array, or a list or mapping of whole numbers that was stored as arrays."""
     if "array" in tree:
         return arrays[tree["array"]]
     if "column" in tree:
@@ -207,12 +199,12 @@ def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any])
 
 
 @lru_cache(maxsize=256)
-def _hints(kind: Any) -> dict[str, Any]:
+def _type_hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
 def _alternative(kind: Any, tree: Any) -> Any:
-    """Of a union, the dataclass that was packed; scalars need no choice."""
+    """Return the member of a union type that was packed; any other type is returned unchanged."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
     name = tree.get("type") if isinstance(tree, dict) else None
@@ -220,7 +212,7 @@ def _alternative(kind: Any, tree: Any) -> Any:
 
 
 def nbytes(state: Any) -> int:
-    """What the arrays of a state take in memory, each once.
+    """Return the bytes that the arrays of a state take in memory; each array counts once.
 
     >>> vector = np.zeros(10, np.float32)
     >>> nbytes({"model": vector, "the same": vector, "sum": np.zeros(10)})
@@ -232,7 +224,7 @@ def nbytes(state: Any) -> int:
 
 
 def can_be_saved(state: Any) -> bool:
-    """Whether a user's own state is made of what this can write and read back."""
+    """Whether a state of a user's strategy can be saved and read back."""
     try:
         arrays, again = Arrays(), Arrays()
         tree = json.loads(json.dumps(pack(state, arrays)))

@@ -1,8 +1,8 @@
-"""Tables in files: CSV (comma, semicolon or tab, gzipped or not) or Parquet, as rows of text.
+"""Tables in CSV files (comma, semicolon or tab, optionally gzipped) or Parquet, as rows of text.
 
-A `TableFile` offers two ways through a table. `rows` is exact: it knows where every cell is, so its
-errors name the line. `batches` is fast and needs pyarrow. A reader that finds anything unusual in a
-batch reads the rows instead.
+A `TableFile` can be read in two ways. `rows` knows the position of every cell, so its errors name
+the line. `batches` is fast and needs pyarrow. A reader that finds anything unusual in a batch reads
+the rows instead.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class TableFile:
     batches: Callable[[], Iterator[Batch]]
 
     def at(self, place: int, column: int | None = None) -> str:
-        """The name of a position in error messages."""
+        """Return the name of a position for error messages."""
         spot = f"{self.path}: {self.place} {place}"
         return spot if column is None else f"{spot}, column {self.header[column]!r}"
 
-    def wrong(self, place: int, column: int, what: str) -> BadInput:
-        """The error for a cell."""
+    def cell_error(self, place: int, column: int, what: str) -> BadInput:
+        """Return the error for a cell."""
         return BadInput(f"{self.at(place, column)}: {what}")
 
     def client_values(
         self, column: str, parse: Callable[[str], float], *, extra_columns: bool = False
     ) -> Iterator[tuple[int, str, float]]:
-        """Position, client and value of each row, from the columns `client` and `column`."""
+        """Yield the position, client and value of each row, from `client` and the given column."""
         client, value = self.positions(("client", column), extra_columns=extra_columns)
         names: dict[str, str] = {}
         for place, texts in self.rows():
@@ -71,12 +71,12 @@ class TableFile:
                 at = value
                 yield place, name, parse(texts[value])
             except UnreadableCell as problem:
-                raise self.wrong(place, at, str(problem)) from None
+                raise self.cell_error(place, at, str(problem)) from None
 
     def parsed(
         self, columns: Mapping[str, Callable[[str], Any]]
     ) -> Iterator[tuple[int, list[Any]]]:
-        """Position and values of each row; each column has a function that parses its cells."""
+        """Yield the position and values of each row; `columns` has a parser for each column."""
         positions = self.positions(tuple(columns), extra_columns=True)
         parsers = list(zip(positions, columns.values(), strict=True))
         for place, texts in self.rows():
@@ -85,11 +85,11 @@ class TableFile:
                 for column, parse in parsers:
                     values.append(parse(texts[column]))
             except UnreadableCell as problem:
-                raise self.wrong(place, positions[len(values)], str(problem)) from None
+                raise self.cell_error(place, positions[len(values)], str(problem)) from None
             yield place, values
 
     def positions(self, wanted: Sequence[str], *, extra_columns: bool = False) -> list[int]:
-        """The positions of the wanted columns; extra columns are refused unless allowed."""
+        """Return the positions of the wanted columns; refuse extra columns unless allowed."""
         self.refuse_repeated_columns()
         for name in wanted:
             if name not in self.header:
@@ -102,7 +102,7 @@ class TableFile:
         return [self.header.index(name) for name in wanted]
 
     def missing_column(self, name: str, wanted: Sequence[str]) -> BadInput:
-        """The error for a missing column, which suggests a similar one to rename."""
+        """Return the error for a missing column; it suggests a similar column to rename."""
         guess = nearest(name, [c for c in self.header if c not in wanted and c])
         remedy = f"{guess} Call it {name!r}" if guess.startswith("did") else "add or rename it"
         found = several(map(repr, self.header), 10)
@@ -139,7 +139,7 @@ class UnreadableCell(ValueError):
 
 
 def parse_name(text: str) -> str:
-    """The name of a client or label, without spaces around it.
+    """Return the name of a client or label, without surrounding spaces.
 
     >>> parse_name(" 007")
     '007'
@@ -151,7 +151,7 @@ def parse_name(text: str) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """A duration.
+    """Return a duration in seconds.
 
     >>> parse_seconds("0.25")
     0.25
@@ -169,7 +169,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_number(text: str, wanted: str) -> float:
-    """A decimal number; `wanted` says what it should be in the error."""
+    """Return a decimal number; `wanted` completes the error message "… is not"."""
     if not _NUMBER.fullmatch(text):
         what = quoted(text) if text else "an empty cell"
         raise UnreadableCell(f"{what} is not {wanted}")
@@ -177,7 +177,7 @@ def parse_number(text: str, wanted: str) -> float:
 
 
 def quoted(text: str, longest: int = 40) -> str:
-    """A value in quotes for a message, shortened if it is long."""
+    """Return a value in quotes for a message, truncated if it is long."""
     return repr(text if len(text) <= longest else f"{text[:longest]}…")
 
 
@@ -198,7 +198,7 @@ def read_errors(path: Path) -> Iterator[None]:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not a regular, non-empty file."""
+    """Refuse anything but a regular, non-empty file."""
     with read_errors(path):
         path.stat()
     if path.is_dir():
@@ -223,7 +223,7 @@ def require_text(path: Path) -> None:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file, decompressed."""
+    """Return the first bytes of a file, decompressed."""
     with read_errors(path), open_bytes(path) as file:
         return file.read(_HEAD)
 
@@ -234,7 +234,7 @@ def open_bytes(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 def _open_text(path: Path) -> IO[str]:
-    """Open a file as text without a byte-order mark and with its own line ends."""
+    """Open a file as text, without a byte-order mark and with its original line breaks."""
     if _is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
@@ -246,7 +246,7 @@ def _is_gzip(path: Path) -> bool:
 
 
 def _undecodable(path: Path) -> int:
-    """The first line that is not UTF-8."""
+    """Return the number of the first line that is not UTF-8."""
     with open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -270,7 +270,7 @@ def _open_csv(path: Path) -> TableFile:
 
 
 def _delimiter_and_header(path: Path) -> tuple[str, list[str]]:
-    """The delimiter that gives a column `client`, or else the most columns, and its header."""
+    """Return the delimiter that gives a column `client` or the most columns, and the header."""
     found, problems = [], []
     for delimiter in _DELIMITERS:
         try:
@@ -302,7 +302,7 @@ def _rows(path: Path, header: tuple[str, ...], delimiter: str) -> Iterator[Row]:
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Records that are not blank, each with the line on which it starts."""
+    """Yield the non-blank records, each with the line on which it starts."""
     start, lines = 1, list[str]()
     try:
         with read_errors(path), _open_text(path) as file:
@@ -325,9 +325,10 @@ def _collecting(file: Iterable[str], lines: list[str]) -> Iterator[str]:
 
 
 def _with_long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Read records under our own limit; that of the csv module belongs to the whole process.
+    """Read records with a higher limit on the length of cells, and restore the limit after each.
 
-    Its default of 131,072 characters is less than the header of some tables.
+    The csv module has one limit for the whole process. Its default of 131,072 characters is below
+    the header of some tables.
     """
     while True:
         before = csv.field_size_limit(_LONGEST_CELL)
@@ -341,9 +342,9 @@ def _with_long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _refuse_stray_quotes(path: Path, line: int, lines: list[str], delimiter: str) -> None:
-    """Allow a record to span lines only inside well-formed quotes.
+    """Refuse a record of several lines unless its quotes are well-formed.
 
-    One quote too many would otherwise turn all rows up to the next quote into a single cell.
+    Otherwise one stray quote would turn all rows up to the next quote into a single cell.
     """
     try:
         next(_with_long_cells(csv.reader(lines, delimiter=delimiter, strict=True)))

@@ -47,7 +47,7 @@ def test_what_a_goal_costs_has_columns(runs: Path, capsys: pytest.CaptureFixture
     fedfa, fedraw = json.loads(capsys.readouterr().out)["rows"]
     assert fedfa["metrics"]["events to AvgRare>=45"]["values"] == [None, None]
     assert None not in fedraw["metrics"]["seconds to AvgRare>=45"]["values"]
-    with pytest.raises(BadInput, match="'AvgRare=45' is no goal"):
+    with pytest.raises(BadInput, match="'AvgRare=45' is not a goal"):
         compare([runs], until=["AvgRare=45"])
 
 

@@ -252,8 +252,8 @@ def test_json_has_the_same_facts(finished: Path) -> None:
     [
         (None, "nothing", "nothing does not exist; name a folder that 'fedraw run' has written"),
         (None, ".", "holds no run"),
-        ("hello\n", "events.jsonl", "line 1 is no record of an event log"),
-        ("hello", ".", "line 1 is no record of an event log"),
+        ("hello\n", "events.jsonl", "line 1 is not a record of an event log"),
+        ("hello", ".", "line 1 is not a record of an event log"),
         ('{"kind":"start","format":9}\n', ".", "has format 9, and this fedraw reads format 3"),
     ],
 )

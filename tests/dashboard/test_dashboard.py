@@ -251,7 +251,7 @@ def test_runs_side_by_side_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     rows = {run["name"]: run for run in overview(watcher.views(), watcher.problems)["runs"]}
     assert rows["fedraw"]["metrics"] == {"GlobalAcc": 90.0, "AvgRare": 50.0}
     assert rows["fedfa"]["curve"] == [[1, 60.0, 20.0], [2, 90.0, 50.0]]
-    assert "is no record of an event log" in rows["seed-2"]["problem"]
+    assert "is not a record of an event log" in rows["seed-2"]["problem"]
     assert health_of(watcher)[1] == 503
     shutil.rmtree(bad.parent)
     watcher.look()

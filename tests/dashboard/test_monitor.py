@@ -115,7 +115,7 @@ def test_what_the_line_says(tmp_path: Path) -> None:
     log = write(tmp_path / "events.jsonl", STORY)
     line = ServerProgress(log.parent, 60.0)
     follower = line._follower
-    follower.look()
+    follower.poll()
     detail = follower.detail()
     assert isinstance(detail.at_risk[0], LabelRisk)
     assert progress_text(follower.status(0.0), detail) == (

@@ -1,4 +1,4 @@
-"""The log of a real server, short enough to know by heart.
+"""A short log of a real server.
 
 Two sites found it; "north" joins later and is the only holder of `owl` until it declares that it
 has none any more; "east" leaves and comes back; "west" ends in quarantine; one restart.

@@ -50,20 +50,20 @@ NEUTRAL: dict[str, Any] = {
 
 
 def record(kind: str, **own: Any) -> Record:
-    """A whole record of which only some fields matter."""
+    """A complete record; fields that are not given have arbitrary values."""
     needed = [field.name for field in fields(KINDS[kind]) if field.default is MISSING]
     return from_fields({"kind": kind, **{name: NEUTRAL[name] for name in needed}, **own})
 
 
 def arrival(**own: Any) -> ArrivalRecord:
-    """An arrival of which only some fields matter."""
+    """A complete arrival; fields that are not given have arbitrary values."""
     made = record("arrival", **own)
     assert isinstance(made, ArrivalRecord)
     return made
 
 
 def as_bytes(content: Iterable[Record | Mapping[str, Any]], after: Path | None = None) -> bytes:
-    """The lines of records or of any JSON objects, as a new log or as the end of `after`."""
+    """The lines of records or JSON objects, as a new log or as a continuation of `after`."""
     chain = Chain()
     for known in () if after is None else read_log(after):
         chain.encode(known)
@@ -79,6 +79,6 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Change the text of a log and give it new digests, as if it had been written so."""
+    """Change the text of a log and update its digests."""
     content = "\n".join(json.dumps(own, separators=(",", ":")) for own in read_objects(path))
     path.write_bytes(as_bytes(json.loads(line) for line in change(content).splitlines()))

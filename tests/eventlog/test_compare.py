@@ -37,7 +37,7 @@ def dynamics(seeds: list[int], **strategy: Any) -> Spec:
     )
 
 
-def test_spread_is_the_population_sd_and_undefined_stays_undefined() -> None:
+def test_spread_is_the_population_sd_or_undefined() -> None:
     assert Stat.of([1.0, 3.0]) == Stat(2.0, 1.0, (1.0, 3.0))
     assert Stat.of([1.0, None]) == Stat(None, None, (1.0, None))
     assert Stat.of([None]) == Stat(None, None, (None,))
@@ -64,7 +64,7 @@ def test_folders_and_results_give_the_same_table(tmp_path: Path) -> None:
     assert compare([tmp_path / "seed-1", tmp_path / "seed-2"]) == compare([tmp_path])
 
 
-def test_rows_with_one_name_show_what_differs() -> None:
+def test_rows_of_the_same_name_show_the_settings_that_differ() -> None:
     results: list[SeedResult] = []
     for buffer in (2, 5):
         results += simulate(dynamics([1], buffer=buffer, cap="naive", cap_at=0.9))
@@ -72,7 +72,7 @@ def test_rows_with_one_name_show_what_differs() -> None:
     assert names == ["fedraw buffer=2", "fedraw buffer=5"]
 
 
-def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nothing does not exist"):
         compare([tmp_path / "nothing"])
     with pytest.raises(BadInput, match=r"holds no run: there is no events.jsonl"):
@@ -87,7 +87,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not finished"):
         compare([tmp_path])
     log.write_text(whole[:-30])
-    with pytest.raises(BadInput, match=r"line \d+ is no record of an event log"):
+    with pytest.raises(BadInput, match=r"line \d+ is not a record of an event log"):
         compare([tmp_path])
     log.write_text(whole.replace('"format":3', '"format":9'))
     with pytest.raises(BadInput, match="has format 9, and this fedraw reads format 3"):
@@ -109,7 +109,7 @@ def trained(lr: float) -> Result:
 
 @pytest.mark.filterwarnings("ignore:.*updates were refused")
 def test_a_collapsed_model_is_marked_and_never_the_best() -> None:
-    """At a rate of 1e6 the model answers one label for everything."""
+    """At a learning rate of 1e6 the model predicts one label for every sample."""
     rows = compare([*trained(0.1), *trained(1e6)])
     sound, collapsed = rows
     assert (sound.collapsed, collapsed.collapsed) == (0, 1)
@@ -148,8 +148,8 @@ def test_a_paired_difference_changes_sign_with_the_order(pairs: list[tuple[float
     assert min(forth.differences) - 1e-9 <= forth.mean <= max(forth.differences) + 1e-9
 
 
-def test_what_is_no_pair_is_refused() -> None:
-    with pytest.raises(BadInput, match="have no seed in common"):
+def test_runs_without_common_seeds_or_data_are_not_paired() -> None:
+    with pytest.raises(BadInput, match="have no common seed"):
         paired(row("a", (1,), 5), row("b", (2,), 5), "AvgRare")
     with pytest.raises(BadInput, match="different data under seed 1"):
         paired(row("a", (1,), 5, data=("x",)), row("b", (1,), 5, data=("y",)), "AvgRare")
@@ -163,7 +163,7 @@ def test_rows_are_found_sorted_and_named() -> None:
     assert [own.name for own in rows.sorted("name")] == ["a", "b", "c"]
     assert rows["b"] is rows[2]
     assert rows.paired("b", "a").mean == 2.0
-    with pytest.raises(BadInput, match="there is no row 'd'"):
+    with pytest.raises(BadInput, match="the comparison has no row 'd'"):
         rows["d"]
 
 
@@ -178,7 +178,7 @@ def test_a_mapping_names_the_rows(tmp_path: Path) -> None:
         compare({"mine": tmp_path})
 
 
-def test_different_budgets_are_told() -> None:
+def test_different_budgets_are_noted() -> None:
     assert budget_notes([row("a", (1,), 5, events=(9,), data=("x",))] * 2) == []
     found = budget_notes(
         [
@@ -198,7 +198,7 @@ def test_different_budgets_are_told() -> None:
 def test_a_model_that_ignores_its_input_has_collapsed(
     shares: list[float], data: st.DataObject
 ) -> None:
-    """Any test set, and any mixture of answers: expected scores, by the formulas."""
+    """The expected scores of any mixture of predictions on any test set, by the formulas."""
     answers = data.draw(st.lists(st.floats(0, 1), min_size=len(shares), max_size=len(shares)))
     assume(sum(answers) > 0)
     truth = np.array(shares) / sum(shares)

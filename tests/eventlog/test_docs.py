@@ -1,4 +1,4 @@
-"""The page for users describes every field of every record, and no others."""
+"""The reference page describes every field of every record, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "event-log.md").read_
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
-def test_the_page_is_about_this_format_and_all_its_kinds() -> None:
+def test_the_page_describes_this_format_and_all_record_kinds() -> None:
     assert f"**format {FORMAT}**" in PAGE
     assert list(SECTIONS) == list(KINDS)
 

@@ -37,7 +37,7 @@ def test_presence_participation_and_staleness_by_hand() -> None:
     assert metrics["AttackerHoldsMax"] is None
 
 
-def test_nobody_holds_the_maximum_of_uniform_weights() -> None:
+def test_uniform_weights_have_no_maximum() -> None:
     dynamics = Dynamics(rare={0, 1}, attacker=2)
     dynamics.observe(arrival(0, 1, [0, 2], [0.5, 0.5]))
     assert dynamics.metrics()["RareHoldsMax"] == 0
@@ -69,7 +69,7 @@ def test_without_rare_clients_or_arrivals_everything_is_undefined() -> None:
     assert silent["RareMeanStale"] is None
 
 
-def test_a_client_is_rare_from_when_it_is_called_so_until_it_is_no_longer() -> None:
+def test_a_client_counts_as_rare_only_while_it_is_rare() -> None:
     dynamics = Dynamics()
     dynamics.observe(arrival(0, 7, [0], [1.0]))
     assert dynamics.metrics()["BufPres"] is None

@@ -93,7 +93,7 @@ def log(tmp_path: Path) -> Path:
 
 def followed(log: Path) -> LogFollower:
     follower = LogFollower(log)
-    assert follower.look()
+    assert follower.poll()
     return follower
 
 
@@ -113,7 +113,7 @@ def test_status_and_detail(log: Path) -> None:
 
 
 class Counting:
-    """A file that counts what is read from it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, file: Any, read: list[int]) -> None:
         self._file, self._read = file, read
@@ -155,18 +155,18 @@ def test_only_what_was_appended_is_read_and_parsed(
     parsed.clear()
     with opened(log, "ab") as file:
         file.write(added)
-    assert run.look()
+    assert run.poll()
     assert parsed == [added]
     known = follow.HEAD + follow.MARK  # looked at again, to see that it is still the same log
     assert sum(read) == len(added) + known
     read.clear()
-    assert run.look()
+    assert run.poll()
     assert sum(read) == known
     assert run.summary.events == 1005
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 18])
-def test_in_pieces_of_any_size_it_comes_to_the_same(
+def test_the_size_of_a_read_does_not_change_the_result(
     piece: int, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PIECE", piece)
@@ -176,45 +176,45 @@ def test_in_pieces_of_any_size_it_comes_to_the_same(
     run = LogFollower(log)
     for start in range(0, len(content), 333):
         append(log, content[start : start + 333], T)
-        assert run.look()
+        assert run.poll()
     assert run.summary.as_dict() == whole
 
 
-def test_a_line_that_is_cut_off_is_not_read_yet(log: Path) -> None:
+def test_an_incomplete_line_is_not_read_yet(log: Path) -> None:
     line = as_bytes([arrival(5, "c", "bc", [0.5, 0.5])], after=log)
     append(log, line[:40], T)
     run = followed(log)
     assert run.summary.events == 4
     assert run.status(T + 999).state == "stopped"
     append(log, line[40:], T)
-    assert run.look()
+    assert run.poll()
     assert run.summary.events == 5
 
 
-def test_a_log_that_was_cut_is_read_again(log: Path) -> None:
+def test_a_truncated_log_is_read_again(log: Path) -> None:
     run = followed(log)
     write(log, STORY[:6])
-    assert run.look()
+    assert run.poll()
     assert run.summary.events == 2
     assert run.detail() == followed(log).detail()
     assert run.detail().rejected == {}
 
 
-def test_so_is_one_that_was_replaced_by_a_longer_one(log: Path) -> None:
+def test_a_log_replaced_by_a_longer_one_is_read_again(log: Path) -> None:
     run = followed(log)
     write(log, [replace(START, seed=8), *STORY[1:], arrival(5, "c", "bc", [0.5, 0.5])])
-    assert run.look()
+    assert run.poll()
     assert run.status(T).seed == 8
     assert run.detail() == followed(log).detail()
 
 
-def test_reading_stops_when_the_time_is_over_and_goes_on_later(
+def test_reading_stops_after_its_time_and_continues_later(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PIECE", 200)
     run = LogFollower(log)
     looks = 1
-    while not run.look(0.0):
+    while not run.poll(0.0):
         looks += 1
         assert run.status(T).unread > 0
         assert run.status(T).rate is None
@@ -222,7 +222,7 @@ def test_reading_stops_when_the_time_is_over_and_goes_on_later(
     assert run.summary.events == 4
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
+def test_memory_is_bounded(tmp_path: Path) -> None:
     many = [evaluation(event, cat=float(event % 100)) for event in range(1, 3001)]
     refused = [rejected(event, "c") for event in range(3001, 3101)]
     run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *many, *refused]))
@@ -252,7 +252,7 @@ def test_a_client_with_two_slots_has_two_ages(tmp_path: Path) -> None:
     assert [slot.weight for slot in slots] == [None] * 4
 
 
-def test_labels_far_below_the_mean_and_falling_ones_are_named(tmp_path: Path) -> None:
+def test_labels_below_the_mean_and_falling_labels_are_listed(tmp_path: Path) -> None:
     first = [evaluation(event, cat=90.0, dog=90.0, owl=20.0) for event in (1, 2, 3)]
     then = [evaluation(event, cat=91.0, dog=75.0, owl=20.0) for event in (4, 5, 6)]
     run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *first, *then]))
@@ -267,16 +267,16 @@ def test_labels_far_below_the_mean_and_falling_ones_are_named(tmp_path: Path) ->
     assert run.detail().mean_recall == pytest.approx(62.0)
 
 
-def test_finished_is_what_the_log_says_and_stopped_what_its_silence_says(log: Path) -> None:
+def test_the_end_record_means_finished_and_silence_means_stopped(log: Path) -> None:
     run = followed(log)
     assert run.status(T + follow.QUIET - 1).state == "running"
     assert run.status(T + follow.QUIET + 1).state == "stopped"
     append(log, as_bytes([record("end", event=4)], after=log), T)
-    assert run.look()
+    assert run.poll()
     assert run.status(T + 10**6).state == "finished"
 
 
-def test_an_empty_log_is_a_run_that_starts(tmp_path: Path) -> None:
+def test_an_empty_log_is_a_starting_run(tmp_path: Path) -> None:
     run = followed(write(tmp_path / "seed-3" / "events.jsonl", []))
     status = run.status(T + 1)
     assert (status.name, status.state, status.events) == ("seed-3", "starting", None)
@@ -284,8 +284,8 @@ def test_an_empty_log_is_a_run_that_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who holds a lock is not told elsewhere")
-def test_a_server_that_waits_has_not_stopped_while_its_process_lives(tmp_path: Path) -> None:
-    """A flock is held by an open file, so this process can be the server's."""
+def test_a_waiting_server_is_not_stopped_while_its_process_lives(tmp_path: Path) -> None:
+    """An open file holds the lock, so this process can act as the server."""
     path = write(tmp_path / "federation" / "events.jsonl", [])
     server = FolderLock(path.parent)
     assert followed(path).status(T + 10**6).state == "starting"
@@ -301,13 +301,13 @@ def test_rate_and_time_left_follow_the_growth(log: Path) -> None:
     assert run.status(T).rate is None
     assert run.status(T).seconds_left is None
     append(log, as_bytes([arrival(24, "a", "ab", [0.5, 0.5])], after=log), T + 10)
-    assert run.look()
+    assert run.poll()
     assert run.status(T + 10).rate == 2.0
     assert run.status(T + 13).seconds_left == (100 - 24) / 2 - 3
 
 
-def test_at_first_sight_there_is_no_rate_and_the_checkpoint_is_named(log: Path) -> None:
-    """The times of other files say nothing about the rate: the run may have paused."""
+def test_the_first_status_has_no_rate_but_has_the_checkpoint(log: Path) -> None:
+    """The rate does not use the times of other files, because the run may have paused."""
     (log.parent / "spec.toml").touch()
     checkpoint = log.parent / "checkpoint"
     (checkpoint / "0000000002").mkdir(parents=True)
@@ -318,28 +318,28 @@ def test_at_first_sight_there_is_no_rate_and_the_checkpoint_is_named(log: Path) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who holds a lock is not told elsewhere")
-def test_a_slow_run_has_not_stopped_while_its_process_lives(log: Path) -> None:
+def test_a_slow_run_is_not_stopped_while_its_process_lives(log: Path) -> None:
     process = FolderLock(log.parent)
     assert followed(log).status(T + 10**6).state == "running"
     process.close()
     assert followed(log).status(T + 10**6).state == "stopped"
 
 
-def test_a_run_that_was_quiet_before_is_given_more_time(log: Path) -> None:
-    """Where a lock cannot be seen, three times the second longest gap counts."""
+def test_earlier_gaps_extend_the_time_until_stopped(log: Path) -> None:
+    """Without visible locks, a run may be silent for three times its second longest gap."""
     run = followed(log)
     for event, at in ((8, T + 100), (12, T + 300)):
         append(log, as_bytes([arrival(event, "a", "ab", [0.5, 0.5])], after=log), at)
-        assert run.look()
+        assert run.poll()
     assert run.status(T + 590).state == "running"
     assert run.status(T + 610).state == "stopped"
 
 
-def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
+def test_a_pause_does_not_count_in_the_rate(log: Path) -> None:
     run = followed(log)
     for event, at in ((8, T + 2), (12, T + 4), (16, T + 9004), (20, T + 9006)):
         append(log, as_bytes([arrival(event, "a", "ab", [0.5, 0.5])], after=log), at)
-        assert run.look()
+        assert run.poll()
     assert run.status(T + 9006).rate == 2.0
     assert run.status(T + 9040).state == "stopped"
 
@@ -347,44 +347,44 @@ def test_a_pause_is_no_part_of_the_rate(log: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"hello", "line 1 is no record of an event log"),
-        (b"\x00\x01\x02" * 1000, "line 1 is no record of an event log"),
-        (b'{\n "rows": []\n}\n', "line 1 is no record of an event log"),
+        (b"hello", "line 1 is not a record of an event log"),
+        (b"\x00\x01\x02" * 1000, "line 1 is not a record of an event log"),
+        (b'{\n "rows": []\n}\n', "line 1 is not a record of an event log"),
         (
             as_bytes([{**to_fields(START), "format": 9}]),
             "has format 9, and this fedraw reads format 3",
         ),
-        (as_bytes(JOINED), "line 1 does not fit an event log"),
-        (as_bytes([START, START]), "line 2 does not fit an event log"),
-        (as_bytes([START, {"kind": "arrival"}]), "line 2 does not fit an event log"),
-        (as_bytes(STORY) + b"oops\n", "line 10 is no record of an event log"),
-        (b"\xff\n", "line 1 is no record of an event log"),
-        (as_bytes(STORY)[:-40] + b"\0" * 40, "line 9 is no record of an event log"),
-        (as_bytes(STORY) + b"oops", "line 10 is no record of an event log"),
+        (as_bytes(JOINED), "line 1 is not valid in an event log"),
+        (as_bytes([START, START]), "line 2 is not valid in an event log"),
+        (as_bytes([START, {"kind": "arrival"}]), "line 2 is not valid in an event log"),
+        (as_bytes(STORY) + b"oops\n", "line 10 is not a record of an event log"),
+        (b"\xff\n", "line 1 is not a record of an event log"),
+        (as_bytes(STORY)[:-40] + b"\0" * 40, "line 9 is not a record of an event log"),
+        (as_bytes(STORY) + b"oops", "line 10 is not a record of an event log"),
     ],
 )
-def test_what_is_no_log_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(content)
     with pytest.raises(BadInput, match=message):
-        LogFollower(path).look()
+        LogFollower(path).poll()
 
 
-def test_a_folder_of_that_name_is_no_log(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_a_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(BadInput, match="cannot read"):
-        RunsFollower(tmp_path).look()
+        RunsFollower(tmp_path).poll()
 
 
-def test_runs_that_begin_later_are_watched_too(tmp_path: Path) -> None:
+def test_runs_that_begin_later_are_followed_too(tmp_path: Path) -> None:
     end = record("end", event=4)
     write(tmp_path / "seed-7" / "events.jsonl", [*STORY, end])
     watched = RunsFollower(tmp_path)
-    assert watched.look()
+    assert watched.poll()
     assert not watched.is_over(T + 1), "another seed may be about to begin"
     assert watched.is_over(T + 60)
     write(tmp_path / "seed-8" / "events.jsonl", [replace(START, seed=8)], at=T + 2)
-    assert watched.look()
+    assert watched.poll()
     assert not watched.is_over(T + 60)
     assert [(s.name, s.seed, s.state) for s in watched.statuses(T + 3)] == [
         ("fedraw", 7, "finished"),
@@ -397,22 +397,22 @@ def test_the_folder_of_one_finished_run_is_over_at_once(log: Path) -> None:
     append(log, as_bytes([record("end", event=4)], after=log), T)
     for path in (log.parent, log):
         watched = RunsFollower(path)
-        assert watched.look()
+        assert watched.poll()
         assert watched.is_over(T)
 
 
-def test_names_tell_runs_of_one_strategy_apart(tmp_path: Path) -> None:
+def test_runs_of_one_strategy_have_distinct_names(tmp_path: Path) -> None:
     for buffer in (2, 3):
         spec = {"strategy": {"buffer": buffer}, "run": {"seeds": [7]}}
         write(tmp_path / f"k{buffer}" / "events.jsonl", [replace(START, spec=spec), *STORY[1:]])
     watched = RunsFollower(tmp_path)
-    assert watched.look()
+    assert watched.poll()
     assert [s.name for s in watched.statuses(T)] == ["fedraw buffer=2", "fedraw buffer=3"]
 
 
 def test_everything_as_json(log: Path) -> None:
     watched = RunsFollower(log.parent.parent)
-    assert watched.look()
+    assert watched.poll()
     document = json.loads(json.dumps(watched.as_json(T + 1), allow_nan=False))
     (run,) = document["runs"]
     assert document["latest"] == run["folder"] == str(log.parent)
@@ -435,7 +435,7 @@ def test_a_real_server(tmp_path: Path) -> None:
     history = detail.history
     assert history.away == ((4, "west", federation_log.QUARANTINED),)
     assert history.restarts == 1
-    assert history.last_restart == (2, 75.0, 2)
+    assert history.last_restarts == ((2, 75.0, 2),)
     assert (history.notes, history.quarantined, history.changed) == (2, 1, 3)
     assert history.last_notes == (
         (4, "west", federation_log.QUARANTINED),
@@ -456,11 +456,11 @@ def test_a_server_is_quiet_while_its_sites_train(tmp_path: Path) -> None:
     assert run.status(T + 1790).state == "running", "it was silent for ten minutes before"
     assert run.status(T + 1810).state == "stopped"
     append(run.log, as_bytes([federation_log.END], after=run.log), T + 2000)
-    assert run.look()
+    assert run.poll()
     assert run.status(T + 2000).state == "finished"
 
 
-def test_what_is_kept_of_a_server_is_bounded(tmp_path: Path) -> None:
+def test_memory_for_a_server_is_bounded(tmp_path: Path) -> None:
     note = federation_log.member("note", 4, 133.0, "east", reason="a late update")
     run = followed(write(tmp_path / "events.jsonl", [*federation_log.STORY, *([note] * 1000)]))
     history = run.detail().history
@@ -472,7 +472,7 @@ def test_what_is_kept_of_a_server_is_bounded(tmp_path: Path) -> None:
 def test_a_server_as_json(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", federation_log.STORY)
     watched = RunsFollower(tmp_path)
-    assert watched.look()
+    assert watched.poll()
     (run,) = json.loads(json.dumps(watched.as_json(T), allow_nan=False))["runs"]
     assert run["members"] == 2
-    assert run["history"]["last_restart"] == {"event": 2, "gap": 75.0, "reasked": 2}
+    assert run["history"]["last_restarts"] == [{"event": 2, "gap": 75.0, "reasked": 2}]

@@ -1,4 +1,4 @@
-"""A forged log with right digests is read or refused; it never ends in a traceback."""
+"""A forged log with correct digests is read or refused, without a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VALUES = st.sampled_from(ODD)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where a value can be replaced."""
+    """The paths of all values that can be replaced."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, own in inside:
@@ -57,9 +57,9 @@ def forged(log: list[dict[str, Any]], place: tuple[Any, ...], value: Any) -> byt
 
 
 def read_everything(folder: Path) -> None:
-    """What compare, watch and report do with a log."""
+    """Read a log as compare, watch and report do."""
     watched = RunsFollower(folder)
-    watched.look()
+    watched.poll()
     statuses = watched.statuses(1e9)
     json.dumps(watched.as_json(1e9))
     Frame(statuses, statuses[0], watched.latest.detail()).lines()
@@ -75,7 +75,7 @@ PLACES = [[place for place in places(log) if len(place) > 1] for log in LOGS]
 
 @settings(max_examples=150)
 @given(which=st.integers(0, 1), data=st.data())
-def test_one_wrong_value_is_read_or_refused(
+def test_a_wrong_value_is_read_or_refused(
     which: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     place = data.draw(st.sampled_from(PLACES[which]))

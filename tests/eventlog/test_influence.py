@@ -21,18 +21,18 @@ def aggregation(
 
 def test_influence_is_the_mean_weight_over_aggregations() -> None:
     influence = Influence(clients=3)
-    assert influence.of_rare() is None
+    assert influence.rare_share() is None
     for rare in (0, 2):
         influence.count_as(rare, True)
     influence.observe(aggregation([2], [], aggregated=False))
     influence.observe(aggregation([0, 1], [0.75, 0.25]))
     influence.observe(aggregation([1, 1], [0.5, 0.5]))
     assert influence.by_client() == {0: 0.375, 1: 0.625}
-    assert influence.of_rare() == 37.5
+    assert influence.rare_share() == 37.5
 
 
 @pytest.mark.parametrize("rule", ["slots", "cache"])
-def test_a_label_that_moves_takes_nothing_of_the_past_along(rule: InfluenceRule) -> None:
+def test_a_label_that_moves_does_not_change_past_influence(rule: InfluenceRule) -> None:
     influence = Influence(clients=2, rule=rule)
     influence.count_as(0, True)
     half = aggregation([0, 1], [0.5, 0.5])
@@ -40,22 +40,26 @@ def test_a_label_that_moves_takes_nothing_of_the_past_along(rule: InfluenceRule)
     influence.observe(half)
     influence.count_as(0, False)
     influence.count_as(1, True)
-    assert influence.of_rare() == 50, "0 had half of it while it was rare, 1 has had none since"
+    assert influence.rare_share() == 50, "0 had half of it while it was rare, 1 has had none since"
     influence.observe(aggregation([0, 1], [0.25, 0.75]))
-    assert influence.of_rare() == pytest.approx(100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 3)
+    assert influence.rare_share() == pytest.approx(
+        100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 3
+    )
     influence.count_as(1, False)
     influence.observe(half)
-    assert influence.of_rare() == pytest.approx(100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 4)
+    assert influence.rare_share() == pytest.approx(
+        100 * (0.5 * 2 + (0.75, 0.5)[rule == "cache"]) / 4
+    )
 
 
-def test_a_cached_client_weighs_one_nth_from_its_first_step_on() -> None:
+def test_a_cached_client_has_weight_one_nth_from_its_first_step() -> None:
     influence = Influence(clients=4, rule="cache")
     influence.observe(aggregation([0], [1.0]))
     influence.observe(aggregation([1], [1.0]))
     assert influence.by_client() == {0: 0.25, 1: 0.125}
 
 
-def test_nothing_has_influence_before_the_first_aggregation() -> None:
+def test_there_is_no_influence_before_the_first_aggregation() -> None:
     assert Influence(2).by_client() == {}
     assert Influence(2, "cache").by_client() == {}
 
@@ -69,7 +73,7 @@ def test_label_influence_against_the_fair_share() -> None:
     assert sum(label.influence for label in labels.values()) == pytest.approx(1)
 
 
-def test_a_client_that_never_weighed_anything_speaks_for_nothing() -> None:
+def test_a_client_without_weight_has_no_label_influence() -> None:
     table = LabelTable.from_counts({0: {"common": 30}, 1: {"rare": 10}})
     labels = label_influence({0: 1.0}, table)
     assert (labels["common"].influence, labels["rare"].influence) == (1, 0)
@@ -82,7 +86,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(0, 6), STEPS)
-def test_with_members_that_come_and_go_it_is_what_adding_up_each_step_gives(
+def test_influence_with_changing_members_equals_the_sum_over_steps(
     founders: int, steps: list[tuple[str, set[int]]]
 ) -> None:
     members, cached, weighed, count = (
@@ -112,7 +116,7 @@ def test_with_members_that_come_and_go_it_is_what_adding_up_each_step_gives(
     assert influence.by_client() == pytest.approx(expected)
 
 
-def test_the_update_of_one_that_left_may_still_lie_in_the_buffer() -> None:
+def test_the_update_of_a_departed_client_may_still_be_in_the_buffer() -> None:
     influence = Influence(2, "cache")
     influence.left(0)
     influence.observe(aggregation([0, 1], [0.5, 0.5]))
@@ -122,7 +126,7 @@ def test_the_update_of_one_that_left_may_still_lie_in_the_buffer() -> None:
     assert influence.by_client() == {0: 0.25, 1: 0.75}
 
 
-def test_weights_that_a_strategy_does_not_report_count_for_nothing() -> None:
+def test_missing_weights_count_as_zero() -> None:
     influence = Influence(2)
     influence.observe(aggregation([0, 1], []))
     influence.observe(aggregation([0, 1], [None, 0.5]))

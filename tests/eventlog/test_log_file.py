@@ -29,7 +29,7 @@ def written(path: Path) -> Path:
     return path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_log_is_read_back(tmp_path: Path) -> None:
     path = written(tmp_path / "events.jsonl")
     assert list(read_log(path)) == RECORDS
     assert path.read_bytes().count(b"\n") == len(RECORDS)
@@ -38,17 +38,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"kind":"arr', "line 5 is no record of an event log; was the run cut off"),
-        (b"[]\n", "line 5 is no record"),
-        (b'{"event":1}\n', "line 5 is no record"),
-        (b"[" * 100_000 + b"\n", "line 5 is no record"),
+        (b'{"kind":"arr', "line 5 is not a record of an event log; was the run cut off"),
+        (b"[]\n", "line 5 is not a record"),
+        (b'{"event":1}\n', "line 5 is not a record"),
+        (b"[" * 100_000 + b"\n", "line 5 is not a record"),
         (b'{"kind":"start","format":9}\n', "has format 9, and this fedraw reads format 3"),
-        (b"\xff\n", "line 5 is no record"),
+        (b"\xff\n", "line 5 is not a record"),
         (b'{"kind":"arival","event":1}\n', "line 5 was altered"),
         (b'{"kind":"end","event":1}\n', "line 5 was altered"),
     ],
 )
-def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_record_is_named(line: bytes, message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "events.jsonl")
     path.write_bytes(path.read_bytes() + line)
     with pytest.raises(BadInput, match=message):
@@ -59,7 +59,7 @@ def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: 
     ("fields", "message"),
     [
         ({"kind": "arival"}, "its kind 'arival' is unknown; did you mean 'arrival'"),
-        ({"kind": "end", "event": 1}, "its kind is 'end', and it lacks time"),
+        ({"kind": "end", "event": 1}, "its kind is 'end', but it lacks time"),
         ({"kind": "end", "event": 1, "time": "now"}, "its time = 'now' has the wrong type"),
         ({"kind": "end", "event": True, "time": 1.0}, "its event = True has the wrong type"),
         ({"kind": "end", "event": 1, "time": 1, "why": ""}, "its field 'why' is unknown"),
@@ -83,7 +83,7 @@ def test_a_line_that_is_no_record_is_named(line: bytes, message: str, tmp_path: 
             {**to_fields(record("evaluation")), "inferred": {"holders": {"cat": 3}}},
             "its inferred coverage is missing or has the wrong type",
         ),
-        ({**to_fields(RECORDS[0]), "spec": {"run": 3}}, "its spec.run = 3 is no table"),
+        ({**to_fields(RECORDS[0]), "spec": {"run": 3}}, "its spec.run = 3 is not a table"),
         (
             {**to_fields(RECORDS[0]), "origin": "dream"},
             "origin = 'dream' is not one of simulation, server",
@@ -95,12 +95,14 @@ def test_a_record_that_does_not_fit_its_kind_is_named(
 ) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(as_bytes([*RECORDS, fields]))
-    with pytest.raises(BadInput, match=f"line 5 does not fit an event log: {message}.*; restore"):
+    with pytest.raises(
+        BadInput, match=f"line 5 is not valid in an event log: {message}.*; restore"
+    ):
         list(read_log(path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_record_comes_back_as_it_was(kind: str) -> None:
+def test_every_kind_of_record_survives_a_round_trip(kind: str) -> None:
     fields = to_fields(record(kind))
     assert next(iter(fields)) == "kind"
     assert from_fields(dict(fields)) == record(kind)
@@ -121,28 +123,28 @@ def test_a_line_is_the_json_of_its_fields(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Path("no JSON")])
-def test_what_json_cannot_say_is_refused(value: object) -> None:
+def test_values_that_json_cannot_represent_are_refused(value: object) -> None:
     with pytest.raises((ValueError, TypeError), match="not JSON"):
         Chain().encode_fields({"kind": "note", "value": [value]})
 
 
-def test_a_line_that_was_cut_off_is_passed_over_on_demand(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_on_request(tmp_path: Path) -> None:
     path = written(tmp_path / "events.jsonl")
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"kind":"arri')
     assert list(read_log(path, allow_cut_off=True)) == RECORDS
     for end in (b"\0" * 40, b'{"kind":"ar' + b"\0" * 9, b"oops"):
         path.write_bytes(whole + end)
-        with pytest.raises(BadInput, match="line 5 is no record of an event log"):
+        with pytest.raises(BadInput, match="line 5 is not a record of an event log"):
             list(read_log(path, allow_cut_off=True))
 
 
-def test_a_file_that_is_not_there_is_named_with_a_remedy(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot read .*nowhere\.jsonl: No such .*; restore"):
         list(read_log(tmp_path / "nowhere.jsonl"))
 
 
-def test_a_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_a_truncated_log_can_be_continued(tmp_path: Path) -> None:
     whole, parts = written(tmp_path / "whole.jsonl"), tmp_path / "parts.jsonl"
     with parts.open("ab") as file:
         log = LogWriter(file)
@@ -158,14 +160,14 @@ def test_a_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     assert list(read_log(parts, until=position)) == RECORDS[:2]
 
 
-def test_a_log_that_is_not_what_it_was_at_a_position_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_differs_before_a_position_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "events.jsonl")
     with path.open("ab") as file:
         position = LogWriter(file, Position(path.stat().st_size, 4, "0" * 16)).to_disk()
     with pytest.raises(BadInput, match=r"events\.jsonl is not the log that was written"):
         list(read_log(path, until=position))
     longer = Position(position.length + 1, 5, "0" * 16)
-    with pytest.raises(BadInput, match="its first 5 lines are incomplete or not the same"):
+    with pytest.raises(BadInput, match="its first 5 lines are missing or different"):
         list(read_log(path, until=longer))
 
 
@@ -173,7 +175,7 @@ LINES = st.integers(0, len(RECORDS) - 1)
 
 
 @given(one=LINES, other=LINES, data=st.data())
-def test_every_change_but_a_cut_at_the_end_is_found(
+def test_every_change_but_a_truncation_is_found(
     one: int, other: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = written(tmp_path_factory.mktemp("log") / "events.jsonl")

@@ -1,4 +1,4 @@
-"""Which labels are at risk and why, and what every site is doing, from logs known by heart."""
+"""The labels at risk with reasons, and the state of every site, from short logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def states(progress: RunProgress, now: float | None = None) -> dict[str, str]:
     return {str(site.client): site.state for site in progress.sites(now)}
 
 
-def test_the_sites_of_the_story() -> None:
+def test_the_states_of_sites() -> None:
     progress = of(STORY)
     west, _east, north = progress.sites()
     assert states(progress) == {"west": "quarantined", "east": "training", "north": "training"}
@@ -40,7 +40,7 @@ def test_the_sites_of_the_story() -> None:
     assert states(of(STORY[:9]))["east"] == "away"
 
 
-def test_a_round_is_waited_for() -> None:
+def test_a_site_waits_for_the_end_of_its_round() -> None:
     opening = [record("start"), record("joined", client="a"), record("joined", client="b")]
     first = arrival(event=1, client="a")
     assert states(of([*opening, first])) == {"a": "waiting", "b": "training"}
@@ -48,7 +48,7 @@ def test_a_round_is_waited_for() -> None:
     assert states(of([*opening, first, closed])) == {"a": "training", "b": "training"}
 
 
-def test_the_last_holder_is_named_and_comes_back() -> None:
+def test_the_last_holder_of_a_label_is_named() -> None:
     assert of(STORY[:7]).detail().at_risk == ()
     (risk,) = of(STORY).detail().at_risk
     assert risk == LabelRisk("owl", True, ("last holder gone",), 0, "north", None, 60.0, None)
@@ -60,7 +60,7 @@ def evaluated(event: int, cat: float, owl: float) -> Record:
     return record("evaluation", event=event, metrics={}, recall={"cat": cat, "owl": owl})
 
 
-def test_recall_and_standing_are_reasons_too() -> None:
+def test_recall_and_standing_are_reasons_for_a_risk() -> None:
     start = StartRecord(
         origin="simulation", name="fedraw", seed=1, events=None, labels=["cat", "owl"],
         rare_labels=["owl"], spec={},
@@ -79,7 +79,7 @@ def test_recall_and_standing_are_reasons_too() -> None:
     assert detail.standing["cat"] == pytest.approx(2**0.5)  # sqrt(1 · 1 / median(0.995, 0.005))
 
 
-def test_what_nobody_holds_comes_first_then_what_is_recognised_least() -> None:
+def test_labels_without_holders_come_first_then_the_lowest_recall() -> None:
     start = StartRecord(
         origin="simulation", name="fedraw", seed=1, events=None, labels=["cat", "emu", "owl"],
         rare_labels=["cat", "emu", "owl"], spec={},
@@ -99,14 +99,14 @@ def test_what_nobody_holds_comes_first_then_what_is_recognised_least() -> None:
 
 
 def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
-    """The words by which a server tells of a pause are those that the reader knows."""
+    """The reader recognises the server's notes about pauses."""
     engine = Engine(tmp_path, absence=10.0, patience=3, back_off=30.0, quarantine=500.0)
     engine.accept(4)
     engine.sites["west"].reply = failing
     follower = LogFollower(tmp_path / "events.jsonl")
 
     def state() -> str:
-        follower.look()
+        follower.poll()
         return states(follower.shown)["west"]
 
     engine.run(lambda: state() == "back-off")
@@ -118,7 +118,7 @@ def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
     engine.coordinator.abandon()
 
 
-def test_a_long_log_is_skimmed_first(tmp_path: Path) -> None:
+def test_a_long_log_has_a_preview(tmp_path: Path) -> None:
     many = [
         arrival(event=n, time=float(n), client="abc"[n % 3], version=n, staleness_events=3)
         for n in range(1, 12_001)
@@ -129,7 +129,7 @@ def test_a_long_log_is_skimmed_first(tmp_path: Path) -> None:
     log.write_bytes(as_bytes([*opening, *many[:10], *early, *many[10:], late, END]))
     assert log.stat().st_size > 2 * TAIL
     follower = LogFollower(log)
-    assert not follower.look(0.0)
+    assert not follower.poll(0.0)
     follower.preview()
     seen = follower.detail()
     assert [point.event for point in seen.curve] == [10, 12_000]
@@ -138,7 +138,7 @@ def test_a_long_log_is_skimmed_first(tmp_path: Path) -> None:
     assert status.unread > 0
     some = follower.sites(0.0)[-1].arrivals
     assert 0 < some < 4000
-    assert follower.look()
+    assert follower.poll()
     assert follower.sites(0.0)[-1].arrivals == 4000
     assert follower.detail().curve == seen.curve
 

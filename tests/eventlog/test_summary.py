@@ -1,4 +1,4 @@
-"""What a log comes to when sites join, leave and declare new labels while it is written."""
+"""The summary of a log in which sites join, leave and declare new labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import RunSummary
 
 
-def test_who_is_rare_is_asked_when_an_arrival_is_taken_in() -> None:
+def test_a_client_is_rare_by_its_labels_at_the_arrival() -> None:
     dynamics = RunSummary.of(STORY).dynamics()
     # Four arrivals, all aggregated; "north" is rare only at the second.
     assert dynamics["BufPres"] == 25
@@ -22,14 +22,14 @@ def test_who_is_rare_is_asked_when_an_arrival_is_taken_in() -> None:
     assert dynamics["Aggregations"] == 4
 
 
-def test_members_are_those_of_now_and_clients_those_of_ever() -> None:
+def test_members_are_current_and_clients_include_departed_ones() -> None:
     summary = RunSummary.of(STORY)
     assert summary.members == ["north", "east"]
     assert summary.clients == ["west", "east", "north"]
     assert summary.rare_clients == []
 
 
-def test_one_that_has_left_still_counts_for_what_it_sent() -> None:
+def test_a_departed_client_counts_for_its_updates() -> None:
     content = RunSummary.of(STORY).as_dict()
     assert content["influence"] == {"west": 0.4375, "east": 0.125, "north": 0.4375}
     assert content["rejected"] == {"west": 1}
@@ -40,7 +40,7 @@ def test_one_that_has_left_still_counts_for_what_it_sent() -> None:
     }
 
 
-def test_a_rare_client_that_has_left_is_still_a_rare_one_in_the_buffer() -> None:
+def test_a_departed_rare_client_still_counts_as_rare_in_the_buffer() -> None:
     records = [
         START,
         member("joined", 0, 0.0, "west", counts={"cat": 1}),
@@ -55,7 +55,7 @@ def test_a_rare_client_that_has_left_is_still_a_rare_one_in_the_buffer() -> None
     assert summary.as_dict()["metrics"]["RareInfluence"] == 50
 
 
-def test_changes_are_told_by_site() -> None:
+def test_changes_are_counted_by_site() -> None:
     assert RunSummary.of([*STORY, END]).as_dict()["changes"] == {
         "joined": {"north": 1},
         "left": {"east": 1, "west": 1},
@@ -66,7 +66,7 @@ def test_changes_are_told_by_site() -> None:
     }
 
 
-def test_the_log_of_a_simulation_tells_of_no_changes() -> None:
+def test_the_log_of_a_simulation_has_no_changes() -> None:
     claim = record("declared", client="east", reason="claims owls")
     records = [replace(START, attacker="east"), *STORY[1:3], claim, STORY[3]]
     summary = RunSummary.of(records)
@@ -74,7 +74,7 @@ def test_the_log_of_a_simulation_tells_of_no_changes() -> None:
     assert summary.rare_clients == []
 
 
-def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time() -> None:
+def test_a_cached_update_has_weight_one_nth_of_the_current_members() -> None:
     records: list[Record] = [
         replace(START, influence="cache"),
         member("joined", 0, 0.0, "a", counts={"cat": 1}),
@@ -91,14 +91,14 @@ def test_with_cached_updates_a_client_weighs_one_nth_of_the_members_of_that_time
     assert influence["c"] == pytest.approx(1 / 2 / 3)
 
 
-def test_a_site_told_twice_is_one_member() -> None:
+def test_a_site_that_joins_twice_is_one_member() -> None:
     again = [member("joined", 1, 2.0, "west", counts={"cat": 1})]
     assert len(RunSummary.of([*STORY[:4], *again]).members) == 2
     gone = [member("left", 1, 3.0, "west", reason="")] * 2
     assert RunSummary.of([*STORY[:4], *gone]).members == ["east"]
 
 
-def test_who_is_cleared_is_no_longer_named() -> None:
+def test_a_cleared_client_is_no_longer_doubted() -> None:
     doubted = record("doubted", event=3, client="a", label="owl")
     other = record("doubted", event=4, client="a", label="cat")
     cleared = record("cleared", event=9, client="a", label="owl", presence=1.0)

@@ -102,7 +102,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("log", r"events\.jsonl, line 31 is no record of an event log"),
+        ("log", r"events\.jsonl, line 31 is not a record of an event log"),
         ("arrays", "state.safetensors is damaged: its checksum"),
         ("tree", "state.json is damaged: its checksum"),
         ("missing", "state.json is damaged: its checksum"),

@@ -204,11 +204,11 @@ def test_wrong_devices_are_refused(table: str, message: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("goal", ["AvgRare", "AvgRare>5", "AvgRare>=x", ">=5", "AvgRare>=1.2.3"])
 def test_what_is_no_goal_is_refused(goal: str) -> None:
-    with pytest.raises(BadInput, match="is no goal; write a metric and a value"):
+    with pytest.raises(BadInput, match="is not a goal; write a metric and a value"):
         compare(["nowhere"], until=[goal])
 
 
 def test_a_goal_needs_a_metric_that_was_measured() -> None:
     result = fedraw.simulate(trained("fedfa"), progress=False)
-    with pytest.raises(BadInput, match="no evaluation of fedfa has the metric 'AvgRar'; did you"):
+    with pytest.raises(BadInput, match="fedfa has no evaluation with the metric 'AvgRar'; did you"):
         compare([result], until=["AvgRar>=5"])

@@ -287,7 +287,7 @@ def reported(folder: Path) -> None:
 
 
 def watched(folder: Path) -> None:
-    RunsFollower(folder).look()
+    RunsFollower(folder).poll()
 
 
 def another_time(folder: Path) -> None:
@@ -321,7 +321,7 @@ def misspelt(folder: Path) -> None:
     [
         (another_time, "events.jsonl is not the log that was written: its first 50 lines"),
         (without_end, "events.jsonl is not the log that was written: its first 50 lines"),
-        (junk_at_the_end, "events.jsonl has .* bytes, and summary.json is that of a log of"),
+        (junk_at_the_end, "events.jsonl has .* bytes, but summary.json belongs to a log of"),
         (another_summary, "summary.json was altered"),
         (misspelt, "line 10 was altered"),
     ],

@@ -33,13 +33,13 @@ common_decomposers.register()
 
 
 def over_the_wire(shareable: Shareable) -> Shareable:
-    """The message as the other side has it."""
+    """The message after a round trip through its bytes."""
     arrived: Shareable = fobs.loads(fobs.dumps(shareable))
     return arrived
 
 
 class ScriptAPI:
-    """What FLARE's client API does for a script: hands in one task and takes one result."""
+    """FLARE's client API for a script: it provides one task and accepts one result."""
 
     def __init__(self) -> None:
         self.task: Shareable | None = None
@@ -55,7 +55,7 @@ class ScriptAPI:
 
 @dataclass
 class MemorySite:
-    """One site; `train` gets the received model and returns the one to send."""
+    """One site; `train` takes the received model and returns the model to send."""
 
     name: str
     train: Callable[[FLModel], FLModel]
@@ -110,7 +110,7 @@ class MemoryEngine:
 
 @dataclass
 class MemoryFlare:
-    """A server's workflow and its sites, until the workflow has ended."""
+    """Runs a server's workflow and its sites until the workflow ends."""
 
     controller: FederationController
     sites: list[MemorySite]

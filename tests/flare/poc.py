@@ -28,7 +28,7 @@ SERVER_JOB, SITE_JOB = "server.runner_process", "client.worker_process"
 
 
 class Poc:
-    """A server and sites, from `with` to its end."""
+    """A server and sites that run within a `with` block."""
 
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Poc:
     # --- what a test does to it
 
     def start(self, part: str) -> None:
-        """Start the server or a site, as its operator does."""
+        """Start the server or a site with its start-up script."""
         with (self.folder / "logs" / f"{part}.log").open("ab") as log:
             self._started[part] = subprocess.Popen(
                 ["bash", str(self.kits / part / "startup" / "sub_start.sh"), "--once"],
@@ -78,7 +78,7 @@ class Poc:
             )
 
     def kill(self, part: str, only: str = "") -> list[Process]:
-        """Kill the server or a site with all below it, or only its processes of a module."""
+        """Kill the server or a site with all child processes, or only its processes of one module."""
         ended = end(self.token, lambda process: process.part == part and self._runs(process, only))
         if not only:
             self._started.pop(part).wait()
@@ -89,7 +89,7 @@ class Poc:
             return str(session.submit_job(str(job)))
 
     def stop(self) -> None:
-        """End every process; none is left when this returns."""
+        """End every process of the deployment before returning."""
         end(self.token)
         for process in self._started.values():
             process.wait()
@@ -108,7 +108,7 @@ class Poc:
 
     @property
     def workspace(self) -> Path:
-        """The server's."""
+        """The server's workspace."""
         return self.kits / "server"
 
     @contextmanager

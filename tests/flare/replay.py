@@ -1,4 +1,4 @@
-"""A federation again from its log: the strategy alone, driven by the same order of arrivals."""
+"""Replays a federation from its log: the strategy alone, with the same order of arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that send what they must not: each is told, the others go on, the federation ends.
+"""Sites that send invalid replies are logged, and the federation continues without them.
 
 Controller, communicator, site API, folder, shareables and their bytes are real; see memory.py.
 """
@@ -47,7 +47,7 @@ def initial_model() -> dict[str, Any]:
 
 
 def trainer(site: str) -> Callable[[FLModel], FLModel]:
-    """Each site pulls one number of the model towards one."""
+    """Each site moves one number of the model towards one."""
 
     def train(received: FLModel) -> FLModel:
         model = {name: array.copy() for name, array in received.params.items()}
@@ -60,7 +60,7 @@ def trainer(site: str) -> Callable[[FLModel], FLModel]:
 def a_federation(
     folder: Path, change: Change = lambda reply: None, kind: str = "train", **more: Any
 ) -> MemoryFlare:
-    """Four sites; west's replies of a kind are changed on their way out, each time."""
+    """Four sites; all replies of one kind from `west` are changed before they are sent."""
     settings = {
         "folder": str(folder),
         "min_clients": 4,
@@ -84,7 +84,7 @@ def log(folder: Path, kind: str, site: str | None = None) -> list[dict[str, Any]
 
 
 def check_end(folder: Path) -> None:
-    """All that was wanted came, of everyone else, and the model is one."""
+    """Check that all other sites sent their updates and the model is correct."""
     arrivals = [r["client"] for r in log(folder, "arrival")]
     assert len(arrivals) == ARRIVALS
     assert set(arrivals) >= OTHERS
@@ -96,7 +96,7 @@ def check_end(folder: Path) -> None:
 
 
 def check_quarantined(folder: Path, flare: MemoryFlare, words: str) -> None:
-    """West was asked as often as there is patience, told each time, and then no more."""
+    """Check that `west` was logged after each failure and quarantined after `patience` failures."""
     told = [*log(folder, "note", "west"), *log(folder, "rejected", "west")]
     again = [r["reason"] for r in told if r["reason"].startswith("asked again in ")]
     assert len(again) == PATIENCE - 1 and all(words in reason for reason in again), told
@@ -159,14 +159,14 @@ BAD: dict[str, tuple[Change, str]] = {
     "nothing": (lambda reply: Shareable(), "unreadable reply"),
     "torn": (torn, "unreadable reply"),
     "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
-    "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
+    "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; the limit is 104"),
     "exception": (raising, "its job process replied EXECUTION_EXCEPTION"),
     "return code": (lambda reply: make_reply("x" * 9999), "its job process replied xxxx"),
 }
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda name: name.replace(" ", "-"))
-def test_a_bad_update_is_told_and_its_sender_quarantined(bad: str, tmp_path: Path) -> None:
+def test_a_bad_update_is_logged_and_its_sender_quarantined(bad: str, tmp_path: Path) -> None:
     change, words = BAD[bad]
     flare = a_federation(tmp_path / "run", change)
     flare.run()
@@ -176,7 +176,7 @@ def test_a_bad_update_is_told_and_its_sender_quarantined(bad: str, tmp_path: Pat
 
 
 def test_an_honest_reply_has_only_the_types_that_it_needs() -> None:
-    """FOBS names every type that is not plain; nothing else reaches the server."""
+    """FOBS names every type that is not plain; other types do not reach the server."""
     site = MemorySite("north", trainer("north"), {"label_counts": {"cat": np.int64(3)}})
     meta = {"kind": "train", "task": 1, "version": 0, "wants_loss": False}
     task = DXO(DataKind.WEIGHTS, dict(MODEL), {"fedraw": meta})
@@ -197,7 +197,7 @@ def test_an_honest_reply_has_only_the_types_that_it_needs() -> None:
 
 
 class Trap:
-    """Whoever unpickles this leaves a trace."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -207,7 +207,7 @@ class Trap:
 
 
 def test_a_pickle_does_not_get_through_fobs(tmp_path: Path) -> None:
-    """Neither in an array of objects nor as a class that FOBS is to load."""
+    """A pickle is refused in an array of objects, and as a class that FOBS should load."""
     trace = tmp_path / "unpickled"
     with pytest.raises(Exception, match="Object arrays cannot be saved"):
         over_the_wire(DXO(DataKind.WEIGHTS, {"w": np.array([Trap(trace)])}).to_shareable())
@@ -225,9 +225,7 @@ def test_a_pickle_does_not_get_through_fobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("honest", [0, 3])
-def test_an_update_far_too_large_is_refused_from_the_first_one_on(
-    honest: int, tmp_path: Path
-) -> None:
+def test_a_huge_update_is_refused_even_as_the_first_update(honest: int, tmp_path: Path) -> None:
     trained: list[int] = []
 
     def change(reply: Shareable) -> None:
@@ -269,7 +267,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
     ],
     ids=["negative", "no-labels", "fraction", "long-label", "error", "exception"],
 )
-def test_who_introduces_itself_badly_stays_outside(
+def test_a_site_with_an_invalid_summary_may_not_join(
     change: Change, words: str, tmp_path: Path
 ) -> None:
     flare = a_federation(tmp_path / "run", change, kind="fedraw_summary", min_clients=3)
@@ -288,7 +286,7 @@ def test_who_introduces_itself_badly_stays_outside(
     check_end(tmp_path / "run")
 
 
-def test_new_counts_that_cannot_be_are_told_and_the_old_ones_stay(tmp_path: Path) -> None:
+def test_invalid_new_counts_are_logged_and_the_old_counts_stay(tmp_path: Path) -> None:
     a_federation(tmp_path / "run", fact("counts", {"owl": -5})).run()
     told = [r["reason"] for r in log(tmp_path / "run", "note", "west")]
     assert told and all("new label counts are not accepted" in reason for reason in told)
@@ -297,7 +295,7 @@ def test_new_counts_that_cannot_be_are_told_and_the_old_ones_stay(tmp_path: Path
     check_end(tmp_path / "run")
 
 
-def test_a_reply_that_comes_twice_counts_once(tmp_path: Path) -> None:
+def test_a_duplicate_reply_counts_once(tmp_path: Path) -> None:
     flare = a_federation(tmp_path / "run")
     flare.times = lambda site, task_id, name, reply: 2
     flare.run()
@@ -308,7 +306,7 @@ def test_a_reply_that_comes_twice_counts_once(tmp_path: Path) -> None:
     check_end(tmp_path / "run")
 
 
-def test_an_old_reply_to_a_new_question_is_refused(tmp_path: Path) -> None:
+def test_an_old_reply_to_a_new_task_is_refused(tmp_path: Path) -> None:
     first: list[Shareable] = []
 
     def change(reply: Shareable) -> Shareable:
@@ -322,8 +320,8 @@ def test_an_old_reply_to_a_new_question_is_refused(tmp_path: Path) -> None:
     check_end(tmp_path / "run")
 
 
-def test_a_reply_after_the_deadline_counts_if_nothing_newer_came(tmp_path: Path) -> None:
-    """West keeps its first reply back until its deadline is over."""
+def test_a_late_reply_counts_if_no_newer_reply_arrived(tmp_path: Path) -> None:
+    """`west` delays its first reply until after its deadline."""
     flare = a_federation(tmp_path / "run", deadline=0.3, arrivals=300, norm_bound=1e9)
     held: list[tuple[str, str, Shareable]] = []
 
@@ -352,8 +350,8 @@ def test_a_reply_after_the_deadline_counts_if_nothing_newer_came(tmp_path: Path)
     assert first["time"] - first["start_time"] > 0.3
 
 
-def test_a_task_that_a_site_asks_for_again_leaves_flares_monitor_alive(tmp_path: Path) -> None:
-    """The answer to a site's request for a task can be lost; the site then asks again."""
+def test_a_repeated_request_for_a_task_does_not_crash_flares_monitor(tmp_path: Path) -> None:
+    """The reply to a site's request for a task can be lost; the site then asks again."""
     flare = a_federation(tmp_path / "run", arrivals=ARRIVALS)
     lost: list[str] = []
 
@@ -370,7 +368,7 @@ def test_a_task_that_a_site_asks_for_again_leaves_flares_monitor_alive(tmp_path:
     assert flare.monitor_was_alive
 
 
-def test_an_aborted_job_goes_on_from_its_folder(tmp_path: Path) -> None:
+def test_a_new_job_continues_the_folder_of_an_aborted_job(tmp_path: Path) -> None:
     first = a_federation(tmp_path / "run")
 
     def stop_after_ten() -> None:
@@ -403,10 +401,10 @@ def test_sites_evaluate_the_model_on_their_own_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sign_of_life", ["jobHeartbeat", "getTask"])
-def test_a_silent_site_is_missed_if_it_has_sent_heartbeats(
+def test_a_silent_site_leaves_if_it_has_sent_heartbeats(
     sign_of_life: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FLARE's simulator sends none, and a site may train for long."""
+    """FLARE's simulator sends no heartbeats, and a site may train for a long time."""
     monkeypatch.setattr(controller_module, "LONGEST_SILENCE", 0.2)
     flare = a_federation(tmp_path / "run", absence=0.1, seconds=2.0, arrivals=10**6, norm_bound=1e9)
     flare.sign_of_life = sign_of_life
@@ -429,7 +427,7 @@ def slow_evaluation(arrays: Any) -> dict[str, float]:
     return {"auc": 0.5}
 
 
-def test_a_server_that_is_busy_for_long_does_not_miss_its_sites(tmp_path: Path) -> None:
+def test_connected_sites_stay_members_while_the_server_is_busy(tmp_path: Path) -> None:
     flare = a_federation(tmp_path / "run", absence=0.75, evaluate_every=15)
     flare.controller.evaluate = f"{__name__}:slow_evaluation"
     flare.run()

@@ -35,7 +35,7 @@ def job(*words: object) -> None:
 
 
 def check_bit_for_bit(folder: Path, name: str) -> None:
-    """The model is that of the strategy alone, driven by the same order of arrivals."""
+    """The model equals that of the strategy alone, with the same order of arrivals."""
     again = replayed(folder, read_strategy({"name": name, "buffer": 4}))
     model = final_model(folder)
     assert model.keys() == again.keys()

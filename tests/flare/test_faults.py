@@ -1,4 +1,4 @@
-"""Kill every part of a POC in turn: nothing accepted is lost, and the supervisor goes on.
+"""Kill every part of a POC in turn: no accepted update is lost, and the supervisor continues.
 
 Each step prints a line for the table in docs/how-to/flare.md.
 """
@@ -54,7 +54,7 @@ def export(folder: Path) -> Path:
 
 
 class Federation:
-    """A POC with a supervised federation, and what its log says."""
+    """A POC with a supervised federation, and its log."""
 
     def __init__(self, poc: Poc, job: Path) -> None:
         self.poc = poc
@@ -74,7 +74,7 @@ class Federation:
         return sum(site in (None, r["client"]) for r in records(self.folder, "arrival"))
 
     def until_more(self, sites: tuple[str, ...], more: int = 2) -> float:
-        """Wait until each of the sites has sent more updates; return the seconds that it took."""
+        """Wait until each of the sites has sent more updates; return the elapsed seconds."""
         begun, before = time.monotonic(), {site: self.arrivals(site) for site in sites}
         self.poc.until(
             lambda: all(self.arrivals(site) >= n + more for site, n in before.items()), PATIENCE
@@ -82,7 +82,7 @@ class Federation:
         return time.monotonic() - begun
 
     def check(self) -> None:
-        """Everything that was accepted before is still there, each event once."""
+        """Check that every update accepted before is still in the log, each event once."""
         arrivals = records(self.folder, "arrival")
         assert arrivals[: len(self.accepted)] == self.accepted
         events = [record["event"] for record in records(self.folder, "arrival", "rejected")]
@@ -94,7 +94,7 @@ class Federation:
         return len(records(self.folder, "restarted"))
 
 
-def test_what_is_killed_comes_back_and_nothing_accepted_is_lost(
+def test_killed_processes_recover_without_loss_of_updates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def tell(*cells: object) -> None:

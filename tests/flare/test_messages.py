@@ -44,7 +44,7 @@ def codec() -> MessageCodec:
     return MessageCodec(Template.of(MODEL), FedRAW(buffer=1).needs)
 
 
-def test_a_model_becomes_one_vector_with_its_statistics_last_and_comes_back_as_it_was() -> None:
+def test_a_model_survives_a_round_trip_with_statistics_last() -> None:
     template = Template.of(MODEL)
     vector = template.read(MODEL)
     assert vector.dtype == np.float32
@@ -56,7 +56,7 @@ def test_a_model_becomes_one_vector_with_its_statistics_last_and_comes_back_as_i
         np.testing.assert_array_equal(written[name], array)
 
 
-def test_a_vector_does_not_share_memory_with_what_a_site_sent() -> None:
+def test_a_vector_does_not_share_memory_with_a_reply() -> None:
     sent = dict(TRAINED)
     vector = Template.of(MODEL).read(sent)
     sent["w"][:] = 5
@@ -84,7 +84,7 @@ def test_another_model_is_refused_with_the_tensor_that_differs(
     assert words in str(refusal.value)
 
 
-def test_another_byte_order_is_the_same_number() -> None:
+def test_another_byte_order_is_read() -> None:
     swapped = TRAINED["w"].astype(">f4")
     assert Template.of(MODEL).read({**TRAINED, "w": swapped})[:4].tolist() == [1, 1, 1, 1]
 
@@ -100,7 +100,7 @@ def a_task(kind: TaskKind = "train", start: float = 0.0) -> Task:
     return Task(4, kind, 11, "north", 60.0, 9, np.full(7, start, np.float32), {"lr": 0.1})
 
 
-def test_a_training_task_tells_what_the_strategy_needs_and_the_users_settings() -> None:
+def test_a_training_task_has_the_needs_and_the_users_settings() -> None:
     assert MessageCodec(Template.of(MODEL), FedAsync(proximal=0.5).needs).fields(a_task()) == {
         "kind": "train",
         "task": 4,
@@ -157,9 +157,7 @@ def test_a_difference_is_added_to_the_model_of_its_task() -> None:
         ({**FIELDS, "counts": {str(i): 1 for i in range(10_001)}}, "the limit is 10000"),
     ],
 )
-def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
-    fields: object, words: str
-) -> None:
+def test_an_invalid_reply_is_malformed(fields: object, words: str) -> None:
     reply = codec().read_reply(a_task(), "north", TRAINED, fields)
     assert isinstance(reply, Failure)
     assert reply.malformed
@@ -167,7 +165,7 @@ def test_a_reply_that_no_script_of_ours_sends_is_told_as_malformed(
     assert words in reply.reason
 
 
-def test_an_error_of_the_script_is_told_and_is_not_malformed() -> None:
+def test_an_error_of_the_script_is_not_malformed() -> None:
     reply = codec().read_reply(
         a_task("evaluate"), "north", {}, {"error": "x" * 999 + "ValueError: no data"}
     )
@@ -181,7 +179,7 @@ def test_a_reply_much_larger_than_the_model_is_refused() -> None:
     large = {**TRAINED, "bn.num_batches_tracked": np.zeros(1 << 18, np.int64)}
     reply = codec().read_reply(a_task(), "north", large, FIELDS)
     assert isinstance(reply, Failure)
-    assert "bytes; 1048" in reply.reason
+    assert "bytes; the limit is 1048" in reply.reason
 
 
 values = st.recursive(
@@ -192,7 +190,7 @@ values = st.recursive(
 
 
 @given(kind=st.sampled_from(["summary", "train", "evaluate"]), arrays=values, fields=values)
-def test_no_value_of_a_site_raises(kind: Any, arrays: object, fields: object) -> None:
+def test_reading_a_reply_never_raises(kind: Any, arrays: object, fields: object) -> None:
     reply = codec().read_reply(a_task(kind), "north", arrays, fields)
     assert isinstance(reply, Failure | LabelSummary)
 

@@ -1,4 +1,4 @@
-"""The job's folder: what FLARE reads, and what goes along."""
+"""The folder of the job: its configuration and its files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_job_has_the_controller_the_script_and_no_code_of_fedraw(tmp_path: P
     assert {path.name for path in (app / "custom").iterdir()} == {"trainer.py", "model.py"}
 
 
-def test_the_script_may_run_in_a_process_of_its_own_and_send_differences(tmp_path: Path) -> None:
+def test_the_script_may_run_in_a_separate_process_and_send_differences(tmp_path: Path) -> None:
     _, client, _ = exported(
         tmp_path,
         launch_external_process=True,
@@ -73,12 +73,12 @@ def test_the_script_may_run_in_a_process_of_its_own_and_send_differences(tmp_pat
         ({"train_script": "nowhere.py"}, "nowhere.py is not there"),
     ],
 )
-def test_a_mistake_is_told_before_the_job_is_made(more: dict[str, Any], words: str) -> None:
+def test_a_mistake_is_refused_before_the_job_is_created(more: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         recipe(**more)
 
 
-def test_a_file_that_hides_a_module_of_pythons_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_hides_a_standard_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("")
     with pytest.raises(BadInput, match="hide Python's standard module 'random'"):
         recipe(files=[str(tmp_path / "random.py")])

@@ -1,4 +1,4 @@
-"""A client script with two added lines: what it receives, and what the server gets of it."""
+"""A client script with two added lines: the models that it receives and the replies it sends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def told(inner: ScriptAPI) -> Any:
     return from_shareable(inner.result).meta["fedraw"]
 
 
-def test_the_script_sees_training_only_and_the_server_gets_its_labels() -> None:
+def test_the_script_sees_only_training_tasks() -> None:
     api, inner = a_site(label_counts={3: np.int64(4), "owl": 1})
     inner.task = a_task("summary")
     assert api.receive() is None
@@ -67,7 +67,7 @@ def test_the_script_sees_training_only_and_the_server_gets_its_labels() -> None:
     }
 
 
-def test_new_counts_go_with_every_reply_until_the_server_asks_again() -> None:
+def test_changed_counts_are_sent_until_the_server_asks_again() -> None:
     counts = {"cat": 1}
     api, inner = a_site(label_counts=lambda: counts)
     inner.task = a_task("summary")
@@ -109,7 +109,9 @@ def test_an_evaluation_is_answered_without_the_script() -> None:
         (lambda params: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_an_evaluation_that_fails_is_told_and_the_script_goes_on(evaluate: Any, words: str) -> None:
+def test_a_failed_evaluation_is_reported_and_the_script_continues(
+    evaluate: Any, words: str
+) -> None:
     api, inner = a_site(examples=3, evaluate=evaluate)
     inner.task = a_task("evaluate")
     assert api.receive() is None
@@ -126,7 +128,7 @@ def test_an_evaluation_that_fails_is_told_and_the_script_goes_on(evaluate: Any, 
         (a_task(), FLModel(params=dict(START), metrics={"a": "b"}), "a is 'b', not a number"),
     ],
 )
-def test_what_the_server_would_refuse_is_told_to_the_script(
+def test_an_invalid_model_is_refused_in_the_script(
     task: Shareable, model: FLModel, words: str
 ) -> None:
     api, inner = a_site(examples=3)
@@ -159,7 +161,7 @@ def test_join_wraps_flares_api_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step(received: FLModel) -> dict[str, Any]:
-    """Trained by hand: parameters move by 0.5, statistics by 1."""
+    """Training by hand: parameters change by 0.5, statistics by 1."""
     return {
         "w": received.params["w"] + 0.5,
         "bn.running_mean": received.params["bn.running_mean"] + 1,
@@ -177,7 +179,7 @@ def differences(received: FLModel) -> FLModel:
 
 
 def of_torch(received: FLModel) -> FLModel:
-    """FLARE's API converts tensors of torch; here the script does it."""
+    """FLARE's API converts torch tensors; here the script does it."""
     trained = {name: torch.as_tensor(array) for name, array in step(received).items()}
     return FLModel(params={name: tensor.numpy() for name, tensor in trained.items()})
 
@@ -187,7 +189,7 @@ def of_torch(received: FLModel) -> FLModel:
 def test_models_and_differences_lead_to_the_same_model(
     method: str, train: Any, tmp_path: Path
 ) -> None:
-    """One round of two equal sites: every strategy's model is the trained one."""
+    """After one round of two equal sites, the model of every strategy is the trained model."""
     settings = {"folder": "run", "min_clients": 2, "arrivals": 2, "poll": 0.005}
     extra = {"server_lr": 1.0, "buffer": 2} if method == "fedbuff" else {}
     controller = FederationController(

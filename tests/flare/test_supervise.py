@@ -1,4 +1,4 @@
-"""The supervisor of jobs, with a session that does what a script says."""
+"""The supervisor of jobs, with a scripted session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = ("north", "south")
 
 
 class System:
-    """FLARE's server: jobs have a list of statuses, sites a part in the job or not."""
+    """FLARE's server: each job has a list of statuses, and each site takes part or is idle."""
 
     def __init__(self, *statuses: list[str]) -> None:
         self.statuses = list(statuses)
@@ -100,7 +100,7 @@ def test_a_job_that_someone_aborted_stays_aborted(monkeypatch: pytest.MonkeyPatc
     assert len(system.submitted) == 1
 
 
-def test_a_site_without_a_part_in_the_job_gets_a_new_job_but_not_too_often(
+def test_the_job_restarts_for_an_idle_site_but_not_too_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, time = System(["RUNNING"], ["RUNNING"]), Time()
@@ -116,14 +116,14 @@ def test_a_site_without_a_part_in_the_job_gets_a_new_job_but_not_too_often(
     assert engine.status(run) == "finished:restarted"
 
 
-def test_a_site_that_is_dead_gets_no_new_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_does_not_restart_for_a_dead_site(monkeypatch: pytest.MonkeyPatch) -> None:
     system, time = System(["RUNNING"]), Time()
     engine = flare(system, monkeypatch, time)
     system.inside, system.outside = ("north",), "no_reply"
     assert engine.status(engine.start()) == "running"
 
 
-def test_a_job_that_the_server_has_forgotten_is_lost_at_the_second_look(
+def test_a_job_missing_in_two_checks_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, time = System(["RUNNING"]), Time()
@@ -134,14 +134,14 @@ def test_a_job_that_the_server_has_forgotten_is_lost_at_the_second_look(
     assert engine.status(run) == "finished:lost"
 
 
-def test_a_job_that_no_site_runs_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_job_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     system, time = System(["RUNNING"]), Time()
     engine = flare(system, monkeypatch, time)
     system.inside = ()
     assert engine.status(engine.start()) == "running"
 
 
-def test_an_absent_server_is_waited_for_and_a_refusal_is_told(
+def test_an_absent_server_is_awaited_and_a_refusal_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system, time = System(["RUNNING"]), Time()

@@ -36,7 +36,7 @@ CONNECTED = "SuperNode ID:"  # a SuperNode logs this once the SuperLink has let 
 
 
 class DeploymentError(Exception):
-    """A process did not start or a command failed; the message holds the end of its log."""
+    """A process did not start or a command failed; the message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Process:
 
 
 def running(token: str) -> list[Process]:
-    """All live processes of the deployment, also those that Flower started itself."""
+    """All live processes of the deployment, including those that Flower has started."""
     found = []
     needle = f"{MARK}={token}/".encode()
     for folder in Path("/proc").iterdir():
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 
 def toml_pairs(values: Mapping[str, Scalar]) -> str:
-    """The form of --node-config and --run-config: name="north" delay=2.5."""
+    """Format a mapping for --node-config and --run-config: name="north" delay=2.5."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
 
 
@@ -166,7 +166,7 @@ class Deployment:
         return self._kill(lambda process: process.command == SERVER_APP)
 
     def kill_superlink(self) -> list[Process]:
-        """Only the SuperLink; a SuperExec beside it lives on, one below it ends by itself."""
+        """Kill only the SuperLink; a separate SuperExec keeps running, a child SuperExec ends."""
         return self._kill(lambda process: process.command == "flower-superlink")
 
     def kill_superexec(self) -> list[Process]:
@@ -174,7 +174,7 @@ class Deployment:
         return self._kill(lambda process: process.part == "superexec")
 
     def kill_site(self, name: str) -> list[Process]:
-        """As if its machine lost power: the SuperNode and all that runs below it."""
+        """Kill the SuperNode and all its child processes, as if its machine lost power."""
         return self._kill(lambda process: process.part == f"site-{name}")
 
     def kill_client_app(self, name: str) -> list[Process]:
@@ -216,7 +216,7 @@ class Deployment:
         self._await_site(name, seconds)
 
     def stop(self) -> None:
-        """End every process; none is left when this returns."""
+        """End every process of the deployment before returning."""
         end(self.token)
         for process in self._started.values():
             process.wait()
@@ -233,7 +233,7 @@ class Deployment:
         return running(self.token)
 
     def log(self, part: str) -> str:
-        """What "superlink", "superexec" or "site-<name>" has printed, restarts included."""
+        """The output of "superlink", "superexec" or "site-<name>", including restarts."""
         path = self.folder / "logs" / f"{part}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -370,7 +370,7 @@ class Run:
     number: int
 
     def status(self) -> str:
-        """As Flower calls it: "pending", "running", "finished:completed", "finished:failed" …"""
+        """Flower's status, such as "pending", "running" or "finished:completed"."""
         reply = self.deployment.flwr_json(
             "list", "deployment", "--run-id", str(self.number), "--format", "json"
         )

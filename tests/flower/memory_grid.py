@@ -26,7 +26,7 @@ def context_of(node: int = 7, **node_config: Any) -> Context:
 
 
 def over_the_wire(message: Message) -> Message:
-    """The message as the other side has it."""
+    """The message after a round trip through its bytes."""
     name = message.metadata.message_id or message.object_id
     contents = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
     arrived: Message = inflate_object_from_contents(message.object_id, contents)
@@ -36,7 +36,7 @@ def over_the_wire(message: Message) -> Message:
 
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's messages ask who this process is."""
+    """Set the identity of this process, which Flower's messages need."""
     for name, value in (("_task_id", 1), ("_run_id", 1), ("_node_id", SERVER)):
         monkeypatch.setattr(TaskIdentity, name, value)
 

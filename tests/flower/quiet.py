@@ -1,4 +1,4 @@
-"""Where a simulation is started, and what keeps Flower and Ray from calling home."""
+"""Settings that keep Flower and Ray from sending telemetry in a simulation."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def label_counts(context: Context) -> dict[str, int]:
 
 
 class Restless(Grid):  # type: ignore[misc]
-    """Flower's grid, some of whose nodes are out of sight; it keeps account of what passes."""
+    """Flower's grid, which hides some nodes for a while and counts the messages."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self._grid = grid
@@ -114,7 +114,7 @@ class Restless(Grid):  # type: ignore[misc]
 
 
 def memory() -> dict[str, float]:
-    """Of this process, in MB: all that is resident, and of that what no other process shares."""
+    """The resident memory of this process in MB, and the part that no other process shares."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "rss": int(status["VmRSS"].split()[0]) / 1024,
@@ -123,7 +123,7 @@ def memory() -> dict[str, float]:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that a soak with this mark has started."""
+    """The processes that a soak test with this mark has started."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:

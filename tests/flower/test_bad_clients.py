@@ -1,6 +1,6 @@
-"""Client apps that send what they must not: each is told, the others go on, the run ends.
+"""Client apps that send invalid replies are logged, and the federation continues without them.
 
-The lies are mods of Flower around a whole honest client app: they change a reply last, where a
+The faults are mods of Flower around an honest client app: they change a reply last, where a
 broken or malicious site would. Server app, folder, messages and their bytes are real.
 """
 
@@ -40,7 +40,7 @@ Change = Callable[[Message], object]
 
 
 def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
-    """Each site pulls one number of the model towards one."""
+    """Each site moves one number of the model towards one."""
     model = {name: array.numpy().copy() for name, array in arrays.items()}
     model["w"].flat[list(LABELS).index(str(context.node_config["site"]))] = 1.0
     return model, 5
@@ -51,7 +51,7 @@ def label_counts(context: Context) -> dict[str, int]:
 
 
 def a_grid(change: Change = lambda reply: None, kind: str = "train") -> MemoryGrid:
-    """Four sites; west's replies of a kind are changed on their way out, each time."""
+    """Four sites; all replies of one kind from `west` are changed before they are sent."""
 
     def mod(message: Message, context: Context, call_next: Any) -> Message:
         reply = call_next(message, context)
@@ -68,7 +68,7 @@ def a_grid(change: Change = lambda reply: None, kind: str = "train") -> MemoryGr
 
 
 def lead(grid: MemoryGrid, folder: Path, **more: Any) -> None:
-    """Run a server to its end."""
+    """Run a server until the federation ends."""
     chosen = {
         "folder": folder,
         "min_clients": 4,
@@ -89,7 +89,7 @@ def log(folder: Path, kind: str, site: str | None = None) -> list[dict[str, Any]
 
 
 def check_end(folder: Path, grid: MemoryGrid) -> None:
-    """All that was wanted came, of everyone else, and the model is one."""
+    """Check that all other sites sent their updates and the model is correct."""
     arrivals = [r["client"] for r in log(folder, "arrival")]
     assert len(arrivals) == ARRIVALS
     assert set(arrivals) >= OTHERS
@@ -165,7 +165,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "wrong type": (
         tensor("w", np.zeros((2, 2), np.complex64)),
-        "'w' is complex64 of shape (2, 2), the",
+        "'w' is complex64 of shape (2, 2), but",
     ),
     "missing tensor": (without_tensor, "tensor 'b' is missing"),
     "more tensors": (tensor("x", np.zeros(2, np.float32)), "tensor 'x' is not part of the model"),
@@ -180,13 +180,13 @@ BAD: dict[str, tuple[Change, str]] = {
     "nothing": (nothing, "a reply must have one ArrayRecord; this one has 0"),
     "long name": (fact("site", "x" * 2_000_000), "the reply has 2000"),
     "long tensor name": (tensor("x" * 100_000, np.zeros(2)), "tensor 'xxxx"),
-    "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; 104"),
+    "large integer": (tensor("seen", np.zeros(10**6, np.int64)), "bytes; the limit is 104"),
     "exception": (raising, "its client app raised an exception: ValueError: CUDA out of memory"),
 }
 
 
 def check_quarantined(folder: Path, grid: MemoryGrid, words: str) -> None:
-    """West was asked as often as there is patience, told each time, and then no more."""
+    """Check that `west` was logged after each failure and quarantined after `patience` failures."""
     told = [*log(folder, "note", "west"), *log(folder, "rejected", "west")]
     again = [r["reason"] for r in told if r["reason"].startswith("asked again in ")]
     assert len(again) == PATIENCE - 1 and all(words in reason for reason in again), told
@@ -199,7 +199,7 @@ def check_quarantined(folder: Path, grid: MemoryGrid, words: str) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda name: name.replace(" ", "-"))
-def test_a_bad_update_is_told_and_its_sender_quarantined(bad: str, tmp_path: Path) -> None:
+def test_a_bad_update_is_logged_and_its_sender_quarantined(bad: str, tmp_path: Path) -> None:
     change, words = BAD[bad]
     grid = a_grid(change)
     lead(grid, tmp_path)
@@ -209,7 +209,7 @@ def test_a_bad_update_is_told_and_its_sender_quarantined(bad: str, tmp_path: Pat
 
 
 class Trap:
-    """Whoever unpickles this leaves a trace."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -218,7 +218,7 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_is_refused_unopened(tmp_path: Path) -> None:
+def test_a_pickle_is_refused_without_loading_it(tmp_path: Path) -> None:
     trace, file = tmp_path / "unpickled", BytesIO()
     np.save(file, np.array([[Trap(trace)] * 2] * 2, object), allow_pickle=True)
 
@@ -237,9 +237,7 @@ def test_a_pickle_is_refused_unopened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("honest", [0, 3])
-def test_an_update_far_too_large_is_refused_from_the_first_one_on(
-    honest: int, tmp_path: Path
-) -> None:
+def test_a_huge_update_is_refused_even_as_the_first_update(honest: int, tmp_path: Path) -> None:
     trained: list[int] = []
 
     def change(reply: Message) -> None:
@@ -257,7 +255,7 @@ def test_an_update_far_too_large_is_refused_from_the_first_one_on(
 
 
 def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
-    """Quarantine ends: then the site is asked who it is, and joins."""
+    """After its quarantine the site is asked for its summary, and joins."""
     trained: list[int] = []
 
     def change(reply: Message) -> None:
@@ -286,7 +284,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
     ],
     ids=["negative", "no-labels", "fraction", "anothers-name", "long-name", "garbage", "exception"],
 )
-def test_who_introduces_itself_badly_stays_outside(
+def test_a_site_with_an_invalid_summary_may_not_join(
     change: Change, words: str, tmp_path: Path
 ) -> None:
     grid = a_grid(change, kind="query.fedraw")
@@ -307,7 +305,7 @@ def test_who_introduces_itself_badly_stays_outside(
     check_end(tmp_path, grid)
 
 
-def test_new_counts_that_cannot_be_are_told_and_the_old_ones_stay(tmp_path: Path) -> None:
+def test_invalid_new_counts_are_logged_and_the_old_counts_stay(tmp_path: Path) -> None:
     def change(reply: Message) -> None:
         reply.content["counts"] = ConfigRecord({"owl": -5})
 
@@ -322,15 +320,13 @@ def test_new_counts_that_cannot_be_are_told_and_the_old_ones_stay(tmp_path: Path
 
 
 def once_each(folder: Path) -> None:
-    """No task was answered twice."""
+    """Check that no task has two replies."""
     arrivals = log(folder, "arrival")
     stamps = [(r["client"], r["start_time"], r["start_version"]) for r in arrivals]
     assert len(set(stamps)) == len(stamps)
 
 
-def test_a_reply_that_comes_twice_at_once_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_duplicate_reply_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = a_grid()
     pull = grid.pull_messages
     monkeypatch.setattr(
@@ -342,7 +338,7 @@ def test_a_reply_that_comes_twice_at_once_counts_once(
     check_end(tmp_path, grid)
 
 
-def test_a_reply_that_comes_again_with_each_later_one_counts_once(
+def test_a_reply_repeated_with_every_later_reply_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, handed_out = a_grid(), []
@@ -359,7 +355,7 @@ def test_a_reply_that_comes_again_with_each_later_one_counts_once(
     check_end(tmp_path, grid)
 
 
-def test_an_old_reply_to_a_new_question_is_refused(tmp_path: Path) -> None:
+def test_an_old_reply_to_a_new_task_is_refused(tmp_path: Path) -> None:
     first: list[RecordDict] = []
 
     def change(reply: Message) -> None:

@@ -41,7 +41,7 @@ def ask(
     context: Context | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Reply:
-    """What the server hears when it asks."""
+    """The reply to a query of the server."""
     codec = FlowerCodec(TEMPLATE, needs)
     message = codec.message(Task(5, kind, 7, "north", 100.0, 3, START, config or {}))
     message.metadata.__dict__["_message_id"] = "message_id"
@@ -58,14 +58,14 @@ def counting(counts: Any) -> Callable[[Context], Any]:
     return lambda context: counts
 
 
-def test_a_site_says_which_labels_it_has() -> None:
+def test_a_site_declares_its_labels() -> None:
     app = client_app(train=doubled, label_counts=counting({0: np.int64(3), "cat": 2}))
     reply = ask(app, "summary")
     assert isinstance(reply, LabelSummary)
     assert (reply.site, reply.counts) == ("north", {"0": 3, "cat": 2})
 
 
-def test_a_model_is_sent_back_whole() -> None:
+def test_a_reply_has_the_complete_model() -> None:
     reply = ask(client_app(train=doubled, label_counts=counting({"cat": 2})))
     assert isinstance(reply, TrainReply)
     assert reply.vector.tolist() == [2, 4, 20] and reply.is_model
@@ -73,7 +73,7 @@ def test_a_model_is_sent_back_whole() -> None:
     assert (reply.examples, reply.loss) == (8, None)
 
 
-def test_training_is_told_what_the_strategy_wants() -> None:
+def test_training_receives_the_needs_of_the_strategy() -> None:
     told = []
 
     def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
@@ -87,7 +87,7 @@ def test_training_is_told_what_the_strategy_wants() -> None:
     assert (reply.examples, reply.loss) == (3, 0.5)
 
 
-def test_training_is_told_the_servers_settings_and_reports_metrics() -> None:
+def test_training_receives_settings_and_reports_metrics() -> None:
     told = []
 
     def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
@@ -101,7 +101,7 @@ def test_training_is_told_the_servers_settings_and_reports_metrics() -> None:
     assert reply.loss == 1.0
 
 
-def test_counts_go_along_once_they_have_changed_and_until_the_server_asks_again() -> None:
+def test_changed_counts_are_sent_until_the_server_asks_again() -> None:
     counts, context = {"cat": 2}, context_of(site="north")
     app = client_app(train=doubled, label_counts=lambda _: dict(counts))
 
@@ -140,11 +140,11 @@ def test_a_site_evaluates_on_its_own_data() -> None:
         ({}, "node-7"),
     ],
 )
-def test_a_site_has_a_name(config: dict[str, Any], name: str) -> None:
+def test_the_name_of_a_site(config: dict[str, Any], name: str) -> None:
     assert site_name(context_of(7, **config)) == name
 
 
-def test_an_exception_of_the_user_is_left_to_flower() -> None:
+def test_flower_handles_an_exception_of_the_user() -> None:
     def train(*_: Any) -> Any:
         raise ZeroDivisionError("no data")
 
@@ -165,14 +165,14 @@ def test_an_exception_of_the_user_is_left_to_flower() -> None:
         ),
     ],
 )
-def test_a_training_that_gives_something_else_is_told_at_the_site(result: Any, words: str) -> None:
+def test_an_invalid_result_of_train_is_refused_at_the_site(result: Any, words: str) -> None:
     app = client_app(train=lambda *_: result, label_counts=counting({"cat": 2}))
     with pytest.raises(BadInput) as error:
         ask(app)
     assert str(error.value).startswith(words)
 
 
-def test_a_loss_that_the_strategy_needs_is_asked_for() -> None:
+def test_a_missing_loss_is_refused_if_the_strategy_needs_it() -> None:
     app = client_app(train=doubled, label_counts=counting({"cat": 2}))
     with pytest.raises(BadInput, match="weighs sites by their loss"):
         ask(app, needs=Needs(loss=True))
@@ -181,12 +181,12 @@ def test_a_loss_that_the_strategy_needs_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ([1, 2], "label_counts gives list"),
+        ([1, 2], "label_counts is list"),
         ({"cat": 1.5}, "label_counts has 1.5 for label 'cat'"),
         ({1: 2, "1": 3}, "label_counts has label '1' twice"),
     ],
 )
-def test_label_counts_that_are_none_are_told_at_the_site(counts: Any, words: str) -> None:
+def test_invalid_label_counts_are_refused_at_the_site(counts: Any, words: str) -> None:
     app = client_app(train=doubled, label_counts=counting(counts))
     with pytest.raises(BadInput) as error:
         ask(app, "summary")
@@ -200,7 +200,7 @@ def test_label_counts_that_are_none_are_told_at_the_site(counts: Any, words: str
         ((Recall({"cat": 1}, {"cat": 2}), {"dice": 1}), {"cat": 1}, {"dice": 1.0}, 2),
     ],
 )
-def test_an_evaluation_may_give_any_metrics(
+def test_an_evaluation_may_return_any_metrics(
     found: Any, right: Any, metrics: Any, examples: int
 ) -> None:
     app = client_app(train=doubled, evaluate=lambda arrays, context: found)
@@ -218,13 +218,13 @@ def test_an_evaluation_may_give_any_metrics(
         ({"GlobalAcc": 0.9, "num-examples": 3}, "'GlobalAcc' is a metric of fedraw"),
     ],
 )
-def test_an_evaluation_of_another_kind_is_told_at_the_site(found: Any, words: str) -> None:
+def test_an_invalid_result_of_evaluate_is_refused_at_the_site(found: Any, words: str) -> None:
     app = client_app(train=doubled, evaluate=lambda arrays, context: found)
     with pytest.raises(BadInput, match=words):
         ask(app, "evaluate")
 
 
-def test_an_app_is_made_of_an_app_or_of_functions() -> None:
+def test_client_app_takes_an_app_or_functions() -> None:
     for wrong in (
         {},
         {"app": ClientApp(), "train": doubled},

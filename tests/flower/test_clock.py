@@ -1,4 +1,4 @@
-"""The wall clock jumps while a server runs or between two runs; nothing but the display follows."""
+"""A jump of the wall clock, during a run or between two runs, changes only displayed times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 class Clock:
-    """The machine's wall clock, `shift` seconds from the real one."""
+    """The machine's wall clock, shifted by `shift` seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shift = 0.0
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def at_look(grid: MemoryGrid, number: int, act: Callable[[], object], limit: int = 400) -> None:
-    """Do something at one turn of the loop; a loop of too many turns is a hang."""
+    """Call a function at one turn of the loop; fail after too many turns."""
     looks: list[str] = []
 
     def before(call: str) -> None:
@@ -50,7 +50,7 @@ def stop() -> None:
     raise RunNotRunningException
 
 
-def test_snapshots_go_on_when_the_clock_is_set_back(tmp_path: Path, clock: Clock) -> None:
+def test_snapshots_continue_when_the_clock_is_set_back(tmp_path: Path, clock: Clock) -> None:
     grid, seen = a_grid(), set[str]()
     at_look(grid, 6, lambda: setattr(clock, "shift", -HOUR))
     jump = grid.before
@@ -97,7 +97,7 @@ def test_a_clock_set_forward_does_not_end_a_federation(tmp_path: Path, clock: Cl
 
 
 @pytest.mark.parametrize("shift", [DAY, -DAY])
-def test_nor_does_a_clock_that_was_set_between_two_runs(
+def test_a_clock_set_between_two_runs_does_not_end_a_federation(
     tmp_path: Path, clock: Clock, shift: float
 ) -> None:
     grid = a_grid()

@@ -24,7 +24,7 @@ def read(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_federation_from_the_first_site_to_the_end(tmp_path: Path) -> None:
-    """One run; with the machine to itself it takes about a minute."""
+    """One run; it takes about a minute on an idle machine."""
     folder = tmp_path / "federation"
     near: dict[str, dict[str, Any]] = {**SITES, "west": {"delay": 2.0}}
     with Deployment(tmp_path, near) as deployment:

@@ -1,4 +1,4 @@
-"""Labels read off updates on a real deployment: nobody reports any, or one site lies."""
+"""Labels inferred from updates on a real deployment: no site declares labels, or one lies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LYING = """counts = task.label_counts(my_site(context))
 
 
 def app(folder: Path, old: str, new: str) -> Path:
-    """The example with another client."""
+    """The example app with another client."""
     copy = shutil.copytree(EXAMPLE, folder / "app")
     client = copy / "rarelabels" / "client_app.py"
     text = client.read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def fedraw(*words: object) -> str:
 
 
 @pytest.mark.parametrize("strategy", ["fedraw", "fedraw-replay"])
-def test_sites_that_report_nothing(
+def test_labels_are_inferred_if_no_site_declares_any(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent = app(tmp_path, ", label_counts=label_counts)", ")")
@@ -76,7 +76,7 @@ def test_sites_that_report_nothing(
     assert "8 (west), 9 (west)" in fedraw("watch", folder, "--once")
 
 
-def test_a_site_that_lies_is_named(tmp_path: Path) -> None:
+def test_a_false_label_claim_is_logged(tmp_path: Path) -> None:
     folder = run(app(tmp_path, HONEST, LYING), tmp_path, labels="checked")
     doubts = read(folder, "doubted")
     assert {(record["client"], record["label"]) for record in doubts} == {("north", "9")}

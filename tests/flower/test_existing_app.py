@@ -1,4 +1,4 @@
-"""An app in the form of Flower's quickstarts, with local differential privacy, kept as it is."""
+"""An unchanged app in the form of Flower's quickstarts, with local differential privacy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClientApp:
 
 
 def lead(app: ClientApp, folder: Path, **config: Any) -> list[dict[str, Any]]:
-    """Run a server on the app's sites to its end, and return its log."""
+    """Run a server on the app's sites until it ends, and return its log."""
     contexts = {
         i: context_of(i, site=name, **{"partition-id": i, "num-partitions": len(SITES)})
         for i, name in enumerate(SITES)
@@ -72,7 +72,7 @@ def test_the_conversion_writes_at_most_ten_lines() -> None:
     assert 0 < len(added) <= 10, added
 
 
-def test_with_one_line_for_labels_its_metrics_are_in_the_log(
+def test_one_line_for_labels_puts_its_metrics_into_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = lead(client_of(AFTER, monkeypatch), tmp_path)
@@ -103,7 +103,7 @@ def test_with_inferred_labels_it_needs_no_line_at_all(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_both_apps_in_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same twenty updates by Flower's FedAvg and by FedRAW, with the app's privacy on."""
+    """The same twenty updates with Flower's FedAvg and with FedRAW, with the app's privacy."""
     parts: dict[str, dict[str, Any]] = {
         name: {"partition-id": i, "num-partitions": len(SITES)} for i, name in enumerate(SITES)
     }

@@ -1,4 +1,4 @@
-"""Kill every part of a real deployment in turn: nothing accepted is lost, and the log tells.
+"""Kill every part of a real deployment in turn: no accepted update is lost.
 
 Each test prints a line for the table in docs/how-to/deploy.md. Run: make test-slow, or this file.
 """
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 class Federation:
-    """A deployment, the folder of its federation, and what its log says."""
+    """A deployment, the folder of its federation, and its log."""
 
     def __init__(self, deployment: Deployment, **config: Any) -> None:
         self.deployment = deployment
@@ -49,7 +49,7 @@ class Federation:
             time.sleep(0.2)
 
     def check(self, arrivals: int) -> None:
-        """The whole course is there, each event once, and the end."""
+        """Check that the log has every event once, and the end."""
         events = [record["event"] for record in self.log("arrival", "rejected")]
         assert events == list(range(1, len(events) + 1))
         assert self.arrivals() == arrivals
@@ -133,7 +133,7 @@ def test_the_superlink_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     told(capsys, "the SuperLink killed and started again", f"run {status}", f"{restarts} restarts")
 
 
-def test_a_site_sends_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_site_sends_invalid_replies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Deployment(tmp_path, sites(east="lies")) as deployment:
         federation = Federation(deployment, arrivals=40, patience=6)
         run = federation.start()

@@ -1,4 +1,4 @@
-"""Honest training is never refused for the size of its updates: the example's task, in memory."""
+"""The norm bound refuses no honest update: the example's task, in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARRIVALS = 16
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Such small models are trained several times as fast by one thread."""
+    """Use one thread, which trains such small models several times as fast."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 def from_zero() -> Any:
-    """A linear model whose initial norm says nothing about its updates."""
+    """A linear model whose initial norm is unrelated to the norm of its updates."""
     model = torch.nn.Linear(64, 10)
     torch.nn.init.zeros_(model.weight)
     torch.nn.init.zeros_(model.bias)

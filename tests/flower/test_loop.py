@@ -39,7 +39,7 @@ LABELS = {"north": {"cat": 3}, "south": {"cat": 2, "dog": 2}, "east": {"owl": 5}
 
 
 def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
-    """Each site pulls one number of the model towards one."""
+    """Each site moves one number of the model towards one."""
     place = sorted(LABELS).index(str(context.node_config["site"]))
     model = {name: array.numpy().copy() for name, array in arrays.items()}
     model["w"][place] = 1.0
@@ -56,7 +56,7 @@ def a_grid(**options: Any) -> MemoryGrid:
 
 
 def lead(grid: MemoryGrid, folder: Path, strategy: Any = None, **more: Any) -> None:
-    """Run a server to its end."""
+    """Run a server until the federation ends."""
     chosen = {"folder": folder, "min_clients": 3, "arrivals": 9, "poll": 0.01, "back_off": 0.05}
     config = {} if strategy is not None else {"fedraw.strategy.buffer": 3}
     app = server_app(
@@ -73,7 +73,7 @@ def log(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     return [record for record in records if kind in (None, record["kind"])]
 
 
-def test_a_federation_is_led_to_its_end(tmp_path: Path) -> None:
+def test_a_federation_runs_to_its_end(tmp_path: Path) -> None:
     tested = []
 
     def evaluate(arrays: ArrayRecord) -> Recall:
@@ -102,7 +102,7 @@ def test_all_receivers_of_a_version_share_one_record(tmp_path: Path) -> None:
     assert first[0] is first[1] is first[2]
 
 
-def test_a_message_that_flower_does_not_take_is_asked_for_again(
+def test_a_message_that_flower_refuses_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = a_grid()
@@ -122,7 +122,7 @@ def test_a_message_that_flower_does_not_take_is_asked_for_again(
     assert len(log(tmp_path, "arrival")) == 9
 
 
-def test_a_model_of_another_precision_does_not_go_on_with_a_folder(
+def test_a_model_of_another_precision_cannot_continue_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead(a_grid(), tmp_path, arrivals=3)
@@ -163,7 +163,7 @@ def test_nothing_is_lost_while_the_superlink_is_away(
     assert len({m.object_id for m in grid.pushed}) == len(grid.pushed), "sent twice"
 
 
-def test_sites_are_not_taken_for_gone_because_the_superlink_was(tmp_path: Path) -> None:
+def test_sites_do_not_leave_because_the_superlink_was_away(tmp_path: Path) -> None:
     grid, looks = a_grid(), []
 
     def before(name: str) -> None:
@@ -179,7 +179,7 @@ def test_sites_are_not_taken_for_gone_because_the_superlink_was(tmp_path: Path) 
     assert not log(tmp_path, "left")
 
 
-def test_an_internal_error_for_one_message_holds_nobody_up(tmp_path: Path) -> None:
+def test_an_internal_error_for_one_message_does_not_block_others(tmp_path: Path) -> None:
     grid, calls = a_grid(), []
     request = httpx.Request("POST", "http://superlink")
     error = httpx.HTTPStatusError("500", request=request, response=httpx.Response(500))
@@ -194,7 +194,7 @@ def test_an_internal_error_for_one_message_holds_nobody_up(tmp_path: Path) -> No
     assert len(log(tmp_path, "arrival")) == 9
 
 
-def test_a_reply_that_flower_itself_cannot_read_costs_only_itself(tmp_path: Path) -> None:
+def test_a_reply_that_flower_cannot_read_affects_no_other_reply(tmp_path: Path) -> None:
     grid, calls = a_grid(), []
 
     def before(name: str) -> None:
@@ -209,7 +209,7 @@ def test_a_reply_that_flower_itself_cannot_read_costs_only_itself(tmp_path: Path
     assert len(log(tmp_path, "arrival")) == 9
 
 
-def test_what_the_grid_of_a_simulation_forgot_has_expired(
+def test_a_message_missing_in_a_simulations_grid_has_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = a_grid()
@@ -229,7 +229,7 @@ def test_what_the_grid_of_a_simulation_forgot_has_expired(
     assert "asked again later: the message or its reply has expired" in told
 
 
-def test_errors_and_bad_replies_are_noted_and_asked_for_again(tmp_path: Path) -> None:
+def test_errors_and_bad_replies_are_logged_and_asked_for_again(tmp_path: Path) -> None:
     grid, bad = a_grid(), iter([2, 5, "empty", 8])
 
     def tamper(reply: Message) -> Message:
@@ -253,7 +253,7 @@ def test_errors_and_bad_replies_are_noted_and_asked_for_again(tmp_path: Path) ->
     assert len(log(tmp_path, "arrival")) == 9
 
 
-def test_while_the_disk_is_full_an_update_is_kept(
+def test_an_update_waits_in_memory_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid, tries, write = a_grid(), [], Journal.write
@@ -277,7 +277,7 @@ def test_while_the_disk_is_full_an_update_is_kept(
     ]
 
 
-def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
+def test_outstanding_replies_are_awaited_at_the_end_until_their_deadline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = a_grid()
@@ -306,7 +306,7 @@ def test_what_is_under_way_at_the_end_is_waited_for_until_its_deadline(
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """Whoever was responsible for signals before, as Flower is in a deployment."""
+    """The previous signal handler, which is Flower's in a deployment."""
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     yield received
@@ -327,7 +327,7 @@ def terminate_when(condition: Callable[[], bool]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("name", ["fedraw", "fedbuff"])
-def test_asked_to_stop_it_leaves_everything_on_disk(
+def test_a_stop_signal_leaves_everything_on_disk(
     name: str, tmp_path: Path, heard: list[int]
 ) -> None:
     strategy = None if name == "fedraw" else FedBuff(buffer=2)
@@ -345,9 +345,7 @@ def test_asked_to_stop_it_leaves_everything_on_disk(
     assert log(tmp_path, "end")
 
 
-def test_asked_to_stop_while_the_superlink_is_away_it_does_not_wait(
-    tmp_path: Path, heard: list[int]
-) -> None:
+def test_a_stop_signal_ends_a_wait_for_the_superlink(tmp_path: Path, heard: list[int]) -> None:
     grid, away = a_grid(), []
 
     def before(name: str) -> None:
@@ -388,7 +386,7 @@ def test_a_strategy_named_twice_is_refused(tmp_path: Path) -> None:
         settings={"arrivals": 1, "folder": tmp_path},
     )
     config = {"fedraw.strategy.name": "fedraw"}
-    with pytest.raises(BadInput, match=r"fedraw\.strategy\.name is set, but this app brings"):
+    with pytest.raises(BadInput, match=r"fedraw\.strategy\.name is set, but this app has"):
         app(a_grid(), Context(1, 1, {}, RecordDict(), config))
 
 
@@ -397,7 +395,7 @@ OUTPUTS = ("cat", "dog", "owl")
 
 
 def train_head(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:
-    """Raises the outputs of the site's own labels, as cross-entropy does, and lowers the others."""
+    """Training that raises the outputs of the site's own labels and lowers the others."""
     model = {name: array.numpy().copy() for name, array in arrays.items()}
     held = [label in LABELS[str(context.node_config["site"])] for label in OUTPUTS]
     model["fc.bias"] += np.where(held, 0.2, -0.1).astype(np.float32)
@@ -418,7 +416,7 @@ def lead_heads(folder: Path, labels: Any, **options: Any) -> Any:
     return log(folder)
 
 
-def test_sites_need_not_tell_their_labels_if_the_server_infers_them(tmp_path: Path) -> None:
+def test_sites_need_not_declare_labels_if_the_server_infers_them(tmp_path: Path) -> None:
     records = lead_heads(tmp_path, "inferred")
     weights = [
         dict(zip(r["buffer"], r["weights"], strict=True)) for r in records if r.get("weights")

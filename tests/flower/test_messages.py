@@ -58,7 +58,7 @@ def measured(examples: Any = 9, **more: Any) -> MetricRecord:
     return MetricRecord({"num-examples": examples, **more})
 
 
-def test_a_training_is_asked_for_in_the_form_of_flowers_own_strategies() -> None:
+def test_a_training_task_has_the_form_of_flowers_own_strategies() -> None:
     codec = FlowerCodec(TEMPLATE, Needs(sends="delta", loss=True, proximal=0.1))
     told = Task(5, "train", 7, "north", 100.0, 3, START, {"lr": 0.5, "optimizer.name": "sgd"})
     message = over_the_wire(codec.message(told))
@@ -91,15 +91,13 @@ def test_a_training_is_asked_for_in_the_form_of_flowers_own_strategies() -> None
     ids=["label", "text", "list", "metrics", "arrays"],
 )
 @pytest.mark.parametrize("kind", ["summary", "train", "evaluate"])
-def test_a_reply_that_is_too_large_is_the_fault_of_its_sender(
-    records: dict[str, Any], kind: TaskKind
-) -> None:
+def test_a_too_large_reply_is_a_fault_of_the_site(records: dict[str, Any], kind: TaskKind) -> None:
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(reply_message(kind, records))
     assert isinstance(reply, Failure) and reply.site_fault and reply.malformed
-    assert "bytes; 104" in reply.reason and len(reply.reason) < 200
+    assert "bytes; the limit is 104" in reply.reason and len(reply.reason) < 200
 
 
-def test_more_labels_than_the_server_keeps_are_not_read() -> None:
+def test_too_many_labels_are_refused() -> None:
     many = ConfigRecord({str(i): 1 for i in range(10_001)})
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(
         reply_message("summary", {FIELDS: facts(), COUNTS: many})
@@ -116,7 +114,7 @@ def test_a_summary_needs_no_model() -> None:
     assert ARRAYS not in message.content
 
 
-def test_one_record_goes_to_everyone_who_gets_a_version() -> None:
+def test_all_tasks_of_a_version_share_one_record() -> None:
     codec = FlowerCodec(TEMPLATE, Needs())
     first, second = codec.message(task(node=7)), codec.message(task("evaluate", node=8))
     assert first.content[ARRAYS] is second.content[ARRAYS]
@@ -178,7 +176,11 @@ def test_summaries_and_evaluations_are_read() -> None:
 
 BAD: list[tuple[TaskKind, dict[str, Any], str]] = [
     ("train", {}, "a reply must have one ArrayRecord; this one has 0"),
-    ("train", {ARRAYS: MODEL, "more": MODEL, METRICS: measured()}, "a reply has one ArrayRecord"),
+    (
+        "train",
+        {ARRAYS: MODEL, "more": MODEL, METRICS: measured()},
+        "a reply must have one ArrayRecord",
+    ),
     ("train", {FIELDS: MetricRecord({"a": 1})}, "record 'fedraw' is of type MetricRecord"),
     ("train", {FIELDS: ConfigRecord({"site": 3})}, "site is 3, not a text"),
     ("train", {FIELDS: ConfigRecord({"site": "a"})}, "task is missing"),
@@ -207,7 +209,7 @@ def test_an_unreadable_reply_is_a_failure(
     assert reply.site_fault
 
 
-def test_nan_is_read_for_the_server_to_refuse() -> None:
+def test_nan_is_read_and_left_to_the_server_to_refuse() -> None:
     sent = TEMPLATE.write(np.array([NAN, 1, 2], np.float32))
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(
         reply_message("train", {METRICS: measured(), ARRAYS: sent})
@@ -246,7 +248,7 @@ RECORDS = st.one_of(
     st.sampled_from(["summary", "train", "evaluate"]),
     st.dictionaries(st.sampled_from([FIELDS, ARRAYS, METRICS, COUNTS, RIGHT, TOTAL]), RECORDS),
 )
-def test_whatever_a_site_sends_nothing_is_raised(kind: Any, records: dict[str, Any]) -> None:
+def test_reading_a_reply_never_raises(kind: Any, records: dict[str, Any]) -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type=_TYPES[kind])
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(Message(RecordDict(records), reply_to=asked))
     assert isinstance(reply, Failure | LabelSummary | TrainReply | EvaluateReply)
@@ -286,13 +288,13 @@ _TYPES = {"summary": "query.fedraw", "train": "train", "evaluate": "evaluate"}
         ),
     ],
 )
-def test_errors_are_told_by_their_code(
+def test_errors_are_described_by_their_code(
     code: int, reason: str | None, words: str, site_fault: bool
 ) -> None:
     assert failure(Error(code, reason)) == Failure(words, site_fault)
 
 
-def test_an_error_reply_is_a_failure_and_a_long_reason_is_cut() -> None:
+def test_an_error_reply_is_a_failure_with_a_truncated_reason() -> None:
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
     reply = FlowerCodec(TEMPLATE, Needs()).read_reply(Message(Error(2, "x" * 9999), reply_to=asked))
     assert isinstance(reply, Failure)

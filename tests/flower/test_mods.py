@@ -1,4 +1,4 @@
-"""Flower's own mods: they see training only, and the model before a difference is formed.
+"""Flower's own mods apply to training only, and see the model before a difference is computed.
 
 Every number is by hand: the model is w = (3, 4) with a running variance of 10 and an integer, and
 training adds (6, 8) to w and nothing to the variance, so that the update has norm 10. Each mod is
@@ -140,7 +140,7 @@ def test_a_site_with_a_mod_trains_and_evaluates(mod: Any, form: Any) -> None:
 
 @FORMS
 def test_an_update_is_clipped(form: Any) -> None:
-    """To norm 5, which is half: (3, 4) of (6, 8)."""
+    """The update (6, 8) is clipped to norm 5, which is (3, 4)."""
     assert vector(ask(form(fixedclipping_mod), "train", FLOATS, clipping_norm=5.0)) == [6, 8, 10]
 
 
@@ -154,14 +154,14 @@ def test_local_privacy_clips_and_adds_noise(form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [of_functions, wrapped])
-def test_integers_take_no_part_in_a_norm(form: Any) -> None:
+def test_integer_tensors_do_not_count_in_a_norm(form: Any) -> None:
     silent = LocalDpMod(clipping_norm=5.0, sensitivity=0.0, epsilon=1.0, delta=0.1)
     assert vector(ask(form(silent))) == [6, 8, 10]
 
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_with_every_method_the_server_gets_the_clipped_update(name: str, tmp_path: Path) -> None:
-    """Both sites move w by (6, 8), clipped to norm 5, whether the method goes by differences."""
+    """Both sites change w by (6, 8), clipped to norm 5, for methods on models and differences."""
     app = client_app(
         existing(fixedclipping_mod), label_counts=lambda context: {context.node_config["site"]: 2}
     )
@@ -181,7 +181,7 @@ def test_with_every_method_the_server_gets_the_clipped_update(name: str, tmp_pat
     assert norms == pytest.approx([5.0] * 4)
 
 
-def test_mods_see_training_only_and_in_their_order() -> None:
+def test_mods_apply_to_training_only_and_in_order() -> None:
     seen: list[str] = []
 
     def named(name: str) -> Any:
@@ -201,7 +201,7 @@ def test_mods_see_training_only_and_in_their_order() -> None:
     assert seen == ["outer train", "inner train", f"inner {floats}", f"outer {floats}"]
 
 
-def test_a_mod_that_changes_what_arrives_trains_on_that() -> None:
+def test_training_uses_the_model_that_a_mod_changed() -> None:
     def doubled(message: Message, context: Context, call: Any) -> Message:
         message.content["arrays"]["w"] = Array(np.array([6, 8], np.float32))
         reply: Message = call(message, context)
@@ -211,13 +211,13 @@ def test_a_mod_that_changes_what_arrives_trains_on_that() -> None:
 
 
 @FORMS
-def test_a_norm_that_is_not_set_is_told(form: Any) -> None:
+def test_a_missing_clipping_norm_is_logged_with_a_remedy(form: Any) -> None:
     reply = ask(form(fixedclipping_mod), model=FLOATS)
     assert isinstance(reply, Failure)
     assert reply.reason.endswith("set clipping_norm in the table fedraw.train of the run config")
 
 
-def test_a_mod_of_the_whole_app_refuses_evaluations_and_the_remedy_is_told() -> None:
+def test_a_mod_of_the_whole_app_fails_evaluations_with_a_remedy() -> None:
     app = ClientApp(mods=[LocalDpMod(5.0, 0.0, 1.0, 0.1)])
     inner = existing()
     app.train()(inner)
@@ -236,13 +236,13 @@ def test_a_mod_of_the_whole_app_refuses_evaluations_and_the_remedy_is_told() -> 
         (secagg_mod, "secagg_mod: secure aggregation needs all sites of a round"),
     ],
 )
-def test_what_cannot_work_is_refused_at_the_start(mod: Any, words: str) -> None:
+def test_incompatible_mods_are_refused_at_the_start(mod: Any, words: str) -> None:
     for app in ({"train": train, "mods": [mod]}, {"app": ClientApp(mods=[mod])}):
         with pytest.raises(BadInput, match=words):
             client_app(**app)
 
 
-def test_what_cannot_work_is_refused_by_the_server_too() -> None:
+def test_the_server_refuses_incompatible_mods_too() -> None:
     with pytest.raises(KeyError, match="secaggplus_configs"):  # the server gets this as an error
         ask(existing(secaggplus_mod), model=FLOATS)
     reply = ask(existing(adaptiveclipping_mod), model=FLOATS, clipping_norm=5.0)
@@ -250,7 +250,7 @@ def test_what_cannot_work_is_refused_by_the_server_too() -> None:
     assert "its app uses adaptiveclipping_mod" in reply.reason
 
 
-def test_a_mod_that_sends_another_model_is_told_at_the_site() -> None:
+def test_a_mod_that_sends_another_model_is_refused_at_the_site() -> None:
     def other(message: Message, context: Context, call: Any) -> Message:
         reply: Message = call(message, context)
         reply.content["arrays"] = record_of({"v": np.zeros(2, np.float32)})
@@ -260,7 +260,7 @@ def test_a_mod_that_sends_another_model_is_told_at_the_site() -> None:
         ask(an_app(other))
 
 
-def test_a_mod_that_refuses_is_heard_by_the_server() -> None:
+def test_the_server_logs_a_mod_that_refuses_a_message() -> None:
     def without_arrays(message: Message, context: Context, call: Any) -> Message:
         del message.content["arrays"]
         reply: Message = call(message, context)

@@ -61,7 +61,7 @@ def lead(
     before: Callable[[MemoryGrid], None] = lambda grid: None,
     **more: Any,
 ) -> tuple[MemoryGrid, list[dict[str, Any]]]:
-    """Run a server on three sites to its end; `before` sees the grid before each call."""
+    """Run a server on three sites until it ends; `before` is called with the grid before each call."""
     app = client_app(train=train, label_counts=label_counts, privacy=given)
     contexts = {
         n: context_of(n, site=site, **{"private-folder": str(folder)})
@@ -90,7 +90,7 @@ def check(records: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("privacy", [SUM, BITS], ids=lambda privacy: privacy.mechanism)
-def test_weights_are_those_of_the_true_scores_and_no_count_is_told(
+def test_weights_equal_the_true_scores_without_sending_counts(
     privacy: Privacy, tmp_path: Path
 ) -> None:
     _, records = lead(tmp_path, privacy, privacy)
@@ -108,8 +108,8 @@ def test_weights_are_those_of_the_true_scores_and_no_count_is_told(
     ]
 
 
-def test_a_restarted_server_asks_for_scores_only_and_finds_them_unchanged(tmp_path: Path) -> None:
-    """The server dies in its first message to a site after training began."""
+def test_a_restarted_server_asks_only_for_the_unchanged_scores(tmp_path: Path) -> None:
+    """The server dies while it sends its first message after training began."""
 
     def die(grid: MemoryGrid) -> None:
         if any(message.metadata.message_type == "train" for message in grid.pushed):
@@ -128,11 +128,11 @@ def test_a_restarted_server_asks_for_scores_only_and_finds_them_unchanged(tmp_pa
 @pytest.mark.parametrize(
     ("asked", "given", "words"),
     [
-        (SUM, None, "give client_app the privacy that this site agrees to"),
-        (SUM, BITS, "this site answers under"),
+        (SUM, None, "set client_app's argument privacy"),
+        (SUM, BITS, "this site answers only under"),
     ],
 )
-def test_a_site_that_has_not_agreed_is_named(
+def test_a_site_without_privacy_settings_is_logged(
     asked: Privacy, given: Privacy | None, words: str, tmp_path: Path, caplog: Any
 ) -> None:
     def give_up(grid: MemoryGrid) -> None:
@@ -144,9 +144,9 @@ def test_a_site_that_has_not_agreed_is_named(
     assert words in caplog.text
 
 
-def test_what_cannot_be_together_is_refused(tmp_path: Path) -> None:
+def test_contradicting_settings_are_refused(tmp_path: Path) -> None:
     config = {**run_config(SUM, tmp_path), "fedraw.strategy.labels": "checked"}
-    with pytest.raises(BadInput, match=r"summaries and strategy.labels = 'checked' contradict"):
+    with pytest.raises(BadInput, match=r"strategy.labels = 'checked' does not work with private"):
         lead(tmp_path, SUM, SUM, **config)
     empty: dict[str, Any] = {"fedraw.summaries.labels": ""}
     with pytest.raises(BadInput, match="need the list of all labels"):
@@ -160,7 +160,7 @@ def test_what_cannot_be_together_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 @pytest.mark.parametrize("mechanism", ["secure-sum", "randomised-response"])
-def test_in_real_processes(mechanism: str, tmp_path: Path) -> None:
+def test_private_labels_in_real_processes(mechanism: str, tmp_path: Path) -> None:
     app = tmp_path / "app"
     shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
     config: dict[str, Any] = {"fedraw.folder": str(tmp_path / "federation")}

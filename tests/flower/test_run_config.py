@@ -47,12 +47,12 @@ def test_every_kind_of_setting_is_read() -> None:
 @pytest.mark.parametrize(
     "given", [{"arrivals": 5, "min-clients": 3}, ServerSettings(arrivals=5, min_clients=3)]
 )
-def test_the_run_goes_before_the_app(given: Any) -> None:
+def test_the_run_config_overrides_the_app(given: Any) -> None:
     settings = read_server_settings({"fedraw.arrivals": 9}, given)
     assert (settings.arrivals, settings.min_clients) == (9, 3)
 
 
-def test_an_empty_text_is_not_set() -> None:
+def test_an_empty_text_means_not_set() -> None:
     run = {"fedraw.arrivals": "", "fedraw.rare_labels": "", "fedraw.folder": ""}
     assert read_server_settings(run, {"arrivals": 5}) == ServerSettings(arrivals=5)
 
@@ -65,7 +65,7 @@ def test_a_single_number_is_a_list_of_one_label() -> None:
     )
 
 
-def test_a_training_is_told_keys_as_they_are_written() -> None:
+def test_keys_for_training_are_not_changed() -> None:
     run = {
         "fedraw.train.local-epochs": 2,
         "fedraw.train.optimizer.weight-decay": 0.1,
@@ -79,7 +79,7 @@ def test_a_training_is_told_keys_as_they_are_written() -> None:
     assert settings.train_at == {"west": {"local-epochs": 5, "optimizer.lr": 0.5}}
 
 
-def test_privacy_has_tables_of_its_own() -> None:
+def test_the_tables_of_privacy_settings() -> None:
     run = {
         "fedraw.arrivals": 5,
         "fedraw.summaries.mechanism": "randomised-response",

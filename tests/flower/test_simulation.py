@@ -1,4 +1,4 @@
-"""Flower's own simulation: its grid, its client processes, our server in its thread."""
+"""Flower's simulation with its grid and client processes, and our server in its thread."""
 
 from __future__ import annotations
 

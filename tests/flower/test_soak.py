@@ -1,4 +1,4 @@
-"""A long federation with sites that die and return: nothing grows, nothing is left behind."""
+"""A long federation with sites that die and return: memory and processes do not grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytest.importorskip("ray")
 
 
 def run(folder: Path, mark: str) -> tuple[str, float]:
-    """Its output, and how long it took."""
+    """The output, and the seconds it took."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "tests.flower.soak", str(folder)],

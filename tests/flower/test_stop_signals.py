@@ -9,7 +9,7 @@ import pytest
 from fedraw.flower.loop import Stopped, StopSignals
 
 
-def test_a_signal_ends_a_wait_and_nothing_else() -> None:
+def test_a_signal_takes_effect_only_in_a_wait() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopSignals() as signals:
         with signals.waiting():

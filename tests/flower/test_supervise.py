@@ -1,4 +1,4 @@
-"""A supervisor of runs, with a `flwr` command that does what a script says."""
+"""The supervisor of runs, with a scripted `flwr` command."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def status(number: int, word: str) -> list[object]:
 
 
 class Time:
-    """A clock that sleeping moves."""
+    """A clock that advances by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -101,7 +101,7 @@ def test_a_run_that_someone_stopped_stays_stopped(tmp_path: Path) -> None:
     assert kept(flwr(tmp_path, run(1), status(1, "finished:stopped")), Time()) == 0
 
 
-def test_runs_that_fail_at_once_are_given_up(
+def test_the_supervisor_gives_up_after_several_short_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = [entry for i in range(5) for entry in (run(i), status(i, "finished:failed"))]
@@ -109,7 +109,7 @@ def test_runs_that_fail_at_once_are_given_up(
     assert "5 runs in a row failed at once; see: flwr log 4" in caplog.text
 
 
-def test_an_absent_superlink_is_waited_for_longer_and_longer(
+def test_the_pauses_for_an_absent_superlink_grow(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = f"Using SuperLink: here\n\n{AWAY}. Please check your network connection."
@@ -120,8 +120,8 @@ def test_an_absent_superlink_is_waited_for_longer_and_longer(
     assert AWAY in caplog.text
 
 
-def test_what_flower_itself_says_of_a_superlink_that_is_not_there(tmp_path: Path) -> None:
-    """A real `flwr`, so that a new version that says it in other words is noticed."""
+def test_flowers_message_about_an_absent_superlink(tmp_path: Path) -> None:
+    """This uses the real `flwr`, so that the test notices another wording in a new version."""
     home = tmp_path / "config.toml"
     home.write_text('[superlink.here]\naddress = "127.0.0.1:9"\ninsecure = true\n')
     flower = str(Path(sys.executable).parent / "flwr")
@@ -137,7 +137,7 @@ def test_what_flower_itself_says_of_a_superlink_that_is_not_there(tmp_path: Path
 REFUSED: list[object] = ["run", 0, {"success": False, "error-message": "\nno such app"}]
 
 
-def test_what_flower_refuses_from_the_first_is_told_and_not_tried_again(
+def test_a_refused_first_run_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = Time()
@@ -146,7 +146,7 @@ def test_what_flower_refuses_from_the_first_is_told_and_not_tried_again(
     assert not time.slept
 
 
-def test_a_refusal_after_a_run_may_pass(tmp_path: Path) -> None:
+def test_a_refusal_after_a_run_is_tried_again(tmp_path: Path) -> None:
     script = [run(1), status(1, "finished:failed"), REFUSED, run(2)]
     assert kept(flwr(tmp_path, *script, status(2, "finished:completed")), Time()) == 0
 
@@ -157,7 +157,7 @@ def test_while_the_superlink_is_away_nothing_is_started_twice(tmp_path: Path) ->
     assert kept(program, Time()) == 0
 
 
-def test_asked_to_end_it_stops_the_run(tmp_path: Path) -> None:
+def test_a_stop_signal_stops_the_run(tmp_path: Path) -> None:
     stop: list[object] = ["stop 7 here", 0, {"success": True}]
     flwr(tmp_path, run(7), stop)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
@@ -172,8 +172,8 @@ def test_asked_to_end_it_stops_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "asked.txt").read_text().splitlines()[-1].startswith("stop 7 here")
 
 
-def test_asked_to_stop_while_a_run_is_being_started_it_stops_that_run() -> None:
-    """The number of a run is known only once Flower has answered."""
+def test_a_stop_signal_during_a_start_stops_that_run() -> None:
+    """The id of a run is known only after Flower has replied."""
     stopped: list[int] = []
 
     class Slow(Flower):

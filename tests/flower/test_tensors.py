@@ -27,13 +27,13 @@ def npy(array: Any, **options: Any) -> Array:
 
 
 @given(arrays.arrays(FLOATS, SHAPES, elements=st.integers(-9, 9)))
-def test_what_is_written_has_the_bytes_that_flower_writes(array: Any) -> None:
+def test_written_tensors_have_flowers_bytes(array: Any) -> None:
     record = record_of({"w": array})
     assert record["w"] == Array(array)
 
 
 @given(st.lists(arrays.arrays(FLOATS, SHAPES, elements=st.integers(-9, 9)), min_size=1, max_size=4))
-def test_a_model_comes_back_as_it_was(tensors: list[Any]) -> None:
+def test_a_model_survives_a_round_trip(tensors: list[Any]) -> None:
     record = record_of({f"t{i}": tensor for i, tensor in enumerate(tensors)})
     template = TensorTemplate.of(record)
     vector = template.read(record)
@@ -73,7 +73,7 @@ def test_a_state_dict_of_torch_is_loaded_strictly() -> None:
     assert after["1.num_batches_tracked"] == 1
 
 
-def test_integers_in_a_reply_may_be_others_or_missing() -> None:
+def test_integer_tensors_in_a_reply_are_ignored() -> None:
     template = TensorTemplate.of(record_of({**MODEL, "n": np.array(5)}))
     for reply in (MODEL, {**MODEL, "n": np.array(77)}):
         vector = template.read(record_of(reply))
@@ -89,7 +89,7 @@ def test_integers_in_a_reply_may_be_others_or_missing() -> None:
     ],
     ids=["fortran", "big-endian", "both"],
 )
-def test_other_ways_to_write_the_same_tensor_are_read(same: Array) -> None:
+def test_other_encodings_of_a_tensor_are_read(same: Array) -> None:
     template = TensorTemplate.of(record_of(MODEL))
     record = ArrayRecord({"w": same, "b": Array(MODEL["b"])})
     assert template.read(record).tolist() == [0, 1, 2, 3, 4, 5, 8, 9]
@@ -148,14 +148,14 @@ W = "tensor 'w' "
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(sent: ArrayRecord, words: str) -> None:
+def test_a_tensor_that_does_not_fit_is_refused_by_name(sent: ArrayRecord, words: str) -> None:
     with pytest.raises(RefusedUpdate) as refusal:
         TensorTemplate.of(record_of(MODEL)).read(sent)
     assert str(refusal.value) == words
 
 
 @given(st.binary(max_size=200), st.integers(0, 130))
-def test_bytes_of_any_kind_are_refused_or_read(junk: bytes, kept: int) -> None:
+def test_arbitrary_bytes_are_refused_or_read(junk: bytes, kept: int) -> None:
     data = GOOD.data[:kept] + junk
     record = wrong("w", Array("float32", (2, 3), "numpy.ndarray", data))
     try:
@@ -164,7 +164,7 @@ def test_bytes_of_any_kind_are_refused_or_read(junk: bytes, kept: int) -> None:
         assert "'w'" in str(refusal)
 
 
-def test_a_double_beyond_single_precision_becomes_infinite() -> None:
+def test_a_double_beyond_float32_becomes_infinite() -> None:
     record = record_of({"w": np.array([1e300, 1.0])})
     assert TensorTemplate.of(record).read(record).tolist() == [np.inf, 1.0]
 

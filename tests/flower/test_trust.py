@@ -1,4 +1,4 @@
-"""What Flower's own locks do with an app that nobody has signed."""
+"""Flower's own protection against an unsigned app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanisms' laws written out, and how far a sample may stray from its law."""
+"""The distributions of the mechanisms, and the largest allowed deviation of a sample."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def binomial(n: int, p: float) -> Floats:
 
 
 def answers(holders: int, clients: int, epsilon: float) -> Floats:
-    """P(B = b), b = 0..N: the sum of what holders and others answer."""
+    """P(B = b) for b = 0..N: the distribution of the sum of all clients' bits."""
     p = math.exp(epsilon) / (1 + math.exp(epsilon))
     return np.convolve(binomial(holders, p), binomial(clients - holders, 1 - p))
 
 
 def laplace_below(steps: Floats, scale: float) -> Floats:
-    """P(noise ≤ steps) of the discrete Laplace law P(k) ∝ exp(−|k| / scale)."""
+    """P(noise ≤ steps) of the discrete Laplace distribution P(k) ∝ exp(−|k| / scale)."""
     ratio = math.exp(-1 / scale)
     # The exponent that np.where does not take is kept from overflowing.
     over = 1 - ratio ** (np.maximum(steps, 0) + 1) / (1 + ratio)
@@ -37,6 +37,6 @@ def laplace_below(steps: Floats, scale: float) -> Floats:
 
 
 def strays(sample: Floats, at: Floats, below: Floats) -> float:
-    """The largest gap between the sample's distribution function and the law's, at these points."""
+    """The largest gap between the sample's and the true distribution function at these points."""
     found = np.searchsorted(np.sort(sample), at, side="right") / len(sample)
     return float(np.abs(found - below).max())

@@ -9,7 +9,7 @@ from fedraw.errors import BadInput
 from fedraw.privacy.budget import Privacy
 
 
-def test_a_whole_label_set_shares_the_budget_and_a_single_label_has_it_to_itself() -> None:
+def test_the_unit_client_splits_the_budget_among_labels() -> None:
     whole = Privacy("randomised-response", epsilon=5, unit="client", score_epsilon=2)
     single = Privacy("randomised-response", epsilon=5, unit="label", score_epsilon=2)
     assert (whole.epsilon_per_bit(10), single.epsilon_per_bit(10)) == (0.5, 5.0)
@@ -24,12 +24,12 @@ def test_a_whole_label_set_shares_the_budget_and_a_single_label_has_it_to_itself
         Privacy("secure-sum", score_epsilon=1),
     ],
 )
-def test_what_goes_out_as_it_is_has_no_finite_budget(privacy: Privacy) -> None:
+def test_values_without_noise_have_an_infinite_budget(privacy: Privacy) -> None:
     assert privacy.client_epsilon(10) == math.inf
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan, True, "2"])
-def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
+def test_an_invalid_budget_is_refused_with_its_value(epsilon: Any) -> None:
     with pytest.raises(BadInput, match=r"^epsilon = "):
         Privacy("randomised-response", epsilon=epsilon)
     with pytest.raises(BadInput, match=r"^score_epsilon = "):
@@ -46,13 +46,13 @@ def test_what_is_no_budget_is_refused_with_its_value(epsilon: Any) -> None:
         ({"mechanism": "secure-sum", "score_epsilon": 21}, "from 1e-06 to 20"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as refused:
         Privacy(**settings)
     assert message in str(refused.value)
 
 
-def test_the_budget_of_one_bit_has_ends() -> None:
+def test_the_budget_of_one_bit_has_limits() -> None:
     assert Privacy("randomised-response", epsilon=40).epsilon_per_bit(2) == 20
     with pytest.raises(BadInput, match="epsilon = 40 is 40 for each of 1 labels"):
         Privacy("randomised-response", epsilon=40).epsilon_per_bit(1)

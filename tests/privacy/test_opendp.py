@@ -1,4 +1,4 @@
-"""The real mechanisms: OpenDP's own accounting, and the same law as the simulation's."""
+"""The real mechanisms: OpenDP's accounting, and the same distribution as in simulations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _opendp() -> None:
 
 @pytest.mark.usefixtures("_opendp")
 @pytest.mark.parametrize("epsilon", BUDGETS)
-def test_opendp_accounts_at_most_the_budget_and_hardly_less(epsilon: float) -> None:
+def test_opendp_accounts_just_below_the_budget(epsilon: float) -> None:
     for spent in (bit_responder(epsilon).map(1), score_noise(epsilon).map(STEPS)):
         assert spent <= epsilon
         assert spent == pytest.approx(epsilon, rel=1e-6)
 
 
 @pytest.mark.usefixtures("_opendp")
-def test_real_answers_have_the_law_of_the_simulated_ones() -> None:
+def test_real_and_simulated_bits_have_the_same_distribution() -> None:
     runs, held = 1500, [True, True, False, False, False]
     bits = np.array(randomised_bits(held * runs, 1.0)).reshape(runs, 5)
     truths = bits == np.array(held)
@@ -47,7 +47,7 @@ def test_real_answers_have_the_law_of_the_simulated_ones() -> None:
 
 
 @pytest.mark.usefixtures("_opendp")
-def test_real_score_noise_has_the_law_of_the_simulated_one() -> None:
+def test_real_and_simulated_score_noise_have_the_same_distribution() -> None:
     runs, epsilon, score, clients = 1500, 4.0, 0.4, 30
     rng = np.random.default_rng(5)
     real = np.array([noised_score(score, clients, epsilon) for _ in range(runs)])
@@ -89,7 +89,7 @@ for use in (
 """
 
 
-def test_a_server_needs_no_extra_and_a_client_is_told_which() -> None:
+def test_only_a_client_needs_the_extra_and_is_told_its_name() -> None:
     command = [sys.executable, "-c", BARE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == [

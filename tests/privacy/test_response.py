@@ -29,7 +29,7 @@ def probability(sent: tuple[bool, ...], held: tuple[bool, ...], epsilon_per_bit:
 
 
 def worst_loss(privacy: Privacy, most_apart: int) -> float:
-    """ln of the largest likelihood ratio over all answers and pairs of label sets so far apart."""
+    """The log of the largest likelihood ratio over all answers and label sets this far apart."""
     epsilon = privacy.epsilon_per_bit(LABELS)
     return max(
         math.log(probability(sent, one, epsilon) / probability(sent, other, epsilon))
@@ -45,14 +45,14 @@ def test_any_two_label_sets_are_epsilon_apart_in_the_unit_client(epsilon: float)
 
 
 @given(budgets)
-def test_one_label_more_or_less_is_epsilon_in_the_unit_label(epsilon: float) -> None:
+def test_label_sets_that_differ_in_one_label_are_epsilon_apart(epsilon: float) -> None:
     privacy = Privacy("randomised-response", epsilon, "label")
     assert worst_loss(privacy, 1) == pytest.approx(epsilon, rel=1e-9)
     assert worst_loss(privacy, LABELS) == pytest.approx(LABELS * epsilon, rel=1e-9)
 
 
 @given(st.integers(1, 12), st.integers(0, 12), budgets)
-def test_the_estimate_is_right_on_average_and_strays_as_it_says(
+def test_the_estimate_is_unbiased_with_the_stated_variance(
     clients: int, holders: int, epsilon: float
 ) -> None:
     holders = min(holders, clients)
@@ -76,7 +76,7 @@ def test_simulated_estimates_average_to_the_true_coverage() -> None:
     assert width * band(runs) < 0.3
 
 
-def test_simulated_sums_have_the_law_of_the_clients_answers() -> None:
+def test_simulated_sums_have_the_distribution_of_the_clients_bits() -> None:
     rng, runs = np.random.default_rng(3), 5000
     many = np.full(runs, 2)
     sums = simulated_sums(many, 5, 1.0, rng)
@@ -84,20 +84,20 @@ def test_simulated_sums_have_the_law_of_the_clients_answers() -> None:
     assert strays(sums.astype(float), np.arange(6.0), law) < band(runs)
 
 
-def test_three_in_four_true_answers_by_hand() -> None:
+def test_the_estimate_by_hand() -> None:
     # ε = ln 3: p = 3/4. Of 8 clients 4 hold the label: 3 + 1 yeses expected, and 4 come back.
     assert unbiased_coverage([4, 2, 0, 8], 8, math.log(3)) == pytest.approx([4, 0, -4, 12])
     assert estimated_coverage([4, 2, 0, 8], 8, math.log(3)) == pytest.approx([4, 1, 1, 8])
 
 
 @pytest.mark.parametrize("sums", [[-1, 3], [3, 9]])
-def test_sums_that_cannot_be_are_refused(sums: list[int]) -> None:
+def test_impossible_sums_are_refused(sums: list[int]) -> None:
     with pytest.raises(BadInput, match="must be from 0 to 8"):
         estimated_coverage(sums, 8, 1.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 1e-7, 21.0])
-def test_a_bad_budget_is_refused_wherever_it_enters(epsilon: float) -> None:
+def test_every_function_refuses_an_invalid_budget(epsilon: float) -> None:
     for use in (
         lambda: truth_probability(epsilon),
         lambda: estimated_coverage([1], 2, epsilon),

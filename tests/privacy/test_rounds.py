@@ -28,7 +28,7 @@ def sites(folder: Path, privacy: Privacy) -> dict[int, PrivateAnswers]:
 
 
 def ask_all(rounds: LabelRounds, answers: dict[int, PrivateAnswers]) -> dict[int, float]:
-    """One turn: whoever can be asked is asked; returns the scores that came."""
+    """Ask every node that has a question; return the scores."""
     scores = {}
     for node, site in answers.items():
         question = rounds.question(node)
@@ -57,7 +57,7 @@ def test_randomised_bits_give_coverage_at_once(tmp_path: Path) -> None:
     assert set(ask_all(rounds, answers)) == set(COUNTS)
 
 
-def test_a_node_that_comes_later_is_asked_for_its_score_only(tmp_path: Path) -> None:
+def test_a_late_node_is_asked_only_for_its_score(tmp_path: Path) -> None:
     rounds = LabelRounds(SUM, LABELS, 4, {"cat": 3.0, "dog": 2.0, "owl": 1.0}, 4)
     question = rounds.question(9)
     assert question is not None and question["step"] == "score"
@@ -65,7 +65,7 @@ def test_a_node_that_comes_later_is_asked_for_its_score_only(tmp_path: Path) -> 
     assert rounds.answer(9, site.answer(question, {"owl": 1})) == 1.0
 
 
-def test_a_node_that_drops_out_of_a_sum_begins_it_again(tmp_path: Path) -> None:
+def test_a_dropped_node_restarts_the_secure_sum(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     rounds, answers = LabelRounds(SUM, LABELS, fewest=3), sites(tmp_path, SUM)
     for node, counts in COUNTS.items():  # four keys, of which the first three are a roster
@@ -84,7 +84,7 @@ def test_a_node_that_drops_out_of_a_sum_begins_it_again(tmp_path: Path) -> None:
     assert rounds.coverage == {"cat": 2.0, "dog": 1.0, "owl": 1.0}
 
 
-def test_a_draw_is_kept_and_sent_again(tmp_path: Path) -> None:
+def test_a_draw_is_stored_and_sent_again(tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     privacy = Privacy("randomised-response", 0.3, "client", score_epsilon=0.5)
     rounds = LabelRounds(privacy, LABELS, fewest=9)
@@ -103,12 +103,14 @@ def test_a_draw_is_kept_and_sent_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "under no privacy, this site answers under"),
-        ({"epsilon": 40.0}, r"'epsilon': 40.0.*this site answers under .*'epsilon': 20.0"),
+        ({}, "under no privacy, but this site answers only under"),
+        ({"epsilon": 40.0}, r"'epsilon': 40.0.*this site answers only under .*'epsilon': 20.0"),
         ({"labels": ["cat"]}, "holds the label 'dog', which is not in the server's public list"),
     ],
 )
-def test_a_site_answers_on_its_own_terms_only(tmp_path: Path, changes: Any, words: str) -> None:
+def test_a_site_answers_only_under_its_own_settings(
+    tmp_path: Path, changes: Any, words: str
+) -> None:
     question: dict[str, Any] = {}
     if changes:
         asked = LabelRounds(NOISY, LABELS, 4).question(2)
@@ -119,7 +121,7 @@ def test_a_site_answers_on_its_own_terms_only(tmp_path: Path, changes: Any, word
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_other_answers_is_not_replaced(tmp_path: Path) -> None:
+def test_a_file_with_other_answers_is_not_replaced(tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     file = tmp_path / "1.json"
     question = LabelRounds(NOISY, LABELS, 4).question(1)
@@ -143,7 +145,7 @@ def test_a_round_is_not_answered_again_under_other_keys(tmp_path: Path) -> None:
     first = answers[1].answer(question, COUNTS[1])
     assert answers[1].answer(question, COUNTS[1]) == first  # a reply was lost
     other = {**question, "keys": [question["keys"][0]] * 3}
-    with pytest.raises(BadInput, match="asked for again with other keys"):
+    with pytest.raises(BadInput, match="repeats a round of the secure sum with other keys"):
         answers[1].answer(other, COUNTS[1])
     assert "rounds" in json.loads((tmp_path / "1.json").read_text())
 
@@ -157,24 +159,24 @@ def test_a_round_is_not_answered_again_under_other_keys(tmp_path: Path) -> None:
         {"step": "key", "key": "text"},
     ],
 )
-def test_an_answer_of_another_form_is_refused(reply: dict[str, Any]) -> None:
+def test_a_malformed_answer_is_refused(reply: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="asked for"):
         LabelRounds(NOISY, LABELS, 4).answer(1, reply)
 
 
 @pytest.mark.parametrize("score", [0.0, 1.5, math.nan, "high", None])
-def test_a_score_that_cannot_be_is_refused(score: Any) -> None:
+def test_an_impossible_score_is_refused(score: Any) -> None:
     rounds = LabelRounds(SUM, LABELS, 4, dict.fromkeys(LABELS, 1.0), 4)
-    with pytest.raises(BadInput, match="a score is above 0 and at most 1"):
+    with pytest.raises(BadInput, match="a score must be above 0 and at most 1"):
         rounds.answer(1, {"step": "score", "score": score})
 
 
 def test_the_list_of_labels_is_needed() -> None:
-    with pytest.raises(BadInput, match="need the list of all labels"):
+    with pytest.raises(BadInput, match="need a public list of all labels"):
         LabelRounds(SUM, [], 3)
 
 
 @given(st.lists(st.floats(0.2, 1.0), min_size=5, max_size=5))
-def test_counts_have_the_score_that_they_stand_for(scores: list[float]) -> None:
+def test_counts_of_a_score_have_that_score(scores: list[float]) -> None:
     table = LabelTable.from_counts({i: counts_of_score(str(i), s, 5) for i, s in enumerate(scores)})
     assert rarity_scores(table).tolist() == pytest.approx(scores, abs=2e-6)

@@ -16,7 +16,7 @@ from fedraw.privacy.summaries import score_from_coverage, simulated_scores
 
 
 @given(federations)
-def test_by_the_true_coverage_clients_score_themselves_as_the_server_would(counts: Counts) -> None:
+def test_scores_from_the_true_coverage_equal_the_servers_scores(counts: Counts) -> None:
     table = LabelTable.from_counts(counts)
     coverage = dict(zip(table.labels, table.coverage().tolist(), strict=True))
     own = [score_from_coverage(histogram, coverage) for histogram in counts.values()]
@@ -50,14 +50,14 @@ def test_the_ends_of_the_range_are_epsilon_apart(epsilon: float, steps: int, at:
 
 
 @given(st.lists(st.floats(-1, 3), min_size=1), st.integers(1, 50), st.sampled_from([1e-6, 1, 20]))
-def test_a_noised_score_stays_within_what_a_score_can_be(
+def test_a_noised_score_stays_in_the_range_of_scores(
     scores: list[float], clients: int, epsilon: float
 ) -> None:
     noised = simulated_scores(np.array(scores), clients, epsilon, np.random.default_rng(1))
     assert np.all((noised >= 1 / clients) & (noised <= 1))
 
 
-def test_a_score_beyond_the_range_is_cut_before_the_noise_not_after() -> None:
+def test_a_score_is_clipped_before_the_noise() -> None:
     # Otherwise two inputs would be further apart than the budget counts with.
     def noised(score: float) -> list[float]:
         rng = np.random.default_rng(4)

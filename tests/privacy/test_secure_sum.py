@@ -40,13 +40,13 @@ def sent(
 
 
 @given(st.data(), st.lists(client_ids, min_size=3, max_size=7, unique=True), st.integers(0, 5))
-def test_masks_cancel_to_the_last_bit(data: st.DataObject, roster: list[ClientId], n: int) -> None:
+def test_masks_cancel_exactly(data: st.DataObject, roster: list[ClientId], n: int) -> None:
     label_set = st.lists(st.booleans(), min_size=n, max_size=n)
     held = {client: data.draw(label_set) for client in roster}
     assert unmasked(sent(held), roster) == [sum(bits) for bits in zip(*held.values(), strict=True)]
 
 
-def test_over_the_wire_with_keys_that_the_clients_made() -> None:
+def test_a_secure_sum_with_keys_of_the_clients() -> None:
     keys = {client: new_keys() for client in HELD}
     messages: dict[ClientId, list[int]] = {}
     for client, bits in HELD.items():
@@ -56,7 +56,7 @@ def test_over_the_wire_with_keys_that_the_clients_made() -> None:
     assert unmasked(messages, HELD) == [2, 0, 2]
 
 
-def test_both_ends_of_a_pair_have_one_seed_and_no_other_pair_has_it() -> None:
+def test_each_pair_of_clients_has_its_own_seed() -> None:
     (a, a_public), (b, b_public), (c, c_public) = new_keys(), new_keys(), new_keys()
     assert pair_seed(a, b_public) == pair_seed(b, a_public)
     assert len({pair_seed(a, b_public), pair_seed(a, c_public), pair_seed(b, c_public)}) == 3
@@ -66,14 +66,14 @@ def test_both_ends_of_a_pair_have_one_seed_and_no_other_pair_has_it() -> None:
 
 
 @pytest.mark.parametrize("bit", [False, True])
-def test_a_message_alone_looks_the_same_whatever_the_bits(bit: bool) -> None:
+def test_a_single_message_does_not_reveal_its_bits(bit: bool) -> None:
     seeds: dict[ClientId, bytes] = {other: seed_of("north", other) for other in ("south", 3)}
     words = np.array(masked([bit] * 5000, "north", seeds, "r"), np.float64) / 2**64
     points = np.linspace(0, 1, 100)
     assert strays(words, points, points) < band(len(words))
 
 
-def test_a_client_that_drops_out_is_noticed_and_named() -> None:
+def test_a_missing_client_is_named() -> None:
     messages = sent(HELD)
     del messages["south"]
     with pytest.raises(BadInput, match="client 'south' sent nothing to the secure sum") as noticed:
@@ -88,34 +88,34 @@ def test_a_client_that_drops_out_is_noticed_and_named() -> None:
 
 
 @given(st.sampled_from(list(HELD)))
-def test_a_roster_that_leaves_the_missing_one_out_does_not_help(gone: ClientId) -> None:
+def test_a_roster_without_the_missing_client_does_not_cancel(gone: ClientId) -> None:
     messages = sent(HELD)
     del messages[gone]
     with pytest.raises(BadInput, match="do not cancel"):
         unmasked(messages, list(messages))
 
 
-def test_another_round_or_other_seeds_of_one_client_are_noticed() -> None:
+def test_another_round_or_other_seeds_are_detected() -> None:
     for odd in (sent(HELD, round_name="r2"), sent(HELD, salt="x")):
         with pytest.raises(BadInput, match="do not cancel"):
             unmasked(sent(HELD) | {3: odd[3]}, HELD)
 
 
-def test_messages_that_are_none_are_refused() -> None:
+def test_malformed_messages_are_refused() -> None:
     good = sent(HELD)
     half: Any = 0.5
     for bad, message in (
         (good | {"stranger": good[3]}, "'stranger' is not in the round's roster"),
         (good | {3: good[3][1:]}, "differ in length"),
-        (good | {3: [-1, *good[3][1:]]}, "no list of words"),
-        (good | {3: [2**64, *good[3][1:]]}, "no list of words"),
-        (good | {3: [half, *good[3][1:]]}, "no list of words"),
+        (good | {3: [-1, *good[3][1:]]}, "must be a list of whole numbers"),
+        (good | {3: [2**64, *good[3][1:]]}, "must be a list of whole numbers"),
+        (good | {3: [half, *good[3][1:]]}, "must be a list of whole numbers"),
     ):
         with pytest.raises(BadInput, match=message):
             unmasked(bad, HELD)
 
 
-def test_a_client_masks_only_among_three_and_with_whole_seeds() -> None:
+def test_masking_needs_three_clients_and_complete_seeds() -> None:
     seed = bytes(32)
     with pytest.raises(BadInput, match="needs three clients"):
         masked([True], "a", {"b": seed}, "r")

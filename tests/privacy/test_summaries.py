@@ -18,7 +18,7 @@ COUNTS = {f"site {i}": {"flu": 8, "cold": 2} for i in range(20)} | {"site r": {"
 
 
 @given(federations)
-def test_under_a_secure_sum_the_scores_are_those_of_the_histograms_to_the_bit(
+def test_scores_under_a_secure_sum_equal_the_true_scores(
     counts: Counts,
 ) -> None:
     table = LabelTable.from_counts(counts)
@@ -30,7 +30,7 @@ def test_under_a_secure_sum_the_scores_are_those_of_the_histograms_to_the_bit(
 
 
 @given(federations)
-def test_under_randomised_response_each_client_scores_itself_by_what_was_published(
+def test_scores_under_randomised_response_use_the_published_coverage(
     counts: Counts,
 ) -> None:
     table = LabelTable.from_counts(counts)
@@ -42,7 +42,7 @@ def test_under_randomised_response_each_client_scores_itself_by_what_was_publish
     assert np.all((published >= 1) & (published <= len(table)))
 
 
-def test_a_seed_repeats_and_another_does_not() -> None:
+def test_the_same_seed_gives_the_same_table() -> None:
     table = LabelTable.from_counts(COUNTS)
     noisy = Privacy("randomised-response", epsilon=1, score_epsilon=1)
     one, same, other = (
@@ -66,13 +66,13 @@ def test_the_larger_the_budget_the_closer_to_the_true_scores() -> None:
     assert errors[-1] < 0.05 < errors[0]
 
 
-def test_no_label_of_the_clients_is_left_in_the_table() -> None:
+def test_the_table_does_not_contain_the_clients_labels() -> None:
     seen = private_table(LabelTable.from_counts(COUNTS), NOISY, np.random.default_rng(1))
     assert seen.labels[:1] + seen.labels[-1:] == ("score of 'site 0'", "score of 'site r'")
     assert set(seen.count.tolist()) == {1}
 
 
-def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> None:
+def test_a_strategy_weighs_by_private_scores_even_after_a_departure() -> None:
     seen = private_table(LabelTable.from_counts(COUNTS), NOISY, np.random.default_rng(1))
     state, receivers = FedRAW(buffer=2).start(Setup(np.zeros(3, np.float32), seen))
     assert (state.version, len(receivers)) == (0, 21)
@@ -82,7 +82,7 @@ def test_a_strategy_weighs_by_the_private_scores_and_a_leaver_changes_none() -> 
 
 
 def rare_weight(privacy: Privacy, runs: int) -> float:
-    """The federation of docs/how-to/privacy.md: the weight of its four rare clients, in percent."""
+    """The weight of the four rare clients in docs/how-to/privacy.md, in percent."""
     rng = np.random.default_rng(0)
     counts: dict[int, dict[int, int]] = {client: {} for client in range(30)}
     for label in range(8):
@@ -106,7 +106,5 @@ def rare_weight(privacy: Privacy, runs: int) -> float:
         (Privacy("randomised-response", 10, "client", score_epsilon=10), 23.8),
     ],
 )
-def test_what_the_page_says_is_left_of_the_rare_clients_weight(
-    privacy: Privacy, percent: float
-) -> None:
+def test_the_weights_in_the_documentation_of_privacy(privacy: Privacy, percent: float) -> None:
     assert rare_weight(privacy, runs=300) == pytest.approx(percent, abs=1.5)

@@ -26,15 +26,15 @@ def test_noise_has_the_clipping_norm_as_its_unit() -> None:
     assert noised.dtype == np.float32
 
 
-def test_what_is_given_stays_as_it_is() -> None:
+def test_protect_does_not_modify_its_input() -> None:
     change = np.array([6, 8], np.float32)
     UpdatePrivacy(5.0, 1.0).protect(change, RNG)
     assert change.tolist() == [6, 8]
 
 
 @pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (1.0, 10), (4.0, 10), (2.0, 50)])
-def test_epsilon_is_safe_and_close_to_the_exact_one(noise: float, updates: int) -> None:
-    """Of n Gaussian mechanisms, delta(epsilon) is known: Balle and Wang, 2018."""
+def test_epsilon_is_slightly_above_the_exact_value(noise: float, updates: int) -> None:
+    """The exact delta(epsilon) of n Gaussian mechanisms (Balle and Wang, 2018)."""
     pytest.importorskip("opendp")
     mu, epsilon = sqrt(updates) / noise, UpdatePrivacy(1.0, noise).epsilon(updates)
 
@@ -62,6 +62,6 @@ def test_without_noise_nothing_is_private() -> None:
         ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, "delta = 1.0 must be between 0 and 1"),
     ],
 )
-def test_terms_that_mean_nothing_are_refused(wrong: dict[str, float], words: str) -> None:
+def test_invalid_update_privacy_is_refused(wrong: dict[str, float], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         UpdatePrivacy(**wrong)

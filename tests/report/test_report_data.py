@@ -42,7 +42,7 @@ def test_zeros_at_the_end_are_not_a_line_that_was_cut_off(end: bytes, tmp_path: 
     write_run(tmp_path, "fedraw", 42, finished=False)
     with log_of(tmp_path).open("ab") as log:
         log.write(end)
-    with pytest.raises(BadInput, match=r"events\.jsonl, line 8 is no record.* Restore the file"):
+    with pytest.raises(BadInput, match=r"events\.jsonl, line 8 is not a record.* Restore the file"):
         read_report_data([tmp_path])
 
 
@@ -56,7 +56,7 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     lines = log_of(tmp_path).read_text().splitlines(keepends=True)
     log_of(tmp_path).write_text("".join([*lines[:3], '{"kind":\n', *lines[3:]]))
-    with pytest.raises(BadInput, match=r"events\.jsonl, line 4 is no record"):
+    with pytest.raises(BadInput, match=r"events\.jsonl, line 4 is not a record"):
         read_report_data([tmp_path])
 
 

@@ -94,7 +94,7 @@ def test_watch_reports_a_log_rotated_from_outside(
     engine.accept(9)
     folder = engine.settings.folder
     watched = RunsFollower(folder)
-    watched.look()
+    watched.poll()
     rotate(folder / "events.jsonl")
     for watcher in (watched, RunsFollower(folder)):  # one that looked on, and one that comes now
         with pytest.raises(BadInput, match=r"events\.jsonl.* rotation"):
@@ -108,12 +108,12 @@ def test_watch_reports_one_missing_log_among_several(
     engine.accept(3)
     other.accept(3)
     watched = RunsFollower(tmp_path)
-    watched.look()
+    watched.poll()
     (other.settings.folder / "events.jsonl").rename(tmp_path / "gone")
-    with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, and at the last checkpoint"):
-        watched.look()
+    with pytest.raises(BadInput, match=r"events\.jsonl has 0 bytes, but at the last checkpoint"):
+        watched.poll()
     shutil.rmtree(other.settings.folder)  # that is no accident
-    watched.look()
+    watched.poll()
 
 
 def test_a_removed_lock_stops_the_server(make_engine: MakeEngine) -> None:

@@ -97,7 +97,7 @@ def test_a_restart_continues_in_the_last_file(make_engine: MakeEngine) -> None:
 
 
 def look(follower: LogFollower) -> object:
-    follower.look()
+    follower.poll()
     return follower.detail(), follower.sites(0.0), follower.read
 
 
@@ -149,7 +149,7 @@ def test_readers_follow_while_the_log_grows_and_rotates(make_engine: MakeEngine)
     follower, tail, tailed = LogFollower(log), LogTail(log), list[Record]()
     for arrivals in range(2, 40):
         engine.accept(arrivals)
-        assert follower.look()
+        assert follower.poll()
         assert follower.status(0.0).event == engine.coordinator.accepted
         tailed += tail.read()
         assert tailed == list(read_log(log))
@@ -211,7 +211,7 @@ def test_a_kill_before_the_first_record_of_a_file(make_engine: MakeEngine) -> No
 def test_a_torn_first_line_of_a_file(make_engine: MakeEngine) -> None:
     engine, log, _ = before_rotation(make_engine)
     segment(log, 3).write_bytes(b'{"kind":"arr')
-    assert LogFollower(log).look()
+    assert LogFollower(log).poll()
     engine.restart()
     assert segment(log, 3).read_bytes().startswith(b'{"kind":"restarted"')
     engine.accept(30)

@@ -21,7 +21,7 @@ time.sleep(600)
 """
 
 
-def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -38,7 +38,7 @@ def test_the_lock_of_another_process_goes_when_it_is_killed(tmp_path: Path) -> N
             assert acquire(file)
 
 
-def test_a_folder_is_held_until_it_is_closed_whatever_happens_to_its_files(tmp_path: Path) -> None:
+def test_a_folder_is_locked_until_it_is_closed(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
     held = FolderLock(tmp_path)
     assert is_locked(tmp_path / LOCK) == (sys.platform == "linux")

@@ -25,7 +25,7 @@ def filling(text: str) -> Callable[[Path], None]:
 
 
 def sealed(**changes: object) -> bytes:
-    """A manifest whose own digest fits: of folder 7 without files, but for the changes."""
+    """A manifest of folder 7 without files, with the given changes and a correct digest."""
     facts = {"format": FORMAT, "number": 7, "at": 1, "sha256": {}, **changes}
     facts = {name: value for name, value in facts.items() if value is not None}
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -41,7 +41,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_newest_is_read_with_its_facts(tmp_path: Path) -> None:
+def test_the_newest_folder_is_read_with_its_metadata(tmp_path: Path) -> None:
     folders = NumberedFolders(tmp_path / "kept")
     assert folders.read() is None
     path = folders.write(7, filling("seven"), {"bytes": 12})
@@ -55,14 +55,14 @@ def test_the_newest_is_read_with_its_facts(tmp_path: Path) -> None:
     assert names(tmp_path / "kept") == ["0000000012"]
 
 
-def test_as_many_are_kept_as_asked_for(tmp_path: Path) -> None:
+def test_the_given_number_of_folders_is_kept(tmp_path: Path) -> None:
     folders = NumberedFolders(tmp_path, keep=2)
     for number in (1, 2, 10):
         folders.write(number, filling(str(number)))
     assert [content(kept) for kept in folders.read_all()] == ["10", "2"]
 
 
-def test_a_higher_number_is_of_a_course_that_was_given_up(tmp_path: Path) -> None:
+def test_a_folder_with_a_higher_number_is_removed(tmp_path: Path) -> None:
     folders = NumberedFolders(tmp_path, keep=2)
     for number in (5, 9, 6):
         folders.write(number, filling(str(number)))
@@ -77,7 +77,7 @@ def test_a_number_may_be_written_again(tmp_path: Path) -> None:
     assert names(tmp_path) == ["0000000003"]
 
 
-def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> None:
+def test_a_folder_being_replaced_is_still_readable(tmp_path: Path) -> None:
     folders = NumberedFolders(tmp_path)
     folders.write(3, filling("old")).rename(tmp_path / "0000000003.old")
     assert content(folders.read()) == "old"
@@ -102,7 +102,7 @@ def test_between_the_two_moves_of_that_the_old_one_stands(tmp_path: Path) -> Non
         ("manifest.json", None, "of another version"),
     ],
 )
-def test_damage_is_named_with_its_remedy(
+def test_damage_is_reported_with_its_remedy(
     file: str, damage: bytes | None, message: str, tmp_path: Path
 ) -> None:
     folders = NumberedFolders(tmp_path, 2, required=["at"], remedy="mend it")
@@ -119,8 +119,8 @@ def test_damage_is_named_with_its_remedy(
     assert content(older) == "six"
 
 
-def test_a_manifest_that_fits_is_believed(tmp_path: Path) -> None:
-    """So that those above are refused for what was changed in them, and for nothing else."""
+def test_a_correct_manifest_is_accepted(tmp_path: Path) -> None:
+    """The unchanged manifest is accepted, so the changed ones are refused for their changes."""
     folders = NumberedFolders(tmp_path, required=["at"])
     path = folders.write(7, filling("seven"), {"at": 2})
     (path / "manifest.json").write_bytes(sealed())
@@ -128,7 +128,7 @@ def test_a_manifest_that_fits_is_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failure_leaves_what_was_there_and_no_draft(
+def test_a_failure_keeps_earlier_folders_and_removes_the_draft(
     problem: BaseException, tmp_path: Path
 ) -> None:
     folders = NumberedFolders(tmp_path)
@@ -144,7 +144,7 @@ def test_a_failure_leaves_what_was_there_and_no_draft(
     assert content(folders.read()) == "one"
 
 
-def test_what_the_manifest_says_itself_can_be_no_fact(tmp_path: Path) -> None:
+def test_metadata_may_not_use_the_manifests_own_keys(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format"):
         NumberedFolders(tmp_path).write(1, filling("one"), {"format": 3})
     with pytest.raises(ValueError, match="keep = 0"):
@@ -162,7 +162,7 @@ for number in range(1, 10**9):
 """
 
 
-def test_a_writer_killed_at_any_moment_loses_nothing_it_had_finished(tmp_path: Path) -> None:
+def test_a_killed_writer_keeps_all_complete_folders(tmp_path: Path) -> None:
     for turn in range(6):
         folder = tmp_path / str(turn)
         command = [sys.executable, "-c", WRITER, str(folder)]

@@ -34,7 +34,7 @@ class Many:
     flags: list[bool]
 
 
-def test_an_array_that_lies_beside_is_stored_by_its_name_only(tmp_path: Path) -> None:
+def test_an_external_array_is_stored_by_its_name_only(tmp_path: Path) -> None:
     kept = shelf()
     two = kept.buffer[0]
     snapshot.save(kept, tmp_path, {id(two): "update 7"})
@@ -49,19 +49,19 @@ def test_an_array_that_lies_beside_is_stored_by_its_name_only(tmp_path: Path) ->
     assert read.buffer[2] is read.model
 
 
-def test_without_it_the_array_is_missed_by_name(tmp_path: Path) -> None:
+def test_a_missing_external_array_is_named(tmp_path: Path) -> None:
     kept = shelf()
     snapshot.save(kept, tmp_path, {id(kept.model): "update 7"})
     with pytest.raises(KeyError, match="update 7"):
         snapshot.load(Shelf, tmp_path)
 
 
-def test_a_name_that_could_be_one_of_the_files_own_is_refused() -> None:
+def test_an_external_array_may_not_have_a_number_as_its_name() -> None:
     with pytest.raises(ValueError, match="'0'"):
         snapshot.Arrays({1: "0"})
 
 
-def test_everything_may_lie_beside(tmp_path: Path) -> None:
+def test_all_arrays_may_be_external(tmp_path: Path) -> None:
     kept = shelf()
     arrays = [kept.model, *kept.buffer]
     external = {id(array): f"update {array[0]:.0f}" for array in arrays}
@@ -72,7 +72,7 @@ def test_everything_may_lie_beside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 1000])
-def test_few_and_many_numbers_come_back_the_same(count: int, tmp_path: Path) -> None:
+def test_short_and_long_lists_survive_a_round_trip(count: int, tmp_path: Path) -> None:
     kept = Many(
         list(range(count)),
         tuple(range(count)),

@@ -38,7 +38,7 @@ def watch(
     if not once and not json_ and sys.stdout.isatty() and not screen.is_dumb_terminal:
         screen.print(_live(runs, screen, every))
         return
-    runs.look()
+    runs.poll()
     if json_:
         print_json(runs.as_json(time.time()))
     else:
@@ -48,13 +48,13 @@ def watch(
 def _live(runs: RunsFollower, screen: SafeConsole, every: float) -> Frame:
     """Draw until all runs are finished or Ctrl-C is pressed; return the last frame."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    complete = runs.look(READ_SECONDS)
+    complete = runs.poll(READ_SECONDS)
     frame = _frame(runs)
     try:
         with Live(frame, console=screen, screen=True, auto_refresh=False) as live:
             while not (complete and runs.is_over(time.time())):
                 time.sleep(every if complete else 0)
-                complete = runs.look(READ_SECONDS)
+                complete = runs.poll(READ_SECONDS)
                 frame = _frame(runs)
                 live.update(frame, refresh=True)
     except KeyboardInterrupt:

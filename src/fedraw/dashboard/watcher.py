@@ -68,9 +68,9 @@ class WatchedRun:
             self.follower, self.problem, self.complete = LogFollower(self.log), None, False
         first = not self.complete and self.follower.start is None
         try:
-            if first and not self.follower.look(0.0) and self.follower.unread > LONG:
+            if first and not self.follower.poll(0.0) and self.follower.unread > LONG:
                 self.follower.preview()
-            self.complete = self.follower.look(seconds)
+            self.complete = self.follower.poll(seconds)
         except BadInput as problem:
             self._give_up(str(problem))
         except Exception as problem:  # a forged log must not end the others

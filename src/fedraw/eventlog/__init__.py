@@ -1,14 +1,17 @@
-"""Event logs: what happened in a run, the same from a simulation and from a real server.
+"""Event logs of runs, in the same format for simulations and real servers.
 
 records    one frozen dataclass for each kind of record
 log_file   reads and writes logs; every line has a digest that covers all lines before it
+segments   the numbered files of a long log, read as one
 summary    replays a log into the summary of a run (summary.json)
-influence  how much of the global model comes from each client and each label
-dynamics   buffer statistics: who reaches the buffer, how stale, with which weight
+influence  the share of the global model that comes from each client and each label
+dynamics   buffer statistics: presence, participation, staleness and weights of rare clients
+costs      hours, bytes and energy of a run, and the costs of reaching a goal
 compare    several runs in one table
-follow     follows logs that grow, for `fedraw watch` and the dashboard
-status     what is known about a run that goes on: details, labels at risk; sites has its clients
-skim       a first impression of a long log while it is being read
+follow     follows growing logs, for `fedraw watch` and the dashboard
+status     the status and details of a running run, and its labels at risk
+sites      the state of each client
+skim       a preview of a long log while it is being read
 
 `docs/reference/event-log.md` describes the format field by field.
 """

@@ -1,7 +1,7 @@
-"""Compares runs: one row per spec, with mean and spread over its seeds.
+"""Compares runs: one row per spec, with mean and standard deviation over its seeds.
 
-A comparison says what speaks against it: rows with different budgets, models no better than chance.
-`paired` compares two rows seed by seed.
+A comparison has notes about its weaknesses, such as rows with different budgets and models no
+better than chance. `paired` compares two rows seed by seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stat:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Stat:
-        """The statistics of one value per seed.
+        """Return the statistics of one value per seed.
 
         >>> Stat.of([1.0, 3.0])
         Stat(mean=2.0, sd=1.0, values=(1.0, 3.0))
@@ -49,15 +49,15 @@ class Stat:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One spec over all its seeds."""
+    """One spec with all its seeds."""
 
     name: str
     seeds: tuple[int | None, ...]  # None for a real federation
     metrics: Mapping[str, Stat]
-    notes: tuple[str, ...] = ()  # caveats, to be printed wherever the row is
+    notes: tuple[str, ...] = ()  # caveats for every table that shows the row
     collapsed: int = 0  # seeds whose last model is no better than chance; see has_collapsed
-    events: tuple[int, ...] = ()  # of each seed: updates asked for, or received on a server
-    data: tuple[str | None, ...] = ()  # of each seed: the SHA-256 of its data, or their name
+    events: tuple[int, ...] = ()  # by seed: the updates of the spec, or those that a server got
+    data: tuple[str | None, ...] = ()  # by seed: the SHA-256 of the data, or the data's name
 
     @property
     def title(self) -> str:
@@ -67,12 +67,12 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much one row exceeds another in one metric, seed by seed.
+    """The difference of two rows in one metric, seed by seed.
 
-    `low` and `high` are the ends of the 95 % interval of the mean difference after Student; they
-    are None for a single seed. The interval takes the seeds as a random sample and the differences
-    as roughly normal. It holds for one metric and one pair of rows: among twenty such intervals,
-    one is expected to miss the true difference.
+    `low` and `high` are the ends of Student's 95 % interval of the mean difference; they are None
+    for a single seed. The interval assumes that the seeds are a random sample and the differences
+    roughly normal. It holds for one metric and one pair of rows: among twenty such intervals, one
+    is expected to miss the true difference.
     """
 
     metric: str
@@ -92,7 +92,7 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Comparison(Sequence[ComparisonRow]):
-    """The rows of a comparison. It is a sequence of them, and finds a row by its name too."""
+    """A comparison is a sequence of rows; a row can also be accessed by its name."""
 
     rows: tuple[ComparisonRow, ...]
 
@@ -110,18 +110,18 @@ class Comparison(Sequence[ComparisonRow]):
             return self.rows[row]
         names = {own.name: own for own in self.rows}
         if row not in names:
-            raise BadInput(f"there is no row {row!r}; {nearest(row, names)}")
+            raise BadInput(f"the comparison has no row {row!r}; {nearest(row, names)}")
         return names[row]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The caveats of all rows, and what their budgets differ in."""
+        """The caveats of all rows, and the differences of their budgets."""
         return notes_of(self.rows)
 
     def sorted(self, metric: str) -> Comparison:
-        """The same rows, highest mean first; collapsed rows and rows without a value come last.
+        """Return the rows by their mean, highest first; collapsed and undefined rows come last.
 
-        The name "name" sorts by the names of the rows.
+        The metric "name" sorts by the names of the rows.
         """
         if metric == "name":
             return Comparison(tuple(sorted(self.rows, key=lambda row: row.name)))
@@ -144,11 +144,11 @@ class Comparison(Sequence[ComparisonRow]):
                 raise BadInput(f"no run has the metric {metric!r}; {nearest(metric, known)}")
 
     def paired(self, one: str, other: str, metric: str = "AvgRare") -> PairedDifference:
-        """The difference between two rows, given by name, over the seeds that both have."""
+        """Return the difference between two rows, given by name, over their common seeds."""
         return paired(self[one], self[other], metric)
 
     def table(self) -> Table:
-        """One row for each row of the comparison: mean and standard deviation of every metric."""
+        """Return a table with the mean and standard deviation of every metric of each row."""
         rows = []
         for row in self.rows:
             own: dict[str, Any] = {"name": row.name, "seeds": len(row.seeds)}
@@ -160,19 +160,19 @@ class Comparison(Sequence[ComparisonRow]):
         return Table({column: table[column] for column in kept})
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame, which needs `pip install pandas`."""
+        """Return the table as a pandas DataFrame; this needs `pip install pandas`."""
         return self.table().to_frame()
 
     def __repr__(self) -> str:
         return "\n".join([repr(self._short()), *self.notes])
 
     def _repr_html_(self) -> str:
-        """The comparison as a notebook shows it."""
+        """Return the comparison as HTML for a notebook."""
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return self._short()._repr_html_() + notes
 
     def _short(self) -> Table:
-        """The metrics that a reader looks at first, as mean ± sd."""
+        """Return a table of the main metrics, as mean ± sd."""
         measured = {
             k: None for row in self.rows for k, s in row.metrics.items() if s.mean is not None
         }
@@ -186,7 +186,7 @@ class Comparison(Sequence[ComparisonRow]):
         return Table.of_rows(rows)
 
     def as_json(self) -> dict[str, Any]:
-        """The document that `fedraw compare --json` prints."""
+        """Return the document that `fedraw compare --json` prints."""
         rows = [
             {
                 "name": row.name,
@@ -206,7 +206,7 @@ class Comparison(Sequence[ComparisonRow]):
 
 
 def mean_and_sd(stat: Stat | None) -> str | None:
-    """A value as text: mean ± sd, the mean alone for one seed; None if there is no value.
+    """Return "mean ± sd" as text, the mean alone for one seed, or None without a value.
 
     >>> mean_and_sd(Stat.of([1.0, 3.0])), mean_and_sd(Stat.of([1.0]))
     ('2.0 ± 1.0', '1.0')
@@ -238,7 +238,7 @@ class HasSummaries(Protocol):
 
 @runtime_checkable
 class HasEvaluations(Protocol):
-    """One finished seed in memory whose log is at hand."""
+    """One finished seed in memory with its evaluations."""
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -247,7 +247,7 @@ class HasEvaluations(Protocol):
 
     @property
     def evaluations(self) -> Sequence[EvaluationRecord]:
-        """What the models of the run could do."""
+        """The evaluations of the run."""
         ...
 
 
@@ -256,7 +256,7 @@ AnyRun = HasSummary | HasSummaries | Path | str
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One seed, as its log tells."""
+    """One seed, read from its log."""
 
     content: Mapping[str, Any]  # as in summary.json
     start: StartRecord
@@ -266,7 +266,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One row of a comparison and the runs behind it."""
+    """One row of a comparison and its runs."""
 
     row: ComparisonRow
     runs: Sequence[Run]
@@ -278,7 +278,7 @@ class Group:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The spec that runs all these seeds again; for a real federation, its settings."""
+        """The spec that reproduces all these seeds; for a real federation, its settings."""
         spec: dict[str, Any] = dict(self.runs[0].content["spec"])
         if self.runs[0].start.is_server:
             return spec
@@ -290,9 +290,9 @@ def compare(
 ) -> Comparison:
     """Compare finished runs, given as results or as folders.
 
-    There is one row per spec, in the order in which specs first appear. A mapping gives the rows
-    names of your own; then all runs under one name must have the same spec. For each goal in
-    `until`, such as "AvgRare>=50", there are columns for what was paid until it was reached.
+    There is one row per spec, in the order in which specs first appear. The keys of a mapping are
+    the names of the rows; then all runs under one name must have the same spec. Each goal in
+    `until`, such as "AvgRare>=50", adds columns with the costs of reaching it.
 
     >>> compare({"mine": "runs/none"})
     Traceback (most recent call last):
@@ -311,8 +311,8 @@ def compare(
             found = compare(run, until)
         if len(found) > 1:
             raise BadInput(
-                f"{name!r} holds {len(found)} different specs ({several(r.name for r in found)}); "
-                "give each a name of its own"
+                f"{name!r} has {len(found)} different specs ({several(r.name for r in found)}); "
+                "give each spec its own name"
             )
         rows.append(_renamed(found[0], name))
     if not rows:
@@ -321,7 +321,7 @@ def compare(
 
 
 def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDifference:
-    """The difference in a metric between two rows, over the seeds that both have.
+    """Return the difference in a metric between two rows, over their common seeds.
 
     >>> better = ComparisonRow("b", (1, 2, 3), {"AvgRare": Stat.of([52.0, 61.0, 73.0])})
     >>> worse = ComparisonRow("a", (1, 2, 4), {"AvgRare": Stat.of([50.0, 57.0, 1.0])})
@@ -334,15 +334,15 @@ def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDiffe
     common = [seed for seed in one.seeds if seed is not None and seed in other.seeds]
     if not common:
         raise BadInput(
-            f"{one.name} and {other.name} have no seed in common, so there are no pairs; "
-            "run both with the same seeds"
+            f"{one.name} and {other.name} have no common seed and cannot be paired; run both with "
+            "the same seeds"
         )
     differences = []
     for seed in common:
         if _of_seed(one, one.data, seed) != _of_seed(other, other.data, seed):
             raise BadInput(
-                f"{one.name} and {other.name} have different data under seed {seed}, so they are "
-                "no pair; run both on the same data"
+                f"{one.name} and {other.name} have different data under seed {seed} and cannot be "
+                "paired; run both on the same data"
             )
         mine, theirs = (_of_seed(r, r.metrics[metric].values, seed) for r in (one, other))
         differences.append(mine - theirs)
@@ -358,17 +358,17 @@ def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDiffe
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """The rows of a comparison with the runs behind them; no two rows have the same name."""
+    """Return the rows of a comparison with their runs; the names of the rows are distinct."""
     return [Group(row, [runs[i] for i in own]) for row, own in _rows([run.content for run in runs])]
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
-    """The caveats of these rows, each once, and what their budgets differ in."""
+    """Return the caveats of these rows, each once, and the differences of their budgets."""
     return (*_distinct(row.notes for row in rows), *budget_notes(rows))
 
 
 def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Say in which of events, seeds and data the rows differ.
+    """Return notes about differences between the rows in events, seeds and data.
 
     >>> budget_notes([ComparisonRow("a", (1, 2), {}, events=(300, 300)),
     ...               ComparisonRow("b", (1,), {}, events=(600,))])
@@ -392,12 +392,12 @@ def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def identity(name: str, spec: Mapping[str, Any]) -> str:
-    """A key that the seeds of one row have in common, and that no other row has."""
+    """Return a key that is the same for all seeds of a row, and differs between rows."""
     return json.dumps([name, _without_seeds(spec)], sort_keys=True)
 
 
 def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Append to names that are not unique the keys in which their specs differ.
+    """Return distinct names: equal names get the settings in which their specs differ.
 
     >>> specs = [{"strategy": {"buffer": 5}}, {"strategy": {"buffer": 10}}]
     >>> distinct_names(["fedraw", "fedraw"], specs)
@@ -417,7 +417,7 @@ def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> 
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of all sections by "section.key".
+    """Return the settings of all sections by "section.key".
 
     >>> flat({"version": 1, "run": {"events": 5}})
     {'run.events': 5}
@@ -433,10 +433,10 @@ def _shown(value: Any) -> str:
 
 
 def _without_seeds(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a spec that all seeds of one row share."""
+    """Return the part of a spec that all seeds of one row share."""
     own: dict[str, Any] = dict(spec)
     own["run"] = {key: value for key, value in own.get("run", {}).items() if key != "seeds"}
-    if "server" in own:  # two federations with the same settings are alike, wherever they lie
+    if "server" in own:  # federations with the same settings are one row, whatever their folders
         own["server"] = {k: v for k, v in own["server"].items() if k != "folder"}
     return own
 
@@ -454,7 +454,7 @@ def _summaries(runs: Iterable[AnyRun], goals: Sequence[Goal] = ()) -> Iterator[M
 
 @dataclass(frozen=True, eq=False)
 class _ReadRun:
-    """A seed as its log tells."""
+    """A seed that was read from its log."""
 
     summary: Mapping[str, Any]
     evaluations: Sequence[EvaluationRecord]
@@ -463,12 +463,12 @@ class _ReadRun:
 def _read(log: Path) -> _ReadRun:
     summary = RunSummary.of(read_log(log, until=end_of_log(log)))
     if not summary.finished:
-        raise BadInput(f"{log.parent} is not finished; run it to its end first")
+        raise BadInput(f"{log.parent} is not finished; complete the run first")
     return _ReadRun(summary.as_dict(), summary.evaluations)
 
 
 def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:
-    """A summary, among whose metrics is what was paid until each goal was reached."""
+    """Return a summary whose metrics include the costs of reaching each goal."""
     if not goals:
         return run if isinstance(run, Mapping) else run.summary
     if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
@@ -478,17 +478,17 @@ def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> M
         if not any(goal.metric in {**e.metrics, **(e.own or {})} for e in run.evaluations):
             known = {name for e in run.evaluations for name in {**e.metrics, **(e.own or {})}}
             raise BadInput(
-                f"no evaluation of {run.summary['name']} has the metric {goal.metric!r}; "
+                f"{run.summary['name']} has no evaluation with the metric {goal.metric!r}; "
                 f"{nearest(goal.metric, known)}"
             )
-        metrics |= goal.paid(run.evaluations)
+        metrics |= goal.cost_to_reach(run.evaluations)
     return {**run.summary, "metrics": metrics}
 
 
 def _rows(
     summaries: Sequence[Mapping[str, Any]],
 ) -> list[tuple[ComparisonRow, list[int]]]:
-    """Each row, and which of the summaries it is made of."""
+    """Return each row with the positions of its summaries."""
     by_spec: dict[str, list[int]] = {}
     for i, summary in enumerate(summaries):
         by_spec.setdefault(identity(summary["name"], summary["spec"]), []).append(i)
@@ -502,9 +502,9 @@ def _rows(
 
 def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
     seeds = tuple(summary["seed"] for summary in group)
-    twice = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
-    if twice is not None:
-        raise BadInput(f"{name}, seed {twice} is given twice; name each run once")
+    repeated = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
+    if repeated is not None:
+        raise BadInput(f"{name}, seed {repeated} is given twice; name each run once")
     metrics = [_measured(summary) for summary in group]
     names = dict.fromkeys(name for own in metrics for name in own)
     stats = {key: Stat.of([own.get(key) for own in metrics]) for key in names}
@@ -523,7 +523,7 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
 
 
 def _measured(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """All metrics of a run by the names of their columns, the user's own ones included."""
+    """Return all metrics of a run by the names of their columns, including the user's own."""
     training = {f"training {key}": n for key, n in (summary.get("training") or {}).items()}
     costs = cost_columns(summary.get("costs"))
     return {**summary["metrics"], **(summary.get("own") or {}), **training, **costs}
@@ -532,7 +532,7 @@ def _measured(summary: Mapping[str, Any]) -> dict[str, float | None]:
 def _chance_notes(
     name: str, group: Sequence[Mapping[str, Any]], collapsed: int, stats: Mapping[str, Stat]
 ) -> Iterator[str]:
-    """Say that models have collapsed, or are no better than the commonest label."""
+    """Yield notes about models that have collapsed or are no better than the commonest label."""
     if collapsed:
         noun = "run" if any(summary["seed"] is None for summary in group) else "seed"
         where = f" in {collapsed} of {len(group)} {noun}s" if len(group) > 1 else ""
@@ -551,7 +551,7 @@ def _chance_notes(
 
 
 def _events(summary: Mapping[str, Any]) -> int:
-    """The events that a finished run was asked for; a last round may go on for a few more."""
+    """Return the events of a finished run's spec; its last round may have a few more."""
     wanted = summary["spec"].get("run", {}).get("events")
     happened: int = summary["events"]
     complete = summary.get("finished") and not summary.get("ended")
@@ -578,7 +578,7 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _by_value(values: Mapping[str, str]) -> str:
-    """Name the rows that have each value."""
+    """Return a text that lists the rows with each value."""
     alike: dict[str, list[str]] = {}
     for name, value in values.items():
         alike.setdefault(value, []).append(name)

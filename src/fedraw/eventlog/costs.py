@@ -1,4 +1,4 @@
-"""What a run costs besides events: virtual hours, bytes and energy, and what a goal costs.
+"""The costs of a run (virtual hours, bytes, energy), and the costs of reaching a goal.
 
 The log has bytes and joules. Tables and figures have megabytes and kilojoules.
 """
@@ -17,7 +17,7 @@ COSTS = ("hours", "MB", "kJ")
 
 
 def cost_columns(costs: Mapping[str, float] | None) -> dict[str, float]:
-    """The costs of a log's record by the names of their columns.
+    """Return the costs of a log's record by the names of their columns.
 
     >>> cost_columns({"hours": 0.5, "bytes": 3_000_000, "joules": 1200.0})
     {'hours': 0.5, 'MB': 3.0, 'kJ': 1.2}
@@ -30,7 +30,7 @@ def cost_columns(costs: Mapping[str, float] | None) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Goal:
-    """A value that a metric has to reach.
+    """A value that a metric must reach.
 
     >>> goal = Goal.parse("AvgRare >= 50")
     >>> goal
@@ -51,30 +51,30 @@ class Goal:
                 return cls(parts[1], float(parts[2]))
         except ValueError:
             pass
-        raise BadInput(f"{text!r} is no goal; write a metric and a value, such as AvgRare>=50")
+        raise BadInput(f"{text!r} is not a goal; write a metric and a value, such as AvgRare>=50")
 
     def __str__(self) -> str:
         return f"{self.metric}>={self.value:g}"
 
-    def reached(self, evaluations: Iterable[EvaluationRecord]) -> EvaluationRecord | None:
-        """The first evaluation with this value or a higher one; None if there is none."""
+    def first_reached(self, evaluations: Iterable[EvaluationRecord]) -> EvaluationRecord | None:
+        """Return the first evaluation with at least this value, or None."""
         for evaluation in evaluations:
             found = {**evaluation.metrics, **(evaluation.own or {})}.get(self.metric)
             if found is not None and found >= self.value:
                 return evaluation
         return None
 
-    def paid(self, evaluations: Sequence[EvaluationRecord]) -> dict[str, float | None]:
-        """Events, seconds and costs until the goal was reached; None where it never was.
+    def cost_to_reach(self, evaluations: Sequence[EvaluationRecord]) -> dict[str, float | None]:
+        """Return the events and costs until the goal was reached; None if it never was.
 
-        The names are those of columns, such as "events to AvgRare>=50". There are seconds in a run
-        without costs, and otherwise hours, megabytes and kilojoules.
+        The keys are names of columns, such as "events to AvgRare>=50". A run without costs has
+        seconds instead of hours, megabytes and kilojoules.
         """
-        first = self.reached(evaluations)
+        first = self.first_reached(evaluations)
         costs = cost_columns(evaluations[-1].costs) if evaluations else {}
-        paid: dict[str, float | None] = dict.fromkeys(["events", *(costs or ["seconds"])])
+        costs_to_goal: dict[str, float | None] = dict.fromkeys(["events", *(costs or ["seconds"])])
         if first is not None:
             found = {"events": float(first.event), "seconds": first.time}
             found |= cost_columns(first.costs)
-            paid = {name: found[name] for name in paid}
-        return {f"{name} to {self}": value for name, value in paid.items()}
+            costs_to_goal = {name: found[name] for name in costs_to_goal}
+        return {f"{name} to {self}": value for name, value in costs_to_goal.items()}

@@ -1,4 +1,4 @@
-"""Buffer statistics of an event log: who reaches the buffer, how stale, with which weight."""
+"""Buffer statistics of an event log: presence, participation, staleness and weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import cast
 from fedraw.core.types import ClientId
 from fedraw.eventlog.records import ArrivalRecord
 
-# Two weights this close are the same weight.
+# Weights with a smaller relative difference count as equal.
 TIE = 1e-12
 
 
 class Dynamics:
-    """Sums over the arrivals of a log; shares in percent, staleness in events, undefined is None.
+    """Statistics over the arrivals of a log; shares are in percent, staleness in events.
 
-    An arrival counts as rare if its client is rare at that moment.
+    Undefined statistics are None. An arrival counts as rare if its client is rare at that time.
 
     BufPres         share of aggregations with a rare client in the buffer
     RarePart        share of arrivals that come from rare clients
@@ -51,7 +51,7 @@ class Dynamics:
             self._rare.discard(client)
 
     def observe(self, arrival: ArrivalRecord) -> None:
-        """Take in one arrival."""
+        """Add one arrival."""
         self._arrivals += 1
         if arrival.client in self._rare:
             stale = arrival.staleness_events
@@ -77,7 +77,7 @@ class Dynamics:
             self._rho_max = rho
         attacked = self._attacker is not None and self._attacker in buffer
         if not (rare_present or attacked):
-            return  # whoever has the largest weight, it is nobody of interest
+            return  # neither a rare client nor the attacker can have the largest weight
         largest = max(weights) * (1 - TIE)
         top = {client for client, weight in zip(buffer, weights, strict=True) if weight >= largest}
         self._rare_on_top += top <= self._rare
@@ -87,7 +87,7 @@ class Dynamics:
             self._attacker_weights.append(sum(own))
 
     def metrics(self) -> dict[str, float | None]:
-        """All statistics by name."""
+        """Return all statistics by name."""
         arrived, longest, rare = self._rare_arrivals, self._rare_stale_max, self._any_rare
         claims = self._attacker_weights
         attacked = self._attacker is not None

@@ -1,8 +1,8 @@
-"""Follows event logs while they grow, and tells what they say so far.
+"""Follows growing event logs, and computes the status of their runs.
 
-Nothing is asked of the run itself. The log tells what happened. The rate is measured while the log
-is followed; a server's log has real times and tells its rate by itself. The lock of the folder
-tells whether the process that writes the log is alive.
+A follower reads only files. The log has the events. The rate of a simulation is measured while its
+log grows; a server's log has real times, from which its rate follows. The lock of the folder shows
+whether the process that writes the log is alive.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
 from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.storage.lock import LOCK, is_locked
 
-# A log that did not grow for this many seconds may belong to a run that has stopped. A server is
-# quiet while its sites train.
+# A run may have stopped if its log has not grown for this many seconds. A server writes nothing
+# while its sites train.
 QUIET, SERVER_QUIET = 20.0, 600.0
-# The rate is that of this many last seconds, or of this many last updates of a server.
+# The rate covers this many last seconds, or this many last updates of a server.
 RATE_WINDOW, UPDATES = 60.0, 20
-# So many gaps between two writes are kept.
+# The number of gaps between two writes that are kept.
 GAPS = 20
-# After the last of several runs has finished, seconds until no other is expected to begin.
+# Seconds after the last of several runs has finished, until no other run is expected to begin.
 SETTLED = 5.0
-# Bytes that are read at once; some milliseconds of work.
+# Bytes that are read at once, which take a few milliseconds.
 PIECE = 1 << 18
-# This many bytes at the beginning and before the place reached must still be the same; otherwise
-# the log was written anew.
+# This many bytes at the beginning and before the current position must not change; otherwise the
+# log was replaced.
 HEAD, MARK = 1024, 64
 
 
 class GrowingFile:
-    """Reads the whole lines of a log that grows, each of them once, in all of its files."""
+    """Reads the complete lines of a growing log, each line once, in all of its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.position = 0
         self.size = 0
         self.written = 0.0  # unix seconds
-        self._pieces: list[bytes] = []  # of the last line, whose end has not been read yet
+        self._pieces: list[bytes] = []  # of the last line, which is still incomplete
         self._head = b""
         self._mark = b""
 
     def read(self) -> list[bytes] | None:
-        """The lines of the next piece, none at the end; None if the file was replaced."""
+        """Return the lines of the next piece, none at the end; None if the file was replaced."""
         self.written = modified(self.path)
         with open_log(self.path) as file:
             self.size = file.seek(0, os.SEEK_END)
@@ -89,12 +89,12 @@ class GrowingFile:
 
     @property
     def unread(self) -> int:
-        """Bytes that are still to be read."""
+        """The number of bytes that are not read yet."""
         return max(0, self.size - self.position)
 
     @property
     def unfinished(self) -> bytes:
-        """The last line, if its end has not been read yet."""
+        """The last line, if it is incomplete."""
         return b"".join(self._pieces)
 
     @property
@@ -115,14 +115,14 @@ class GrowingFile:
 
 
 class _Pace:
-    """When a log grew, and to which event: how fast the run is, and how long it may be quiet."""
+    """The times and events at which a log grew, and the rate that follows from them."""
 
     def __init__(self) -> None:
         self.gaps: deque[float] = deque(maxlen=GAPS)
         self._grown: deque[tuple[float, int]] = deque()
 
     def rate(self, least: float) -> float | None:
-        """Events per second; None if fewer seconds than `least` were seen."""
+        """Return the events per second; None if the log was followed for less than `least` s."""
         if len(self._grown) < 2:
             return None
         (begun, before), (ended, event) = self._grown[0], self._grown[-1]
@@ -130,23 +130,23 @@ class _Pace:
         return (event - before) / seconds if seconds > 0 and seconds >= least else None
 
 
-class _SeenPace(_Pace):
-    """The pace of a simulation, by the times at which its log was seen to grow."""
+class _ObservedPace(_Pace):
+    """The pace of a simulation, from the times at which its log grew."""
 
     def patience(self) -> float:
-        """Seconds without a record after which the run may have stopped."""
-        # The second longest gap, because the longest may be the time until someone resumed it.
+        """Return the seconds without a record after which the run may have stopped."""
+        # The second longest gap, because the longest may be a pause until someone resumed the run.
         second = sorted(self.gaps)[-2] if len(self.gaps) > 1 else 0.0
         return max(QUIET, 3 * second)
 
     def grew(self, written: float, event: int) -> None:
-        """The log has grown to this event."""
+        """Record that the log has grown to this event."""
         if self._grown:
             before, known = self._grown[-1]
             if event == known:
                 return
             gap = written - before
-            if gap > self.patience():  # the run paused, which is no part of its rate
+            if gap > self.patience():  # a pause does not count in the rate
                 self._grown.clear()
             self.gaps.append(gap)
         self._grown.append((written, event))
@@ -155,18 +155,18 @@ class _SeenPace(_Pace):
 
 
 class _LoggedPace(_Pace):
-    """The pace of a server, by the times in its log."""
+    """The pace of a server, from the times in its log."""
 
     def __init__(self) -> None:
         super().__init__()
         self._time: float | None = None
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Add the next record of the log."""
         if isinstance(record, StartRecord):
             return
         if isinstance(record, RestartedRecord):
-            self._time = None  # the gap before a restart says nothing about the server's pace
+            self._time = None  # the gap before a restart is not part of the server's pace
             self._grown.clear()
         if self._time is not None:
             self.gaps.append(record.time - self._time)
@@ -177,9 +177,9 @@ class _LoggedPace(_Pace):
                 self._grown.popleft()
 
     def patience(self, start: StartRecord) -> float:
-        """Seconds without a record after which the server may have stopped.
+        """Return the seconds without a record after which the server may have stopped.
 
-        A server writes a note at the deadline of a training, so it is not quiet for longer.
+        A server writes a note at the deadline of a training, so a longer silence is unusual.
         """
         patience = max(SERVER_QUIET, 3 * max(self.gaps, default=0.0))
         deadline = start.spec.get("server", {}).get("deadline")
@@ -189,7 +189,7 @@ class _LoggedPace(_Pace):
 
 
 class LogFollower:
-    """Follows one log. Every byte is read and parsed once, however often one looks."""
+    """Follows one log; every byte is read and parsed once, whatever the number of polls."""
 
     def __init__(self, log: Path) -> None:
         self.folder = log.parent
@@ -202,11 +202,11 @@ class LogFollower:
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._last: Record | None = None
-        self._checked: Position | None = None  # the end of a log that fits its summary
-        self._seen, self._logged = _SeenPace(), _LoggedPace()
+        self._checked: Position | None = None  # the end of a log that agrees with its summary
+        self._seen, self._logged = _ObservedPace(), _LoggedPace()
 
-    def look(self, seconds: float | None = None) -> bool:
-        """Take in what was appended, for this many seconds at most; return whether that was all."""
+    def poll(self, seconds: float | None = None) -> bool:
+        """Read appended records for at most this many seconds; return whether all are read."""
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             try:
@@ -221,7 +221,7 @@ class LogFollower:
                 self._reset()
                 continue
             for line in lines:
-                self._take_in(line)
+                self._observe_line(line)
             if not self._file.unread:
                 if not self._chain.position.lines:
                     self.refuse_shortened()
@@ -237,23 +237,23 @@ class LogFollower:
                 return False
 
     def preview(self) -> None:
-        """Skim what is still unread, so that a long log is shown before it is read completely."""
+        """Skim the unread part, so that a long log is shown before it is read completely."""
         if self._file.unread:
             self._preview = skim(self.log)
 
     def refuse_shortened(self) -> None:
-        """Refuse a log that is shorter than at the last checkpoint: it was rotated."""
+        """Refuse a log that is shorter than at the last checkpoint, because it was rotated."""
         size = log_size(self.log)
         saved = self._saved_length()
         if size < saved:
             raise BadInput(
-                f"{self.log} has {size} bytes, and at the last checkpoint it had {saved}: it was "
+                f"{self.log} has {size} bytes, but at the last checkpoint it had {saved}: it was "
                 "renamed, truncated or replaced; put the whole file back (for example from "
-                "events.jsonl.1), exempt it from log rotation, and start what wrote it again"
+                "events.jsonl.1), exempt it from log rotation, and restart the run or server"
             )
 
     def _saved_length(self) -> int:
-        """How long the log was at the last checkpoint; 0 without a checkpoint."""
+        """Return the length of the log at the last checkpoint; 0 without a checkpoint."""
         try:
             newest = max((self.folder / "checkpoint").glob("*[0-9]/manifest.json"))
             return int(json.loads(newest.read_text(encoding="utf-8"))["log"][0])
@@ -261,21 +261,21 @@ class LogFollower:
             return 0
 
     def _check_end(self) -> None:
-        """Refuse a log that is not the one that the summary beside it was made of."""
+        """Refuse a log that does not agree with the summary.json in its folder."""
         if self._chain.position == self._checked:
             return
         try:
             end = end_of_log(self.log)
             if end is not None and end != self._chain.position:
-                for _ in read_log(self.log, until=end):  # says what is wrong
+                for _ in read_log(self.log, until=end):  # raises an error with the reason
                     pass
         except BadInput:
-            if self._file.is_current:  # else the run ended or was replaced at this moment
+            if self._file.is_current:  # otherwise the run has just ended or was replaced
                 raise
         else:
             self._checked = end
 
-    def _take_in(self, line: bytes) -> None:
+    def _observe_line(self, line: bytes) -> None:
         first = not self._chain.position.lines
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
@@ -286,37 +286,37 @@ class LogFollower:
             self._logged.observe(record)
 
     def _refuse(self) -> None:
-        for _ in read_log(self.log):  # finds what is wrong, and says it
+        for _ in read_log(self.log):  # raises an error with the reason, if there is another one
             pass
         line = max(1, self._chain.position.lines)
         raise BadInput(
-            f"{self.log}, line {line} does not fit an event log: the start record must be the "
-            "first record, and there must be no other; name a log that fedraw has written"
+            f"{self.log}, line {line} is not valid in an event log: the first record must be the "
+            "only start record; name a log that fedraw has written"
         )
 
     @property
     def written(self) -> float:
-        """When the log last grew, in unix seconds."""
+        """The time at which the log last grew, in unix seconds."""
         return self._file.written
 
     @property
     def summary(self) -> RunSummary:
-        """What the log comes to so far."""
+        """The summary of the records so far."""
         return self._progress.summary
 
     @property
     def shown(self) -> RunProgress:
-        """What the log says so far: everything read, or a preview of the rest."""
+        """The progress to show: the preview if there is one, otherwise that of all records read."""
         return self._preview or self._progress
 
     @property
     def unread(self) -> int:
-        """Bytes of the log that are still to be read."""
+        """The number of bytes that are not read yet."""
         return self._file.unread
 
     @property
     def read(self) -> int:
-        """Bytes of the log that were read."""
+        """The number of bytes that are read."""
         return self._file.position
 
     @property
@@ -329,7 +329,7 @@ class LogFollower:
         return self.start is not None and self.start.is_server
 
     def status(self, now: float, name: str | None = None) -> RunStatus:
-        """The run in a line. `now` is in unix seconds; `name` replaces the method's name."""
+        """Return the status at `now`, in unix seconds; `name` replaces the method's name."""
         summary, start = self.shown.summary, self.start
         quiet = max(0.0, now - self.written)
         state = self._state(quiet)
@@ -356,21 +356,21 @@ class LogFollower:
         )
 
     def detail(self) -> RunDetail:
-        """What the log says so far, apart from the status."""
+        """Return the details of the run so far."""
         return self.shown.detail()
 
     def log_time(self, now: float) -> float:
-        """The log's time at `now`, in unix seconds: it passes while a server runs."""
+        """Return the log's time at `now`, in unix seconds; it advances while a server runs."""
         quiet = max(0.0, now - self.written)
-        passing = self._is_server and self._state(quiet) in ("starting", "running")
-        return self.shown.time + (quiet if passing else 0.0)
+        is_running = self._is_server and self._state(quiet) in ("starting", "running")
+        return self.shown.time + (quiet if is_running else 0.0)
 
     def sites(self, now: float) -> list[SiteStatus]:
-        """All clients that ever took part, at `now` in unix seconds."""
+        """Return all clients that ever took part, at `now` in unix seconds."""
         return self.shown.sites(self.log_time(now))
 
     def site_counts(self, now: float) -> dict[SiteState, int]:
-        """How many clients are in each state, at `now` in unix seconds."""
+        """Return the number of clients in each state, at `now` in unix seconds."""
         return self.shown.site_counts(self.log_time(now))
 
     def _state(self, quiet: float) -> RunState:
@@ -380,7 +380,7 @@ class LogFollower:
             patience = self._logged.patience(self.start)
         else:
             patience = self._seen.patience()
-        # Where a lock cannot be seen, silence decides.
+        # If the system does not show locks, only the silence counts.
         if quiet > patience and not self._file.unread and not is_locked(self.folder / LOCK):
             return "stopped"
         return "running" if self.shown.summary.events else "starting"
@@ -396,15 +396,15 @@ class LogFollower:
 
 
 class RunsFollower:
-    """Follows all runs at or below a folder, also those that begin later."""
+    """Follows all runs at or below a folder, including runs that begin later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: dict[Path, LogFollower] = {}
         self._names: dict[Path, str] = {}
 
-    def look(self, seconds: float | None = None) -> bool:
-        """Take in what is new, the latest run first; return whether that was all."""
+    def poll(self, seconds: float | None = None) -> bool:
+        """Read appended records, the latest run first; return whether all are read."""
         logs = find_logs(self._folder)
         for gone in self._runs.keys() - set(logs):
             self._runs[gone].refuse_shortened()
@@ -412,9 +412,9 @@ class RunsFollower:
         until = None if seconds is None else time.monotonic() + seconds
         complete = True
         for run in sorted(self._runs.values(), key=lambda run: modified(run.log), reverse=True):
-            # Even without time left, the first piece of a run is read: its name is in it.
+            # The first piece of a run is always read, because it has the run's name.
             left = None if until is None else max(0.0, until - time.monotonic())
-            complete = run.look(left) and complete
+            complete = run.poll(left) and complete
         self._name_runs()
         return complete
 
@@ -430,11 +430,11 @@ class RunsFollower:
         return settled and all(run.summary.finished for run in self._runs.values())
 
     def statuses(self, now: float) -> list[RunStatus]:
-        """All runs, in the order of their folders and seeds."""
+        """Return the status of all runs, in the order of their folders and seeds."""
         return [run.status(now, self._names.get(log)) for log, run in self._runs.items()]
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """Everything that the screen shows, for every run."""
+        """Return the status and details of all runs, as JSON."""
         runs = [
             {**asdict(run.status(now, self._names.get(log))), **asdict(run.detail())}
             for log, run in self._runs.items()
@@ -442,15 +442,13 @@ class RunsFollower:
         return {"latest": str(self.latest.folder), "runs": [plain(run) for run in runs]}
 
     def _name_runs(self) -> None:
-        """Tell runs of one method apart by the settings in which they differ."""
         started = {log: run.start for log, run in self._runs.items() if run.start is not None}
-        if started.keys() == self._names.keys():
-            return
-        self._names = run_names(started)
+        if started.keys() != self._names.keys():
+            self._names = run_names(started)
 
 
 def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
-    """Names that tell runs of one method apart by the settings in which they differ."""
+    """Return distinct names; runs of one method get the settings in which they differ."""
     keys = {log: identity(start.name, start.spec) for log, start in started.items()}
     one_each = {keys[log]: start for log, start in started.items()}
     names = distinct_names(
@@ -462,7 +460,7 @@ def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """A value as JSON has it: named tuples as objects, paths as text; `digits` rounds numbers."""
+    """Return a value as JSON: named tuples as objects, paths as text; `digits` rounds numbers."""
     if isinstance(value, float):
         return value if digits is None else round(value, digits)
     if isinstance(value, Path):

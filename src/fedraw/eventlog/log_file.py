@@ -1,7 +1,7 @@
-"""Reads and writes event logs: one JSON record a line, each line bound to the lines before it.
+"""Reads and writes event logs: one JSON record per line, chained by digests.
 
-The last field of every line, `digest`, covers the line and, through the digest of the line before,
-everything above it. A changed, missing, repeated or moved line is therefore found when it is read.
+The last field of every line, `digest`, covers the line and, through the digest of the previous
+line, all lines before it. So a reader finds every changed, missing, repeated or moved line.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import FORMAT, ContinuedRecord, Record, from_fields, to_fields
-from fedraw.eventlog.segments import log_size, open_log, place, refuse_segment, segment
+from fedraw.eventlog.segments import location, log_size, open_log, refuse_segment, segment
 
 LOG = "events.jsonl"
-# What to do about a damaged log, if its reader does not know better.
+# The remedy for a damaged log, unless the caller gives another one.
 REMEDY = "restore the file from a copy, or run it again with --force"
 # The end of every line: a field with 16 hexadecimal digits.
 _FIELD = b',"digest":"'
@@ -27,22 +27,23 @@ _SUFFIX = len(_FIELD) + 16 + len(_END)
 
 
 class Position(NamedTuple):
-    """A place between two lines of a log: what lies before it, and the digest that covers it."""
+    """A position between two lines of a log: the bytes, lines and digest before it."""
 
-    length: int = 0  # bytes
+    length: int = 0  # in bytes
     lines: int = 0
     digest: str = "0" * 16
 
 
 def _json_encoder() -> Callable[[object], str]:
-    """Makes JSON without spaces, and refuses NaN.
+    """Return a function that encodes JSON without spaces and refuses NaN.
 
-    `JSONEncoder.encode` sets up json's encoder in C for every call, which takes a tenth of the time
-    of a line; so it is set up once. Records have no cycles, and the search for them takes time.
+    `JSONEncoder.encode` creates json's C encoder in every call, which takes a tenth of the time of
+    a line, so this function creates it once. It does not search for cycles, because records have
+    none.
     """
     encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False)
     in_c: Any = getattr(json.encoder, "c_make_encoder", None)
-    if in_c is None:  # json has no part in C in every Python
+    if in_c is None:  # not every Python implements json in C
         return encoder.encode
     quote = json.encoder.encode_basestring_ascii
     pieces = in_c(None, encoder.default, quote, None, ":", ",", False, False, False)
@@ -53,7 +54,7 @@ _to_json = _json_encoder()
 
 
 class Chain:
-    r"""Turns records into lines and back, each bound to the lines before it by its digest.
+    r"""Encodes records as lines and decodes lines; a digest chains each line to those before it.
 
     >>> from fedraw.eventlog.records import EndRecord
     >>> line = Chain().encode(EndRecord(event=3, time=1.5))
@@ -69,7 +70,7 @@ class Chain:
 
     @property
     def position(self) -> Position:
-        """Where the next line begins."""
+        """The position at which the next line begins."""
         return Position(self._length, self._lines, self._digest.decode())
 
     @position.setter
@@ -78,11 +79,11 @@ class Chain:
         self._digest = position.digest.encode()
 
     def encode(self, record: Record) -> bytes:
-        """The record's line, which the next line continues."""
+        """Return the line of a record, and advance the position."""
         return self.encode_fields(to_fields(record))
 
     def encode_fields(self, fields: dict[str, Any]) -> bytes:
-        """The line of any JSON object."""
+        """Return the line of any JSON object, and advance the position."""
         content = _to_json(fields).encode()
         digest = self._next_digest(content)
         line = content[:-1] + _FIELD + digest + _END
@@ -90,20 +91,20 @@ class Chain:
         return line
 
     def decode(self, line: bytes, path: Path) -> Record:
-        """The record of the next line; BadInput if the line is damaged or does not continue."""
+        """Return the record of the next line; raise BadInput if it is damaged or misplaced."""
         fields = self._parse(line, path)
         digest = self._next_digest(line[:-_SUFFIX] + b"}")
         if line[-_SUFFIX:] != _FIELD + digest + _END:
             raise BadInput(
-                f"{self.place(path)} was altered, or lines before it are missing: its digest does "
-                f"not fit; {self._remedy}"
+                f"{self.location(path)} was altered, or lines before it are missing: its digest "
+                f"does not match; {self._remedy}"
             )
         del fields["digest"]
         try:
             record = from_fields(fields)
         except ValueError as problem:
             raise BadInput(
-                f"{self.place(path)} does not fit an event log: {problem}; {self._remedy}"
+                f"{self.location(path)} is not valid in an event log: {problem}; {self._remedy}"
             ) from None
         self._advance(line, digest)
         return record
@@ -115,7 +116,7 @@ class Chain:
             fields = None
         if not isinstance(fields, dict) or not isinstance(fields.get("kind"), str):
             raise BadInput(
-                f"{self.place(path)} is no record of an event log; was the run cut off? "
+                f"{self.location(path)} is not a record of an event log; was the run cut off? "
                 f"{self._remedy[0].upper()}{self._remedy[1:]}"
             )
         if fields["kind"] == "start" and fields.get("format") != FORMAT:
@@ -125,9 +126,9 @@ class Chain:
             )
         return fields
 
-    def place(self, path: Path) -> str:
-        """The file and the line at which the next record begins."""
-        return place(path, self._length, self._lines)
+    def location(self, path: Path) -> str:
+        """Return the file and the number of the next line, for messages."""
+        return location(path, self._length, self._lines)
 
     def _next_digest(self, content: bytes) -> bytes:
         return hashlib.blake2b(self._digest + content, digest_size=8).hexdigest().encode()
@@ -139,7 +140,7 @@ class Chain:
 
 
 class LogWriter:
-    """Appends records to a file that ends at `position`."""
+    """Appends records to an open file that ends at `position`."""
 
     def __init__(self, file: IO[bytes], position: Position | None = None) -> None:
         self._file = file
@@ -153,20 +154,20 @@ class LogWriter:
             raise self._named(problem) from None
 
     def flush(self) -> None:
-        """Show readers what was written so far."""
+        """Make everything written so far visible to readers."""
         try:
             self._file.flush()
         except OSError as problem:
             raise self._named(problem) from None
 
     def to_disk(self) -> Position:
-        """Make sure that everything written survives a crash; return where the log ends."""
+        """Flush everything written to the disk; return the position at which the log ends."""
         self.flush()
         os.fsync(self._file.fileno())
         return self._chain.position
 
     def _named(self, problem: OSError) -> OSError:
-        """The same error with the file's name, which Python leaves out when a write fails."""
+        """Return the error with the file's name, which Python omits when a write fails."""
         return OSError(problem.errno, problem.strerror, str(self._file.name))
 
 
@@ -178,10 +179,10 @@ def read_log(
     *,
     allow_cut_off: bool = False,
 ) -> Iterator[Record]:
-    """The verified records of a log, or those between two positions.
+    """Yield the verified records of a log, or those between two positions.
 
     A damaged, missing, repeated or moved line is a BadInput that names the file and the line. With
-    `allow_cut_off`, a last line that a killed process left unfinished is passed over.
+    `allow_cut_off`, an incomplete last line of a killed process is skipped.
     """
     refuse_segment(path)
     chain = Chain(since, remedy)
@@ -199,22 +200,22 @@ def read_log(
         raise BadInput(f"cannot read {path}: {problem.strerror}; {remedy}") from None
     if until is not None and chain.position != until:
         raise BadInput(
-            f"{path} is not the log that was written: its first {until.lines} lines are incomplete "
-            f"or not the same; {remedy}"
+            f"{path} is not the log that was written: its first {until.lines} lines are missing "
+            f"or different; {remedy}"
         )
 
 
 class LogTail:
-    """Reads the verified records of a log that may grow, each of them once."""
+    """Reads the verified records of a growing log, each record once."""
 
     def __init__(self, path: Path, remedy: str = REMEDY) -> None:
         self.path = path
         self._chain = Chain(remedy=remedy)
 
     def read(self) -> Iterator[Record]:
-        """The records that were appended since the last call; BadInput if the log was replaced."""
+        """Yield the records since the last call; raise BadInput if the log was replaced."""
         if log_size(self.path) < self._chain.position.length:
-            raise BadInput(f"{self.path} was truncated or replaced; begin again with the new log")
+            raise BadInput(f"{self.path} was truncated or replaced; start again with the new log")
         record: Record | None = None
         with open_log(self.path) as file:
             file.seek(self._chain.position.length)
@@ -228,13 +229,13 @@ class LogTail:
 def require_continuation(log: Path, last: Record | None, remedy: str = REMEDY) -> None:
     """Refuse a log whose last record says that it continues in a file that is missing."""
     if isinstance(last, ContinuedRecord) and not (path := segment(log, last.segment)).exists():
-        raise BadInput(f"{path} is missing, and {log} goes on in it; {remedy}")
+        raise BadInput(f"{path} is missing, and {log} continues in it; {remedy}")
 
 
 def is_cut_off(line: bytes) -> bool:
-    r"""Whether a last line is the beginning of a record whose end was never written.
+    r"""Whether a last line is an incomplete record.
 
-    Zero bytes are no such beginning: a file system may leave them after a power failure.
+    A line with zero bytes is not: a file system may leave zeros after a power failure.
 
     >>> is_cut_off(b'{"kind":"arr'), is_cut_off(b'{"kind":"end"}\n'), is_cut_off(b'{"kind\0\0')
     (True, False, False)
@@ -243,9 +244,9 @@ def is_cut_off(line: bytes) -> bool:
 
 
 def find_logs(folder: Path) -> list[Path]:
-    """The event logs at or below a folder, seeds in the order of their numbers.
+    """Return the event logs at or below a folder; seeds are in numerical order.
 
-    A finished run whose log is missing is a BadInput, so that no seed is left out unnoticed.
+    A finished run without its log is a BadInput, so that no seed is silently omitted.
     """
     if folder.is_file():
         refuse_segment(folder)

@@ -1,8 +1,8 @@
 """The kinds of record in an event log, one frozen dataclass each.
 
 A line of a log is a JSON object: `kind` first, then the fields in the order of the dataclass. A
-field that has a default is left out of the line while its value is that default.
-`docs/reference/event-log.md` describes every field for users.
+field whose value is its default is omitted. `docs/reference/event-log.md` describes every field for
+users.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from fedraw.core.types import ClientId, Label
 from fedraw.errors import nearest
 
-# Raised by one when a record changes in a way that makes older logs unreadable. A new kind of
-# record or a new optional field leaves the format as it is: this version reads what earlier ones
-# wrote, and earlier versions refuse what they do not know. Logs of any other format are refused.
+# Increased by one when a change makes older logs unreadable. A new kind of record or a new optional
+# field does not change the format: this version reads earlier logs, and earlier versions refuse
+# unknown records and fields. Logs of any other format are refused.
 FORMAT = 3
 
 Origin = Literal["simulation", "server"]
 
-# How a client's weight in the global model follows from the arrivals; see eventlog.influence.
-# slots: a client weighs what its slots weigh in an aggregation.
-# cache: every client heard so far weighs 1/N, because its last update is part of every step.
+# The rule for a client's weight in the global model; see eventlog.influence.
+# slots: a client has the weight of its slots in an aggregation.
+# cache: every client with an update has the weight 1/N, because every step uses its last update.
 InfluenceRule = Literal["slots", "cache"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRecord:
-    """The first record: what is run, by whom, on which labels."""
+    """The first record: the method, its settings, and the labels."""
 
     kind: ClassVar = "start"
 
     format: int = FORMAT
     origin: Origin
-    name: str  # of the method, as tables show it
-    seed: int | None  # None on a server, where nothing is drawn
-    events: int | None  # how many updates are wanted; None: something else ends the run
+    name: str  # the method's name in tables
+    seed: int | None  # None on a server, which has no seed
+    events: int | None  # the number of updates to receive; None if something else ends the run
     labels: Sequence[str]
-    rare_labels: Sequence[str]  # those that the metrics call rare
+    rare_labels: Sequence[str]  # the labels that count as rare in metrics
     attacker: ClientId | None = None
     influence: InfluenceRule = "slots"
-    notes: Sequence[str] = ()  # caveats that stand beside every table of this run
+    notes: Sequence[str] = ()  # caveats for every table that shows this run
     data: Mapping[str, Any] | None = None  # numbers of samples, and their SHA-256
-    weights: Mapping[str, Any] | None = None  # of the file that the first model was loaded from
-    trace: Mapping[str, Any] | None = None  # of the file with recorded durations
+    weights: Mapping[str, Any] | None = None  # the file of the initial model
+    trace: Mapping[str, Any] | None = None  # the file with recorded durations
     sources: Mapping[str, str] | None = None  # SHA-256 of the source of the user's own parts
-    engine: str | None = None  # what carries a server's messages
-    # What private label summaries tell: the number of "clients", and the holders by "labels".
+    engine: str | None = None  # the engine that carries a server's messages
+    # The coverage from private label summaries: the number of "clients", and holders by "labels".
     coverage: Mapping[str, Any] | None = None
-    spec: Mapping[str, Any]  # every setting; of a server, the sections strategy and server
-    epoch: float | None = None  # unix seconds of the log's time 0, on a server
+    spec: Mapping[str, Any]  # all settings; a server has the sections strategy and server
+    epoch: float | None = None  # unix seconds at the log's time 0, on a server
 
     def __post_init__(self) -> None:
         for name, choices in (("origin", Origin), ("influence", InfluenceRule)):
@@ -62,7 +62,7 @@ class StartRecord:
                 raise ValueError(f"{name} = {value!r} is not one of {', '.join(known)}")
         for name in ("data", "partition", "strategy", "run", "server"):
             if not isinstance(self.spec.get(name, {}), Mapping):
-                raise ValueError(f"its spec.{name} = {self.spec[name]!r:.40} is no table")
+                raise ValueError(f"its spec.{name} = {self.spec[name]!r:.40} is not a table")
 
     @property
     def is_server(self) -> bool:
@@ -72,7 +72,7 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRecord:
-    """A client takes part, with these label counts: from the start, or from now on."""
+    """A client joins with these label counts, at the start or later."""
 
     kind: ClassVar = "joined"
 
@@ -85,7 +85,7 @@ class JoinedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftRecord:
-    """A member is gone."""
+    """A client leaves."""
 
     kind: ClassVar = "left"
 
@@ -93,12 +93,12 @@ class LeftRecord:
     time: float
     client: ClientId
     reason: str
-    until: float | None = None  # a quarantine's end, in the log's time
+    until: float | None = None  # the end of a quarantine, in the log's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredRecord:
-    """A member reports new counts; without counts, the record tells of a false claim."""
+    """A client reports new label counts; a record without counts is a false claim."""
 
     kind: ClassVar = "declared"
 
@@ -111,30 +111,30 @@ class DeclaredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalRecord:
-    """One update that reached the server and was accepted, and what it did."""
+    """An update that the server accepted, and its effect."""
 
     kind: ClassVar = "arrival"
 
     event: int
     time: float
     client: ClientId
-    start_time: float  # when the client was handed its model
+    start_time: float  # when the client received its model
     start_version: int
     version: int  # after this arrival
     staleness_events: int
     staleness_versions: int
     aggregated: bool  # whether this arrival changed the global model
-    buffer: Sequence[ClientId]  # oldest first; in an aggregation, its members
-    weights: Sequence[float | None]  # of the buffer's slots in the aggregation; else empty
-    norm: float | None = None  # of the update, as a server measured it
-    metrics: Mapping[str, float | None] | None = None  # what the client's own training reports
+    buffer: Sequence[ClientId]  # the clients of the slots, oldest first
+    weights: Sequence[float | None]  # of the slots; empty without an aggregation
+    norm: float | None = None  # of the update, on a server
+    metrics: Mapping[str, float | None] | None = None  # reported by the client's training
     paused: float = 0.0  # seconds that the client was offline while it trained
     copy: bool = False  # whether the same update had arrived before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRecord:
-    """An update that was refused."""
+    """An update that the server refused."""
 
     kind: ClassVar = "rejected"
 
@@ -178,7 +178,7 @@ class DoubtedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearedRecord:
-    """A doubt is withdrawn."""
+    """A doubt about a label claim is withdrawn."""
 
     kind: ClassVar = "cleared"
 
@@ -191,7 +191,7 @@ class ClearedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteRecord:
-    """Something else that an operator may want to know, such as an overdue reply."""
+    """A note for the operator, such as an overdue reply."""
 
     kind: ClassVar = "note"
 
@@ -203,7 +203,7 @@ class NoteRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresRecord:
-    """The rarity scores that a change of members changed; None for a site that is no member."""
+    """The rarity scores that a change of members changed; None for a site that is not a member."""
 
     kind: ClassVar = "scores"
 
@@ -216,7 +216,7 @@ class ScoresRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """What the global model can do."""
+    """The evaluation of a global model."""
 
     kind: ClassVar = "evaluation"
 
@@ -227,12 +227,12 @@ class EvaluationRecord:
     recall: Mapping[str, float | None]  # by label, in percent
     confusion: Mapping[str, Mapping[str, int]] | None = None  # true label, then predicted label
     server_models: float  # memory of the strategy's state, in copies of the model
-    # What the updates show: "coverage", a number by label, and "holders", clients by rare label.
+    # Inferred from updates: "coverage", a number by label, and "holders", clients by rare label.
     inferred: Mapping[str, Mapping[str, Any]] | None = None
-    sites: int | None = None  # how many sites tested the model
+    sites: int | None = None  # the number of sites that tested the model
     own: Mapping[str, float | None] | None = None  # the user's own metrics
     own_rare: Mapping[str, float | None] | None = None  # the same, on test samples of rare labels
-    # The average that is served: its "metrics", "recall" and "own".
+    # The serving average: its "metrics", "recall" and "own".
     serving: Mapping[str, Mapping[str, float | None]] | None = None
     # The model with a calibrated output layer: its "metrics", "recall" and "own".
     calibrated: Mapping[str, Mapping[str, float | None]] | None = None
@@ -250,15 +250,15 @@ class EvaluationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartedRecord:
-    """The server was down and goes on."""
+    """The server continues after a restart."""
 
     kind: ClassVar = "restarted"
 
     event: int
     time: float
-    epoch: float  # as in the start record, from here on
-    gap: float  # seconds
-    reasked: Sequence[str]  # the sites that are asked again
+    epoch: float  # as in the start record, for all later records
+    gap: float  # seconds for which the server was down
+    reasked: Sequence[str]  # the sites that the server asks again
     damaged: Sequence[str] | None = None  # snapshots that could not be read
 
 
@@ -281,7 +281,7 @@ class EndRecord:
 
     event: int
     time: float
-    reason: str | None = None  # which limit a server has reached, or why a run ended early
+    reason: str | None = None  # the limit that a server has reached, or why a run ended early
     costs: Mapping[str, float] | None = None  # as in an evaluation
 
 
@@ -314,7 +314,7 @@ def finding_record(
     presence: float,
     claimed: float | None = None,
 ) -> DoubtedRecord | ClearedRecord:
-    """The record of what a strategy found out about a label claim; without `claimed`, all clear."""
+    """Return the record of a strategy's finding about a label claim; None as claim clears it."""
     if claimed is None:
         return ClearedRecord(event=event, time=time, client=client, label=label, presence=presence)
     return DoubtedRecord(
@@ -323,7 +323,7 @@ def finding_record(
 
 
 def to_fields(record: Record) -> dict[str, Any]:
-    """The JSON object of a record.
+    """Return the JSON object of a record.
 
     >>> to_fields(EndRecord(event=3, time=1.5))
     {'kind': 'end', 'event': 3, 'time': 1.5}
@@ -337,7 +337,7 @@ def to_fields(record: Record) -> dict[str, Any]:
 
 
 def from_fields(own: dict[str, Any]) -> Record:
-    """The record of a JSON object, which loses its `kind`; ValueError if the two do not fit.
+    """Return the record of a JSON object, whose `kind` is removed; raise ValueError if invalid.
 
     >>> from_fields({"kind": "end", "event": 3, "time": 1.5})
     EndRecord(event=3, time=1.5, reason=None, costs=None)
@@ -359,7 +359,7 @@ def from_fields(own: dict[str, Any]) -> Record:
 
 
 class _Form:
-    """How one kind of record is written and read; worked out once."""
+    """The fields, defaults and types of one kind of record, computed once."""
 
     def __init__(self, kind: type[Record]) -> None:
         hints = get_type_hints(kind)
@@ -377,12 +377,12 @@ class _Form:
         self.required = [field.name for field in own if field.default is MISSING]
         self.types = {field.name: _json_types(hints[field.name]) for field in own}
         self.known_shapes: set[tuple[object, ...]] = set()
-        # What lies inside lists and objects is not part of a shape: it is checked in every record.
+        # The values inside lists and objects are not part of a shape, so every record is checked.
         checks = ((field.name, _inner_check(hints[field.name])) for field in own)
         self.inside = [(name, fits) for name, fits in checks if fits is not None]
 
     def check(self, own: Mapping[str, Any]) -> None:
-        """Raise a ValueError unless these are the fields of such a record."""
+        """Raise a ValueError unless these are valid fields of this kind of record."""
         for name, value in own.items():
             if name not in self.types:
                 raise ValueError(f"its field {name[:40]!r} is unknown")
@@ -390,11 +390,11 @@ class _Form:
                 raise ValueError(f"its {name} = {value!r:.40} has the wrong type")
         missing = [name for name in self.required if name not in own]
         if missing:
-            raise ValueError(f"its kind is {self.kind!r}, and it lacks {', '.join(missing)}")
+            raise ValueError(f"its kind is {self.kind!r}, but it lacks {', '.join(missing)}")
 
 
 def _json_types(hint: Any) -> frozenset[type]:
-    """The types that `json` gives the values of a field."""
+    """Return the types that the values of a field have after reading JSON."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return frozenset().union(*map(_json_types, get_args(hint)))
@@ -405,7 +405,7 @@ def _json_types(hint: Any) -> frozenset[type]:
 
 
 def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
-    """A test of the values inside a list or an object; None if the hint says nothing of them."""
+    """Return a check of the values inside a list or object; None if the hint allows any value."""
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin = get_origin(option)
         if origin not in (Sequence, Mapping) or get_args(option)[-1] is Any:

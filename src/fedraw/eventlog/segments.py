@@ -1,11 +1,11 @@
 """The files of an event log: a long log continues in numbered files, which are read as one.
 
-events.jsonl          the beginning
-events.000002.jsonl   what follows, and so on
+events.jsonl          the first file
+events.000002.jsonl   the second file, and so on
 
-Only the last file grows. A file that is continued ends with a `continued` record. Its writer makes
-the next file before it writes that record, so a `continued` record without the next file means that
-the next file was lost. A file that follows one without such a record is still empty.
+Only the last file grows. Every other file ends with a `continued` record. The writer creates the
+next file before it writes this record, so a `continued` record without the next file means that the
+next file was lost. A file after one without a `continued` record is still empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERED = re.compile(r"(.+)\.(\d{6})")
 
 
 def segment(log: Path, number: int) -> Path:
-    """The file of a log with this number; the first file is the log itself.
+    """Return the file of a log with this number; the first file is the log itself.
 
     >>> segment(Path("events.jsonl"), 2).name
     'events.000002.jsonl'
@@ -33,7 +33,7 @@ def segment(log: Path, number: int) -> Path:
 
 
 def refuse_segment(path: Path) -> None:
-    """Refuse a file that continues a log; a log is read from its beginning.
+    """Refuse a later file of a log, because a log is named by its first file.
 
     >>> refuse_segment(Path("events.000002.jsonl"))
     Traceback (most recent call last):
@@ -48,7 +48,7 @@ events.jsonl
 
 
 def files_of(log: Path) -> list[Path]:
-    """The files of a log, in their order; the last may be empty."""
+    """Return the files of a log in order; the last may be empty."""
     paths = [log]
     while (following := segment(log, len(paths) + 1)).exists():
         paths.append(following)
@@ -56,10 +56,10 @@ def files_of(log: Path) -> list[Path]:
 
 
 def parts_of(log: Path) -> list[tuple[Path, int]]:
-    """The files of a log and their sizes, in their order, without empty files at its end.
+    """Return the files of a log and their sizes in order, without empty files at the end.
 
-    The sizes are taken from the last file to the first: once a file has content, the one before it
-    has reached its final size. A log that does not exist has no parts.
+    The sizes are read from the last file to the first: once a file has content, the previous file
+    has its final size. A log that does not exist has no parts.
     """
     parts: list[tuple[Path, int]] = []
     for path in reversed(files_of(log)):
@@ -73,12 +73,12 @@ def parts_of(log: Path) -> list[tuple[Path, int]]:
 
 
 def log_size(log: Path) -> int:
-    """The bytes of a log in all of its files; 0 if it does not exist."""
+    """Return the bytes of a log in all of its files; 0 if it does not exist."""
     return sum(size for _, size in parts_of(log))
 
 
 def modified(log: Path) -> float:
-    """When a log last changed, in unix seconds; 0 if it has gone."""
+    """Return the time of the last change of a log in unix seconds; 0 if it does not exist."""
     try:
         return max(path.stat().st_mtime for path, _ in parts_of(log))
     except (OSError, ValueError):
@@ -86,15 +86,15 @@ def modified(log: Path) -> float:
 
 
 def open_log(log: Path) -> BinaryIO:
-    """Open a log for reading, with all of its files as if they were one."""
+    """Open a log for reading, with all of its files as one."""
     parts = parts_of(log)
     if len(parts) < 2:
         return log.open("rb")
-    return io.BufferedReader(_Joined(parts), _BUFFER)
+    return io.BufferedReader(_ConcatenatedFiles(parts), _BUFFER)
 
 
-def place(log: Path, length: int, lines: int) -> str:
-    """The file and the line that begin after so many bytes and lines of a log."""
+def location(log: Path, length: int, lines: int) -> str:
+    """Return the file and line that begin after this many bytes and lines of a log."""
     parts = parts_of(log)
     starts = [0, *accumulate(size for _, size in parts[:-1])]
     number = sum(start <= length for start in starts) - 1
@@ -106,8 +106,8 @@ def place(log: Path, length: int, lines: int) -> str:
     return f"{path}, line {before.count(_BREAK) + 1}"
 
 
-class _Joined(io.RawIOBase):
-    """Several files, one after the other; the last of them may grow."""
+class _ConcatenatedFiles(io.RawIOBase):
+    """Several files as one; the last may grow."""
 
     def __init__(self, parts: list[tuple[Path, int]]) -> None:
         super().__init__()

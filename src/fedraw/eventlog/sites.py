@@ -1,4 +1,4 @@
-"""What an event log says about each client: whether it takes part, and when it was last heard."""
+"""The state of each client according to an event log."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fedraw.eventlog.records import (
     RestartedRecord,
 )
 
-# training     was handed a model and has not replied
-# waiting      has replied, and gets the next model when the round is closed
+# training     has received a model and not replied yet
+# waiting      has replied, and receives the next model when its round closes
 # back-off     has failed, and is asked again later
-# quarantined  is shut out for a time
+# quarantined  is excluded for a time
 # away         has left
 SiteState = Literal["training", "waiting", "back-off", "quarantined", "away"]
 STATES: tuple[SiteState, ...] = get_args(SiteState)
-# The note that a server writes about a site that it asks again after a pause.
+# A server's note about a site that it asks again after a pause.
 _BACK_OFF = re.compile(r"asked again (?:in (\d+) s|later): ")
 
 
 class SiteStatus(NamedTuple):
-    """One client at one moment; times are in the log's time."""
+    """The state of one client at one time; times are in the log's time."""
 
     client: ClientId
     state: SiteState
@@ -38,10 +38,10 @@ class SiteStatus(NamedTuple):
     rejected: int
     heard: float | None  # when its last update arrived
     silent: float  # seconds since then, or since it joined
-    staleness: float | None  # mean of its updates, in events
+    staleness: float | None  # mean over its updates, in events
     last_staleness: int | None
     until: float | None  # the end of a back-off or quarantine
-    reason: str  # why it left, or is asked again
+    reason: str  # why it left, or why it is asked again
 
 
 @dataclass
@@ -59,15 +59,15 @@ class _Site:
 
 
 class Sites:
-    """Takes in the records of a log, and knows the state of every client."""
+    """Tracks the state of every client, record by record."""
 
     def __init__(self, back_off: float = 0.0) -> None:
-        self.back_off = back_off  # seconds of a pause whose note does not say how long it is
+        self.back_off = back_off  # seconds of a pause whose note has no duration
         self._sites: dict[ClientId, _Site] = {}
         self._waiting: set[ClientId] = set()
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Add the next record of the log."""
         match record:
             case ArrivalRecord():
                 self._arrived(record)
@@ -89,7 +89,7 @@ class Sites:
                     site = self._sites[client]
                     pause = float(found[1]) if found[1] else self.back_off
                     site.back_off, site.until, site.reason = True, record.time + pause, reason
-            case RestartedRecord():  # everyone is asked again
+            case RestartedRecord():  # the server asks all sites again
                 for site in self._sites.values():
                     if site.present:
                         self._ask_again(site)
@@ -104,7 +104,7 @@ class Sites:
             self._ask_again(site)
         if record.aggregated:
             self._waiting.clear()
-        elif not record.buffer:  # a round's buffer is empty until the round is closed
+        elif not record.buffer:  # the buffer of a round is empty until the round closes
             self._waiting.add(record.client)
 
     def _of(self, client: ClientId, time: float) -> _Site:
@@ -114,12 +114,12 @@ class Sites:
         site.back_off, site.until, site.reason = False, None, ""
 
     def counts(self, now: float) -> dict[SiteState, int]:
-        """How many clients are in each state."""
+        """Return the number of clients in each state."""
         found = Counter(self._state(client, site, now) for client, site in self._sites.items())
         return {state: found[state] for state in STATES}
 
     def statuses(self, now: float) -> list[SiteStatus]:
-        """All clients that ever took part, in the order in which they came."""
+        """Return all clients that ever took part, in the order in which they joined."""
         return [self._status(client, site, now) for client, site in self._sites.items()]
 
     def _status(self, client: ClientId, site: _Site, now: float) -> SiteStatus:

@@ -1,7 +1,7 @@
-"""A quick first impression of a long event log, while the whole of it is still being read.
+"""A quick preview of a long event log, shown while the complete log is still being read.
 
-Almost all lines of a long log are arrivals. Skimming reads every other record, and of the arrivals
-only those at the end. It does not check digests; whoever follows the log does that afterwards.
+Almost all lines of a long log are arrivals. Skimming reads all other records, and only the last
+arrivals. It does not check digests; `follow` checks them when it reads the log.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedraw.eventlog.records import Record, from_fields
 from fedraw.eventlog.segments import open_log
 from fedraw.eventlog.status import RunProgress
 
-# Bytes at the end of the log of which arrivals are read as well, and bytes that are read at once.
+# Arrivals are read in this many bytes at the end of the log; bytes that are read at once.
 TAIL, PIECE = 1 << 20, 1 << 22
 
 _OTHER = re.compile(rb'^\{"kind":"(?!arrival")[^\n]*\n', re.MULTILINE)
 
 
 def skim(log: Path) -> RunProgress | None:
-    """What the log says so far, apart from arrivals long ago; None if a line does not fit."""
+    """Return the progress of a run without its early arrivals; None if a line is damaged."""
     progress = RunProgress()
     try:
         for record in _records(log):

@@ -1,6 +1,6 @@
-"""What is known about a run that goes on: its status in a line, and its details.
+"""The status and the details of a running run.
 
-`RunProgress` works the details out, record by record, and keeps only what is bounded.
+`RunProgress` computes the details record by record, in bounded memory.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from fedraw.eventlog.records import (
 from fedraw.eventlog.sites import Sites, SiteState, SiteStatus
 from fedraw.eventlog.summary import RunSummary
 
-# What is kept of sequences without a bound: arrivals of one client, refusals, notes of each kind,
-# points of a curve, restarts.
+# The most items that are kept: arrivals of one client, refusals, notes of each kind, points of a
+# curve, restarts.
 ARRIVALS, REFUSALS, NOTES, CURVE, RESTARTS = 64, 5, 5, 256, 5
-# A curve keeps fewer points if there are so many labels that it would keep more values than this.
+# The most values in a curve; with many labels, it has fewer points.
 CURVE_VALUES = 200_000
 SHOWN = ("GlobalAcc", "AvgRare")
-# This many last evaluations are compared with as many before them.
+# A trend compares this many last evaluations with as many before them.
 TREND = 3
-# A label falls if its recall drops by this many points.
+# The recall of a label is falling if it drops by at least this many points.
 FALL = 10.0
-# A recall below this share of the mean is far below it.
+# A recall below this share of the mean recall is low.
 FAR = 2 / 3
 
-# A label of less standing is at risk or lost under every method, by the limits of the audit.
+# Below this standing, a label is at risk or lost under every method, by the audit's thresholds.
 LOW_STANDING = 0.1
-# Standing says little before this many aggregations per client.
+# Standing is not meaningful before this many aggregations per client.
 ENOUGH = 3
 
 RunState = Literal["starting", "running", "stopped", "finished"]
@@ -60,15 +60,15 @@ class BufferSlot(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """An update that was refused, a site that left, or a note to the operator."""
+    """A refused update, a departure of a site, or a note for the operator."""
 
     event: int
-    client: ClientId | None  # None for a note about no client in particular
+    client: ClientId | None  # None for a note about no single client
     reason: str
 
 
 class Restart(NamedTuple):
-    """A server that was down for `gap` seconds and asked `reasked` sites again."""
+    """A restart after `gap` seconds without a server, which asked `reasked` sites again."""
 
     event: int
     gap: float
@@ -77,25 +77,24 @@ class Restart(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerHistory:
-    """What happened in a real federation besides updates; all sequences are newest first."""
+    """The departures, restarts and notes of a real federation; all sequences are newest first."""
 
-    away: tuple[Incident, ...] = ()  # sites that left and have not come back
+    away: tuple[Incident, ...] = ()  # sites that left and have not returned
     changed: int = 0  # sites that joined late, left or declared new labels
     restarts: int = 0
-    last_restart: Restart | None = None
     last_restarts: tuple[Restart, ...] = ()
     notes: int = 0
-    quarantined: int = 0  # how often a site was put in quarantine
-    last_notes: tuple[Incident, ...] = ()  # notes about quarantine come before all others
+    quarantined: int = 0  # the number of quarantines
+    last_notes: tuple[Incident, ...] = ()  # notes about quarantines come first
 
 
 class EvaluationPoint(NamedTuple):
-    """One evaluation; accuracies and recall in percent."""
+    """One evaluation; accuracies and recall are in percent."""
 
     event: int
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]
-    serving: Mapping[str, float | None] = {}  # metrics of the average that is served, if any
+    serving: Mapping[str, float | None] = {}  # metrics of the serving average, if any
     own: Mapping[str, float | None] = {}  # the user's own metrics
 
 
@@ -108,12 +107,12 @@ class OwnMetric(NamedTuple):
 
 
 class LabelTrend(NamedTuple):
-    """How the recall of one label develops."""
+    """The recall of one label and its trend."""
 
     label: str
     rare: bool
     recall: float
-    change: float | None  # the last evaluations against those before
+    change: float | None  # between the last evaluations and those before
     behind: bool  # far below the mean recall
     falling: bool
 
@@ -122,70 +121,70 @@ RiskReason = Literal["last holder gone", "low standing", "falling recall", "low 
 
 
 class LabelRisk(NamedTuple):
-    """A label that is being lost or may be lost, and why."""
+    """A label that may be lost, and the reasons."""
 
     label: str
     rare: bool
     reasons: tuple[RiskReason, ...]
-    holders: int | None  # members that hold the label now; None if nobody tells
-    last_holder: ClientId | None  # the last holder that has left, if no holder is there
-    standing: float | None  # by the influence of its holders so far
+    holders: int | None  # members that hold the label now; None if labels are not declared
+    last_holder: ClientId | None  # the last holder that left, if there is no holder now
+    standing: float | None  # from the influence of its holders so far
     recall: float | None
     change: float | None
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run in a line."""
+    """The status of one run."""
 
     folder: Path
     name: str
     seed: int | None
     state: RunState
     event: int
-    events: int | None  # wanted
-    written: float  # when the log last grew, in unix seconds
+    events: int | None  # the number of events to run; None if there is no such limit
+    written: float  # the time at which the log last grew, in unix seconds
     quiet: float  # seconds since then
-    rate: float | None  # events per second, as seen while following the log
+    rate: float | None  # events per second
     seconds_left: float | None
-    unread: int  # bytes of the log that are still to be read
-    checkpoint: int | None  # its event
+    unread: int  # bytes of the log that are not read yet
+    checkpoint: int | None  # the event of the newest checkpoint
     metrics: Mapping[str, float | None]
     is_server: bool = False
 
 
 @dataclass(frozen=True)
 class RunDetail:
-    """What the log of a run says so far, apart from its status."""
+    """The details of a run so far, apart from its status."""
 
     curve: tuple[EvaluationPoint, ...]
-    changes: Mapping[str, float | None]  # of GlobalAcc and AvgRare
+    changes: Mapping[str, float | None]  # the trends of GlobalAcc and AvgRare
     mean_recall: float | None
-    labels: tuple[LabelTrend, ...]  # worst first
-    buffer: tuple[BufferSlot, ...]  # the oldest slot first; a client may have renewed its slot
+    labels: tuple[LabelTrend, ...]  # lowest recall first
+    buffer: tuple[BufferSlot, ...]  # oldest slot first; a client may have renewed its slot
     capacity: int | None
-    aggregated_at: int | None  # event of the last aggregation
+    aggregated_at: int | None  # the event of the last aggregation
     version: int
-    clients: int  # all clients that ever took part
+    clients: int  # the number of clients that ever took part
     rare_clients: tuple[ClientId, ...]
-    unheard: tuple[ClientId, ...]  # members that have not sent any update yet
+    unheard: tuple[ClientId, ...]  # members without an update so far
     participation: Mapping[str, float | None]
     rejected: Mapping[str, int]
     refusals: tuple[Incident, ...]  # newest first
     doubted: Mapping[str, Sequence[str]] = field(default_factory=dict)  # labels, by client
-    # Holders of the labels that few clients have, by label, as far as updates show.
+    # The holders of rare labels by label, as inferred from the updates.
     inferred: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
-    members: int | None = None  # clients that take part now
-    at_risk: tuple[LabelRisk, ...] = ()  # rare labels first, then those that nobody holds
-    # Members that hold each label now, and its standing; empty if nobody tells.
+    members: int | None = None  # the number of clients that take part now
+    at_risk: tuple[LabelRisk, ...] = ()  # rare labels first, then labels without holders
+    # The number of members that hold each label, and its standing; empty without declared labels.
     holders: Mapping[str, int] = field(default_factory=dict)
     standing: Mapping[str, float] = field(default_factory=dict)
     history: ServerHistory = field(default_factory=ServerHistory)
-    training: Mapping[str, float | None] = field(default_factory=dict)  # what clients report
+    training: Mapping[str, float | None] = field(default_factory=dict)  # reported by clients
 
     @property
     def own(self) -> list[OwnMetric]:
-        """The user's own metrics: those of the last evaluation, then what training reports."""
+        """The user's own metrics: of the last evaluation, then of the clients' training."""
         tested = self.curve[-1].own if self.curve else {}
         return [OwnMetric(name, "evaluation", value) for name, value in tested.items()] + [
             OwnMetric(name, "training", value) for name, value in self.training.items()
@@ -193,13 +192,13 @@ class RunDetail:
 
     @property
     def serving(self) -> dict[str, float | None]:
-        """The shown metrics of the average that is served; empty if it was not evaluated."""
+        """The shown metrics of the serving average; empty if it was not evaluated."""
         last = self.curve[-1].serving if self.curve else {}
         return {key: last[key] for key in SHOWN if key in last}
 
 
 class RunProgress:
-    """Takes in the records of a log that grows, one by one, and knows what they say so far."""
+    """Computes the details of a run from the records of its growing log, one by one."""
 
     def __init__(self) -> None:
         self.summary = RunSummary()
@@ -218,14 +217,15 @@ class RunProgress:
         self._time = 0.0
         self._sites = Sites()
         self._changes = 0  # of members and their labels
-        self._last_holder: dict[str, ClientId | None] = {}  # who gave each label up last
-        self._labels_of: tuple[tuple[int, int], Mapping[str, int], Mapping[str, float]] | None
-        self._labels_of = None
+        self._last_holder: dict[str, ClientId | None] = {}  # the last client to give up each label
+        # Holders and standing by label, and the state at which they were computed.
+        self._label_cache: tuple[tuple[int, int], Mapping[str, int], Mapping[str, float]] | None
+        self._label_cache = None
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Add the next record of the log."""
         if isinstance(record, JoinedRecord | LeftRecord | DeclaredRecord):
-            self._note_holders(record)
+            self._update_last_holders(record)
         self.summary.observe(record)
         self._sites.observe(record)
         if isinstance(record, StartRecord):
@@ -237,7 +237,7 @@ class RunProgress:
                 self._version = record.version
                 own = self._arrivals.setdefault(record.client, deque(maxlen=ARRIVALS))
                 own.append(record.event)
-                if record.buffer:  # a round's buffer is empty until the round is closed
+                if record.buffer:  # the buffer of a round is empty until the round closes
                     self._buffer = record
                 if record.aggregated:
                     self._aggregated_at = record.event
@@ -255,7 +255,7 @@ class RunProgress:
                 self._away.pop(record.client, None)
             case LeftRecord():
                 left = Incident(record.event, record.client, record.reason)
-                self._away.pop(record.client, None)  # the newest one comes last
+                self._away.pop(record.client, None)  # moves the client to the end
                 self._away[record.client] = left
                 self._note(left, is_note=False)
             case NoteRecord():
@@ -264,8 +264,8 @@ class RunProgress:
                 restart = Restart(record.event, record.gap, len(record.reasked))
                 self._restarts.appendleft(restart)
 
-    def _note_holders(self, record: JoinedRecord | LeftRecord | DeclaredRecord) -> None:
-        """Remember who was the last to give up a label, before the record takes effect."""
+    def _update_last_holders(self, record: JoinedRecord | LeftRecord | DeclaredRecord) -> None:
+        """Update the last holder of each label, before the record takes effect."""
         self._changes += 1
         if not isinstance(record, JoinedRecord):
             for label in self.summary.counts.get(record.client, ()):
@@ -276,7 +276,7 @@ class RunProgress:
                     self._last_holder.setdefault(str(label), None)
 
     def _note(self, incident: Incident, is_note: bool = True) -> None:
-        """Keep a note, or the departure of a site if it is a quarantine."""
+        """Keep a note, or a departure that is a quarantine."""
         self._notes += is_note
         if "quarantine" in incident.reason.lower():
             self._quarantined += 1
@@ -290,11 +290,11 @@ class RunProgress:
         return self._time
 
     def sites(self, now: float | None = None) -> list[SiteStatus]:
-        """All clients that ever took part, at `now` in the log's time."""
+        """Return all clients that ever took part, at `now` in the log's time."""
         return self._sites.statuses(self._time if now is None else now)
 
     def site_counts(self, now: float | None = None) -> dict[SiteState, int]:
-        """How many clients are in each state."""
+        """Return the number of clients in each state."""
         return self._sites.counts(self._time if now is None else now)
 
     @property
@@ -304,7 +304,7 @@ class RunProgress:
         return {key: last and last.metrics.get(key) for key in SHOWN}
 
     def detail(self) -> RunDetail:
-        """What the records say so far."""
+        """Return the details so far."""
         summary = self.summary
         rare = tuple(summary.rare_clients)
         labels = tuple(sorted(self._labels(), key=lambda trend: trend.recall))
@@ -338,7 +338,6 @@ class RunProgress:
                 away=tuple(reversed(self._away.values())),
                 changed=len(summary.changes.clients),
                 restarts=summary.changes.restarts,
-                last_restart=self._restarts[0] if self._restarts else None,
                 last_restarts=tuple(self._restarts),
                 notes=self._notes,
                 quarantined=self._quarantined,
@@ -347,26 +346,29 @@ class RunProgress:
         )
 
     def _label_holders(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
-        """How many members hold each label, and its standing; both as of the last evaluation."""
+        """Return the number of holders and the standing of each label.
+
+        Both are recomputed after a change of members and after an evaluation.
+        """
         summary = self.summary
         now = (self._changes, self._curve.seen)
-        if self._labels_of is None or self._labels_of[0] != now:
+        if self._label_cache is None or self._label_cache[0] != now:
             known = {str(label) for label in summary.start.labels} if summary.start else set()
             held = dict.fromkeys(self._last_holder, 0)
             for client in summary.members:
                 for label in summary.counts[client]:
                     held[str(label)] += 1
-            told = {label: n for label, n in held.items() if label in known or not known}
-            self._labels_of = (now, told, self._standing(told))
-        return self._labels_of[1], self._labels_of[2]
+            holders = {label: n for label, n in held.items() if label in known or not known}
+            self._label_cache = (now, holders, self._standing(holders))
+        return self._label_cache[1], self._label_cache[2]
 
-    def _standing(self, told: Collection[str]) -> Mapping[str, float]:
+    def _standing(self, labels: Collection[str]) -> Mapping[str, float]:
         counts = {client: own for client, own in self.summary.counts.items() if own}
-        enough = self.summary.dynamics().get("Aggregations") or 0.0
-        if not told or enough < ENOUGH * len(counts):
+        aggregations = self.summary.dynamics().get("Aggregations") or 0.0
+        if not labels or aggregations < ENOUGH * len(counts):
             return {}
         found = label_standing(self.summary.influence(), LabelTable.from_counts(counts))
-        return {str(label): value for label, value in found.items() if str(label) in told}
+        return {str(label): value for label, value in found.items() if str(label) in labels}
 
     def _at_risk(
         self,
@@ -419,12 +421,12 @@ class RunProgress:
             yield LabelTrend(label, label in rare, recall, change, recall < FAR * mean, falling)
 
     def _slots(self, rare: set[ClientId]) -> Iterator[BufferSlot]:
-        """The buffer after the last arrival. A client's slots hold its latest updates, in order."""
+        """Yield the slots of the buffer; a client's slots hold its latest updates, in order."""
         if self._buffer is None:
             return
         clients = self._buffer.buffer
         weights = self._buffer.weights
-        if len(weights) != len(clients):  # nothing was aggregated
+        if len(weights) != len(clients):  # there was no aggregation
             weights = [None] * len(clients)
         after = Counter(clients)
         for client, weight in zip(clients, weights, strict=True):
@@ -436,7 +438,7 @@ class RunProgress:
 
 
 class _ThinnedCurve:
-    """The evaluations of a run from first to last, thinned out evenly when they become many."""
+    """The evaluations of a run, thinned evenly when there are too many."""
 
     def __init__(self) -> None:
         self.last: EvaluationPoint | None = None
@@ -455,7 +457,7 @@ class _ThinnedCurve:
             self._kept, self._stride = self._kept[::2], 2 * self._stride
 
     def points(self) -> tuple[EvaluationPoint, ...]:
-        """The points that were kept, and always the last one."""
+        """Return the kept points and the last point."""
         newest = [] if self.last is None or self._kept[-1] is self.last else [self.last]
         return (*self._kept, *newest)
 
@@ -469,7 +471,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _change(found: Sequence[float | None]) -> float | None:
-    """The mean of the last values minus that of as many before; None if there are too few."""
+    """Return the mean of the last values minus the mean of as many before; None if too few."""
     values = [value for value in found if value is not None]
     span = min(TREND, len(values) // 2)
     if not span:

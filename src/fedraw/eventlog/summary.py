@@ -1,6 +1,6 @@
 """Replays an event log into the summary of a run, and seals the summary in `summary.json`.
 
-The result is the same whether the records are read from disk or fed in while the run goes on.
+The result is the same for records that are read from disk and for records of a running run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fedraw.eventlog.records import (
 )
 
 SUMMARY = "summary.json"
-# What the model can do: the higher the better; in percent, Jain in 0..1.
+# Quality of the model: higher is better; in percent, Jain in 0..1.
 QUALITY = (
     "GlobalAcc",
     "AvgRare",
@@ -52,11 +52,11 @@ QUALITY = (
     "MeanClient",
     "Jain",
 )
-# Who reaches the server: shares in percent, staleness in events.
+# Participation of rare clients: shares in percent, staleness in events.
 PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
 # The order of a full table.
 METRICS = QUALITY + PARTICIPATION
-# Every other metric is one of the user's own.
+# Every other metric is the user's own.
 BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
 # `tail` is the mean of this many last evaluations.
 TAIL = 5
@@ -64,17 +64,17 @@ TAIL = 5
 
 @dataclass
 class Changes:
-    """What happened besides updates after training began: how often, by client."""
+    """The number of joins, departures, returns and declarations after training began, by client."""
 
     joined: Counter[ClientId] = field(default_factory=Counter)
     left: Counter[ClientId] = field(default_factory=Counter)
     returned: Counter[ClientId] = field(default_factory=Counter)
     declared: Counter[ClientId] = field(default_factory=Counter)
     restarts: int = 0
-    down: float = 0.0  # seconds, of all restarts together
+    down: float = 0.0  # seconds without a server, over all restarts
 
     def as_dict(self) -> dict[str, Any]:
-        """The changes as JSON has them; empty if there are none, as in most simulations."""
+        """Return the changes as JSON; empty if there are none, as in most simulations."""
         if not (self.clients or self.restarts):
             return {}
         return {
@@ -91,14 +91,14 @@ class Changes:
 
 
 class _Members:
-    """Who takes part, with which labels.
+    """The members and their labels.
 
-    A client that has left stays in `counts`: it still counts for the updates it sent.
+    A client that has left stays in `counts`, because its updates still count.
     """
 
     def __init__(self, rare_labels: Collection[str] = ()) -> None:
         self._counts: dict[ClientId, Mapping[str, int]] = {}
-        self._founders: LabelTable | None = None  # whose counts are not in `_counts` yet
+        self._founders: LabelTable | None = None  # initial clients that are not in `_counts` yet
         self.present: dict[ClientId, None] = {}
         self.changes = Changes()
         self._rare_labels = frozenset(rare_labels)
@@ -113,8 +113,8 @@ class _Members:
             self._founders = None
         return self._counts
 
-    def founded(self, table: LabelTable) -> list[ClientId]:
-        """Add all clients of a table, and return those with a rare label."""
+    def add_founders(self, table: LabelTable) -> list[ClientId]:
+        """Add all clients of a table; return the clients with a rare label."""
         self._founders = table
         self.present.update(dict.fromkeys(table.clients))
         rare = holders(table, [label for label in table.labels if label in self._rare_labels])
@@ -122,7 +122,7 @@ class _Members:
 
     def joined(self, record: JoinedRecord) -> None:
         known = record.client in self.counts
-        self.counts[record.client] = held(record.counts)
+        self.counts[record.client] = without_zeros(record.counts)
         self.present[record.client] = None
         if record.event or record.time:  # founders join at event 0 and time 0
             (self.changes.returned if known else self.changes.joined)[record.client] += 1
@@ -132,7 +132,7 @@ class _Members:
         self.changes.left[record.client] += 1
 
     def declared(self, client: ClientId, counts: Mapping[str, int]) -> None:
-        self.counts[client] = held(counts)
+        self.counts[client] = without_zeros(counts)
         self.changes.declared[client] += 1
 
     def is_rare(self, client: ClientId) -> bool:
@@ -141,13 +141,13 @@ class _Members:
 
 
 class RunSummary:
-    """Takes in the records of one log, one by one, and knows what they come to."""
+    """Computes the summary of a run, record by record."""
 
     def __init__(self) -> None:
         self.start: StartRecord | None = None
         self.evaluations: list[EvaluationRecord] = []
         self.finished = False
-        self.events = 0  # updates that have reached the server, refused ones included
+        self.events = 0  # updates that have reached the server, including refused ones
         self.costs: Mapping[str, float] | None = None  # hours, bytes and joules of the whole run
         self.ended: str | None = None  # why a simulation ended before all of its events
         self._rejected: Counter[str] = Counter()
@@ -160,14 +160,14 @@ class RunSummary:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RunSummary:
-        """The summary of these records."""
+        """Return the summary of these records."""
         summary = cls()
         for record in records:
             summary.observe(record)
         return summary
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Add the next record of the log."""
         match record:
             case ArrivalRecord():
                 self.events = record.event
@@ -201,12 +201,12 @@ class RunSummary:
                 self._observe_change(record)
 
     def observe_founders(self, table: LabelTable) -> None:
-        """Take in all clients that are there from the start, after the start itself.
+        """Add all initial clients, after the start record.
 
-        It does what a `JoinedRecord` of each of them would do, in less time.
+        It has the effect of one `JoinedRecord` for each of them, but is faster.
         """
-        self._influence.founded(len(table))
-        for client in self._members.founded(table):
+        self._influence.add_founders(len(table))
+        for client in self._members.add_founders(table):
             self._dynamics.count_as(client, True)
             self._influence.count_as(client, True)
 
@@ -246,44 +246,44 @@ class RunSummary:
 
     @property
     def counts(self) -> Mapping[ClientId, Mapping[str, int]]:
-        """The latest label counts of all clients, also of those that have left."""
+        """The latest label counts of all clients, including clients that have left."""
         return self._members.counts
 
     def influence(self) -> dict[ClientId, float]:
-        """The mean weight of each client over the aggregations so far; see `Influence`."""
+        """Return the mean weight of each client over the aggregations so far; see `Influence`."""
         return self._influence.by_client()
 
     @property
     def rare_clients(self) -> list[ClientId]:
-        """Clients that hold a label that the metrics call rare, also those that have left."""
+        """Clients that hold a rare label, including clients that have left."""
         return [client for client in self._members.counts if self._members.is_rare(client)]
 
     @property
     def changes(self) -> Changes:
-        """What happened besides updates after training began."""
+        """The changes of members and labels after training began."""
         return self._members.changes
 
     @property
     def rejected(self) -> dict[str, int]:
-        """How many updates were refused, by client."""
+        """The number of refused updates by client."""
         return dict(self._rejected)
 
     @property
     def lost(self) -> dict[str, int]:
-        """How many trainings came to nothing, by client."""
+        """The number of trainings whose update never arrived, by client."""
         return dict(self._lost)
 
     @property
     def doubted(self) -> dict[str, list[str]]:
-        """Labels about which a client's updates contradict its claim, by client."""
+        """The labels for which a client's updates contradict its claim, by client."""
         return {client: list(labels) for client, labels in self._doubted.items() if labels}
 
     def dynamics(self) -> dict[str, float | None]:
-        """Who reached the buffer so far, and how stale; see `Dynamics`."""
+        """Return the buffer statistics so far; see `Dynamics`."""
         return self._dynamics.metrics()
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of summary.json."""
+        """Return the content of summary.json."""
         start = self.start
         last = self.evaluations[-1] if self.evaluations else None
         influence = self._influence.by_client()
@@ -308,7 +308,7 @@ class RunSummary:
                 **dict.fromkeys(METRICS),
                 **(last.metrics if last else {}),
                 **self.dynamics(),
-                "RareInfluence": self._influence.of_rare(),
+                "RareInfluence": self._influence.rare_share(),
             },
             "tail": _tail([evaluation.metrics for evaluation in self.evaluations]),
             **self._optional(last),
@@ -323,14 +323,14 @@ class RunSummary:
 
     @property
     def training(self) -> dict[str, float | None]:
-        """What clients' training reports: the mean over each client's last report, by metric."""
+        """The mean over the last training report of each client, by metric."""
         names = dict.fromkeys(name for own in self._reports.values() for name in own)
         found = {name: [own.get(name) for own in self._reports.values()] for name in names}
         known = {name: [v for v in values if v is not None] for name, values in found.items()}
         return {name: sum(own) / len(own) if own else None for name, own in known.items()}
 
     def _optional(self, last: EvaluationRecord | None) -> dict[str, Any]:
-        """The user's own metrics, and models besides the last one, if the run has them."""
+        """Return the user's own metrics and the results of further models, if there are any."""
         found: dict[str, Any] = {"training": self.training} if self._reports else {}
         if last is None:
             return found
@@ -345,7 +345,7 @@ class RunSummary:
 
 
 def _tail(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The mean of the last evaluations; None for a metric that one of them lacks."""
+    """Return the mean of the last evaluations; None for a metric that one of them lacks."""
     last = evaluations[-TAIL:]
     tail: dict[str, float | None] = {}
     for name in last[0] if last else ():
@@ -355,10 +355,10 @@ def _tail(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float 
     return tail
 
 
-def held(counts: Mapping[str, int]) -> Mapping[str, int]:
-    """The counts without labels that the client says it has none of.
+def without_zeros(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Return label counts without labels whose count is zero.
 
-    >>> held({"cat": 2, "owl": 0})
+    >>> without_zeros({"cat": 2, "owl": 0})
     {'cat': 2}
     """
     return counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
@@ -370,28 +370,28 @@ _SUFFIX = len(_FIELD) + 64 + len(b'"\n}\n')
 
 
 class SealedSummary(NamedTuple):
-    """A summary whose checksum is right, and what it says about the files beside it."""
+    """A verified summary, and its information about other files in the folder."""
 
     content: dict[str, Any]
-    log: Position  # where the log ends
-    sha256: Mapping[str, str]  # of other files, by name
+    log: Position  # the end of the log
+    sha256: Mapping[str, str]  # checksums of other files, by name
 
 
 def seal(content: Mapping[str, Any], log: Position, sha256: Mapping[str, str]) -> bytes:
-    """The bytes of a summary.json: the summary, where the log ends, checksums of other files."""
+    """Return the bytes of a summary.json: the summary, the log's end, checksums of other files."""
     files = {LOG: log._asdict(), **sha256}
     body = json.dumps({**content, "files": files}, indent=2).encode()[: -len(b"\n}")]
     return body + _suffix(body)
 
 
 def read_sealed(path: Path) -> SealedSummary:
-    """Read a summary.json; BadInput unless every byte is as it was written."""
+    """Read a summary.json; raise BadInput if any byte has changed."""
     try:
         content = path.read_bytes()
     except OSError as problem:
         raise _damaged(path, f"cannot be read ({problem.strerror})") from None
     if content[-_SUFFIX:] != _suffix(content[:-_SUFFIX]):
-        raise _damaged(path, "was altered, or is of another version: its checksum does not fit")
+        raise _damaged(path, "was altered, or is of another version: its checksum does not match")
     summary = json.loads(content)
     files = summary.pop("files")
     del summary["sha256"]
@@ -399,7 +399,7 @@ def read_sealed(path: Path) -> SealedSummary:
 
 
 def end_of_log(log: Path) -> Position | None:
-    """Where a finished log ends, according to the summary beside it; None without a summary.
+    """Return the end of a finished log according to its summary.json; None without a summary.
 
     A log of another length is a BadInput.
     """
@@ -411,7 +411,7 @@ def end_of_log(log: Path) -> Position | None:
     if size != end.length:
         for _ in read_log(log, until=end):  # names the damaged line, if there is one
             pass
-        raise _damaged(log, f"has {size} bytes, and {SUMMARY} is that of a log of {end.length}")
+        raise _damaged(log, f"has {size} bytes, but {SUMMARY} belongs to a log of {end.length}")
     return end
 
 
@@ -419,5 +419,5 @@ def _suffix(body: bytes) -> bytes:
     return _FIELD + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
-def _damaged(path: Path, why: str) -> BadInput:
-    return BadInput(f"{path} {why}; restore it from a copy, or run it again with --force")
+def _damaged(path: Path, problem: str) -> BadInput:
+    return BadInput(f"{path} {problem}; restore it from a copy, or run it again with --force")

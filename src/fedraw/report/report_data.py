@@ -21,7 +21,7 @@ from fedraw.eventlog.records import (
     Record,
     StartRecord,
 )
-from fedraw.eventlog.summary import RunSummary, end_of_log, held
+from fedraw.eventlog.summary import RunSummary, end_of_log, without_zeros
 
 # The events of a run are divided into so many bins, so a history is small however long the log is.
 BINS = 24
@@ -257,7 +257,7 @@ class RunHistory:
 
     def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
         self.samples[client] = sum(counts.values())
-        if self._rare_labels.isdisjoint(held(counts)):
+        if self._rare_labels.isdisjoint(without_zeros(counts)):
             self._rare.discard(client)
         else:
             self._rare.add(client)

@@ -404,8 +404,8 @@ def _members(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
             facts.append(f"{len(gone)} left")
         yield from _folded("members", facts, width)
         yield from _reasons(history.away[: limits.reasons], width, " left")
-    if history.last_restart is not None:
-        last = history.last_restart
+    if history.last_restarts:
+        last = history.last_restarts[0]
         facts = [
             counted(history.restarts, "restart"),
             f"last at event {last.event} after {duration(last.gap)}",

@@ -228,7 +228,7 @@ class ServerLog:
             Chain(self._chain.position).decode(line[:-1] + b"\n", self.path)
         except BadInput:
             return
-        raise BadInput(f"{self._chain.place(self.path)} was altered at its end; {RESTORE}")
+        raise BadInput(f"{self._chain.location(self.path)} was altered at its end; {RESTORE}")
 
     def _truncate(self, position: Position) -> None:
         os.ftruncate(self._file.fileno(), position.length - self._start)

@@ -35,7 +35,7 @@ class ServerProgress:
         if now < self._next:
             return
         try:
-            if not self._follower.look(READ_SECONDS):
+            if not self._follower.poll(READ_SECONDS):
                 return
         except BadInput:  # the server itself reports a damaged log
             return

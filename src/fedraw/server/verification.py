@@ -29,7 +29,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
-from fedraw.eventlog.segments import open_log, place
+from fedraw.eventlog.segments import location, open_log
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.snapshots import FederationState, Tensor, snapshot_folders
@@ -180,7 +180,9 @@ def _check_log(log: Path, positions: list[Position]) -> tuple[Check, dict[Positi
                 record = chain.decode(line, log)
                 check.count += 1
                 for problem in state.observe(record):
-                    check.problems.append(f"{place(log, before.length, before.lines)}: {problem}")
+                    check.problems.append(
+                        f"{location(log, before.length, before.lines)}: {problem}"
+                    )
                 if isinstance(record, ArrivalRecord):
                     for log_state in list(log_states.values())[-2:]:
                         log_state.later.append(record)

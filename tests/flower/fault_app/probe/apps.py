@@ -35,7 +35,7 @@ def label_counts(context: Context) -> dict[str, int]:
 
 
 def lie(message: Message, context: Context, call_next: Any) -> Message:
-    """Spoils the honest reply, each time in another way."""
+    """Corrupt the honest reply, each time in another way."""
     reply: Message = call_next(message, context)
     if context.node_config.get("fault") != "lies" or message.metadata.message_type != "train":
         return reply

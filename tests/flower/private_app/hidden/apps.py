@@ -1,4 +1,4 @@
-"""Three sites that report their labels by a secure sum, or by randomised bits."""
+"""Three sites that report their labels by a secure sum or by randomised bits."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Poc:
             )
 
     def kill(self, part: str, only: str = "") -> list[Process]:
-        """Kill the server or a site with all child processes, or only its processes of one module."""
+        """Kill the server or a site with its child processes, or only those of one module."""
         ended = end(self.token, lambda process: process.part == part and self._runs(process, only))
         if not only:
             self._started.pop(part).wait()

@@ -289,7 +289,7 @@ def test_a_site_with_an_invalid_summary_may_not_join(
 def test_invalid_new_counts_are_logged_and_the_old_counts_stay(tmp_path: Path) -> None:
     a_federation(tmp_path / "run", fact("counts", {"owl": -5})).run()
     told = [r["reason"] for r in log(tmp_path / "run", "note", "west")]
-    assert told and all("new label counts are not accepted" in reason for reason in told)
+    assert told and all("new label counts are refused" in reason for reason in told)
     assert not log(tmp_path / "run", "declared")
     assert log(tmp_path / "run", "arrival", "west"), "the update itself was in order"
     check_end(tmp_path / "run")

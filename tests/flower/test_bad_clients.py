@@ -277,7 +277,7 @@ def test_a_site_that_recovers_takes_part_again(tmp_path: Path) -> None:
         (lambda reply: reply.content["counts"].update(owl=-5), "count -5 is negative"),
         (lambda reply: reply.content["counts"].clear(), "reports no labels"),
         (lambda reply: reply.content["counts"].update(owl=0.5), "not a whole number"),
-        (fact("site", "north"), "says it is 'north', which is online as node 11; not let in"),
+        (fact("site", "north"), "may not join: 'north' is online as node 11"),
         (fact("site", "x" * 300), "1 to 200 characters"),
         (garbage, "record 'fedraw' is of type MetricRecord"),
         (raising, "ValueError: CUDA out of memory"),
@@ -312,7 +312,7 @@ def test_invalid_new_counts_are_logged_and_the_old_counts_stay(tmp_path: Path) -
     grid = a_grid(change)
     lead(grid, tmp_path)
     told = [r["reason"] for r in log(tmp_path, "note", "west")]
-    assert told and all("new label counts are not accepted" in reason for reason in told)
+    assert told and all("new label counts are refused" in reason for reason in told)
     assert "count -5 is negative" in told[0]
     assert not log(tmp_path, "declared")
     assert log(tmp_path, "arrival", "west"), "the update itself was in order"

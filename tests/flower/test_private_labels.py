@@ -61,7 +61,7 @@ def lead(
     before: Callable[[MemoryGrid], None] = lambda grid: None,
     **more: Any,
 ) -> tuple[MemoryGrid, list[dict[str, Any]]]:
-    """Run a server on three sites until it ends; `before` is called with the grid before each call."""
+    """Run a server on three sites until it ends; `before` takes the grid before each call."""
     app = client_app(train=train, label_counts=label_counts, privacy=given)
     contexts = {
         n: context_of(n, site=site, **{"private-folder": str(folder)})

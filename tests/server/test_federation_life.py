@@ -97,7 +97,7 @@ def test_a_restarted_node_has_another_id_and_is_the_same_site(make_engine: MakeE
     engine.accept(8)
     engine.sites["north"].node = 900  # at once, before anyone noticed
     engine.replies = [entry for entry in engine.replies if "north" not in str(vars(entry[2]))]
-    engine.run(lambda: "back as node 900" in engine.reasons())
+    engine.run(lambda: "returned as node 900" in engine.reasons())
     before = engine.coordinator.accepted
     engine.accept(before + 6)
     assert not engine.log("left")
@@ -110,7 +110,7 @@ def test_the_name_of_an_online_site_cannot_be_taken(make_engine: MakeEngine) -> 
     engine.sites["west"].name = "north"
     engine.accept(6)
     engine.wait(60)
-    assert "says it is 'north', which is online as node 100" in engine.reasons()
+    assert "may not join: 'north' is online as node 100" in engine.reasons()
     assert engine.coordinator.members == ["north", "south", "east"]
     assert engine.sites["west"].trained == 0
 
@@ -188,7 +188,7 @@ def test_a_site_declares_new_counts_with_an_update(make_engine: MakeEngine) -> N
 def test_time_ends_a_federation(make_engine: MakeEngine) -> None:
     engine = make_engine(arrivals=None, seconds=20)
     engine.run(lambda: engine.coordinator.finished is not None)
-    assert engine.coordinator.finished == "20 s are over"
+    assert engine.coordinator.finished == "20 s have passed"
 
 
 def test_a_target_ends_a_federation(make_engine: MakeEngine) -> None:

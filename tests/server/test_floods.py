@@ -236,7 +236,7 @@ def test_names_that_steer_a_terminal_are_escaped_before_training_begins(
     sites = {"\x1b[2Jn\north": {"cat": 1}, "south\r\nERROR: all is lost": {}}
     engine = make_engine(sites=sites, min_clients=3)
     engine.wait(70.0)
-    assert "1 of 3 sites are here: \\x1b[2Jn orth" in caplog.text
+    assert "1 of 3 sites are connected: \\x1b[2Jn orth" in caplog.text
     assert "south ERROR: all is lost: node 101 may not join" in caplog.text
     told = [record.getMessage() for record in caplog.records]
     assert told and all(message.isprintable() for message in told)
@@ -248,7 +248,7 @@ def test_the_console_lists_a_limited_number_of_sites(
     caplog.set_level("INFO", "fedraw.server")
     engine = make_engine(sites={f"site {i}": {"cat": 1} for i in range(25)}, min_clients=26)
     engine.wait(2.0)
-    assert "25 of 26 sites are here: site 0, " in caplog.text
+    assert "25 of 26 sites are connected: site 0, " in caplog.text
     last = caplog.records[-1].getMessage()
     assert last.endswith(" and 5 more") and last.count("site ") == 20
 

@@ -54,7 +54,7 @@ from fedraw.strategies.statistics import with_statistics
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# Seconds that a node has to send its label summary.
+# The deadline for a label summary, in seconds.
 SUMMARY_DEADLINE = 300.0
 # Seconds between two messages that the server is waiting for sites.
 REMINDER = 60.0
@@ -239,7 +239,7 @@ class Coordinator:
         if pending is None:
             site = getattr(reply, "site", None)
             site = site if site in self._store.state.counts else None
-            self._store.note("a reply that nobody waits for is ignored", now, site)
+            self._store.note("an unexpected reply is ignored", now, site)
             return
         task = pending.task
         match task.kind, reply:
@@ -252,8 +252,8 @@ class Coordinator:
             case _, Failure():
                 self._handle_failure(task, reply, now)
             case _:
-                wrong = Failure(f"asked to {task.kind}, it sent {type(reply).__name__}")
-                self._handle_failure(task, wrong, now)
+                wrong = f"the reply to a {task.kind} task is {type(reply).__name__}"
+                self._handle_failure(task, Failure(wrong), now)
         self._pending.close(message_id)
 
     # Tasks
@@ -390,7 +390,7 @@ class Coordinator:
         task, store = pending.task, self._store
         site, start_time = task.site or "", store.time(pending.time)
         if pending.replaced or site not in store.state.awaiting_model or self._stopping:
-            store.note("a late update; nobody waits for it any more", now, site)
+            store.note("a late update is ignored", now, site)
             return
         staleness, most = store.strategy_state.version - task.version, self._settings.max_staleness
         if most is not None and staleness > most:  # a slow site has not failed
@@ -475,7 +475,7 @@ class Coordinator:
             if counts != before:
                 self._store.declare(site, counts, now)
         except BadInput as refusal:
-            self._store.note(f"new label counts are not accepted: {refusal}", now, site)
+            self._store.note(f"new label counts are refused: {refusal}", now, site)
         except OSError as problem:  # the update is accepted; the site will declare the counts again
             self._store.note(f"new label counts cannot be written: {problem.strerror}", now, site)
 
@@ -493,13 +493,13 @@ class Coordinator:
             if self._rounds is not None:
                 self._rounds.forget(task.node)
             self._membership.nodes.back_offs[task.node].fail(self._settings.back_off, now)
-            self._store.note(f"node {task.node} did not say which site it is: {reason}", now)
+            self._store.note(f"node {task.node} sent no label summary: {reason}", now)
         elif task.kind == "evaluate":
+            self._evaluations.forget(site)
             if failure.malformed:
-                self._evaluations.forget(site)
                 self._membership.failed(site, reason, now, "evaluate")
             else:
-                self._evaluations.fail(site, reason, now)
+                self._store.note(f"no evaluation: {reason}", now, site)
         elif (current := self._training.get(site)) is not None and current.task is task:
             del self._training[site]
             if failure.site_fault:
@@ -523,7 +523,7 @@ class Coordinator:
         if arrivals is not None and self.accepted >= arrivals:
             self._stopping = f"{self.accepted} updates accepted"
         elif seconds is not None and self._store.time(now) >= seconds:
-            self._stopping = f"{seconds:.0f} s are over"
+            self._stopping = f"{seconds:.0f} s have passed"
         else:
             return
         self._evaluations.current = None

@@ -127,7 +127,7 @@ class Evaluation:
 
     @property
     def complete(self) -> bool:
-        """Whether no reply is awaited any more."""
+        """Whether all replies have arrived."""
         return not self.to_ask and not self.awaited
 
     def record(
@@ -238,11 +238,6 @@ class Evaluations:
                 f"training; a site may test at most {MOST_TESTS} times as many"
             )
         return tested
-
-    def fail(self, site: str, reason: str, now: float) -> None:
-        """Continue without a site that could not evaluate."""
-        self._store.note(f"no evaluation: {reason}", now, site)
-        self.forget(site)
 
     def forget(self, site: str) -> None:
         """Stop waiting for the site."""

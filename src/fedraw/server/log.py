@@ -187,9 +187,9 @@ class ServerLog:
                 yield self._chain.decode(line, self.path)
         require_continuation(self.path, self._continued_record(), RESTORE)
 
-    def check_format(self) -> None:
-        """Refuse a log of another format, or one whose first line is damaged."""
-        next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
+    def first_record(self) -> Record | None:
+        """Return the first record, or None in an empty log; refuse a log of another format."""
+        return next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
 
     def remove_torn_line(self) -> None:
         """Truncate the log after the last verified record, and open the file that continues it."""

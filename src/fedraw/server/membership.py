@@ -169,8 +169,8 @@ class SiteMembership:
         holder = self.nodes.node_of(site)
         if holder is not None and holder != node:
             back_off.wait(NAME_IN_USE, now)
-            online = f"which is online as node {holder}"
-            store.note(f"node {node} says it is {site!r}, {online}; not let in", now, site)
+            reason = f"{site!r} is online as node {holder}"
+            store.note(f"node {node} may not join: {reason}", now, site)
         elif (left := store.quarantine_left(site, now)) > 0:
             back_off.wait(left, now)
         elif store.begun:
@@ -235,7 +235,7 @@ class SiteMembership:
             if before != counts:
                 store.declare(site, counts, now)
             self._released(site)
-            store.note(f"back as node {node}; asked again for what it was training", now, site)
+            store.note(f"returned as node {node}; it is asked to train again", now, site)
         self.nodes.bind(node, site, now)
         self._back_offs[site, "train"].succeed()
 
@@ -244,7 +244,7 @@ class SiteMembership:
         """A sentence for the operator that says how many sites are connected."""
         here = [site for site in self.initial_sites if self.nodes.node_of(site) is not None]
         named = f": {several(map(one_line, here), MOST_NAMED)}" if here else ""
-        return f"{len(here)} of {self._settings.min_clients} sites are here{named}"
+        return f"{len(here)} of {self._settings.min_clients} sites are connected{named}"
 
     def enough_to_begin(self) -> dict[str, int] | None:
         """Return the first sites and their nodes once enough are online, otherwise None."""
@@ -302,8 +302,8 @@ class SiteMembership:
         self._released(site)
         if 1 < self._slots > len(self.members):
             self._store.note(
-                f"{len(self.members)} sites cannot fill a buffer of {self._slots} with a slot "
-                "each; until more join, it counts as full with as many slots as there are sites",
+                f"{len(self.members)} sites cannot fill {self._slots} buffer slots; until more "
+                "sites join, the buffer counts as full with one slot per site",
                 now,
             )
         return True

@@ -22,7 +22,7 @@ from fedraw.core.rarity import rare_by_coverage, rare_labels_of
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate, nearest
-from fedraw.eventlog.log_file import Position, read_log
+from fedraw.eventlog.log_file import Position
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
@@ -39,7 +39,6 @@ from fedraw.eventlog.records import (
 from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import (
     PUT_BACK,
-    RESTORE,
     SEGMENT_BYTES,
     ServerLog,
     arrival_record,
@@ -51,7 +50,6 @@ from fedraw.server.log import (
 from fedraw.server.models import ModelFiles
 from fedraw.server.settings import ServerSettings
 from fedraw.server.snapshots import FederationState, Snapshot, Snapshots, Tensor, tensors_of
-from fedraw.storage.numbered_folders import VerifiedFolder
 from fedraw.storage.snapshot import can_be_saved
 from fedraw.strategies.catalog import log_name, settings_of, spec_name
 from fedraw.strategies.protocol import (
@@ -125,7 +123,7 @@ class FederationStore:
         self.state = FederationState()
         self.log = ServerLog(folder, identity.settings.get("log_segment", SEGMENT_BYTES))
         self.journal = Journal(folder / "updates")
-        self._snapshots = Snapshots(
+        self.snapshots = Snapshots(
             folder / "checkpoint",
             self.journal,
             identity.strategy,
@@ -160,7 +158,7 @@ class FederationStore:
 
     def coverage(self) -> Mapping[str, Any] | None:
         """Return the coverage from private label summaries, as the start record has it."""
-        first = next(read_log(self.log.path, remedy=RESTORE, allow_cut_off=True))
+        first = self.log.first_record()
         assert isinstance(first, StartRecord)
         return first.coverage
 
@@ -219,7 +217,7 @@ class FederationStore:
         self.models.begin()
         self.serving = self._new_average(strategy_state.model)
         log = self.log.to_disk()
-        self._snapshots.write(strategy_state, self.state, log, 0.0, self.serving)
+        self.snapshots.write(strategy_state, self.state, log, 0.0, self.serving)
         self._strategy_state, self._time_zero = strategy_state, now
 
     def _new_average(self, model: Vector) -> ServingAverage | None:
@@ -400,7 +398,7 @@ class FederationStore:
         if self.state.ended is None:  # the end record must be the last record
             self.log.rotate(self.state.event, self.time(now))
         log = self.log.to_disk()
-        self._snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
+        self.snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
 
     # Recovery
 
@@ -412,9 +410,9 @@ class FederationStore:
         """
         self.journal.remove_drafts()
         try:
-            found = self._snapshots.read(state_type)
+            found = self.snapshots.read(state_type)
         except BadInput:
-            self.log.check_format()  # the message for a log of another version is clearer
+            self.log.first_record()  # the message for a log of another version is clearer
             raise
         if found is None:
             self._refuse_missing_snapshot()
@@ -433,10 +431,6 @@ class FederationStore:
                 "folder to train again",
                 self.state.ended,
             )
-
-    def load_snapshot(self, found: VerifiedFolder, state_type: type[State]) -> Snapshot:
-        """Return the snapshot in a folder whose checksums were verified."""
-        return self._snapshots.load(found, state_type)
 
     def restore(self, found: Snapshot, until: Position | None = None) -> tuple[float, list[Record]]:
         """Restore a snapshot and replay the log to its end, or to `until`; write nothing.

@@ -306,13 +306,13 @@ def _check_replay(folder: Path, kept: list[_StoredSnapshot]) -> Check:
         for one, following in pairwise([*kept[-2:], None]):
             assert one is not None
             store.restore(
-                store.load_snapshot(one.found, state_type),
+                store.snapshots.load(one.found, state_type),
                 None if following is None else following.log,
             )
             check.count += 1
             if following is None:
                 continue
-            loaded = store.load_snapshot(following.found, state_type)
+            loaded = store.snapshots.load(following.found, state_type)
             if _packed(store.strategy_state, store.state) != _packed(
                 loaded.strategy_state, loaded.state
             ):

@@ -90,7 +90,7 @@ def found(
     )
     journal = Clocked(folder / "updates")
     leader._store.journal = journal  # the same folder, with times
-    leader._store._snapshots._journal = journal
+    leader._store.snapshots._journal = journal
     return leader, FlowerCodec(template, strategy.needs), journal
 
 

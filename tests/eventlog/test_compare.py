@@ -174,7 +174,7 @@ def test_a_mapping_names_the_rows(tmp_path: Path) -> None:
     assert replace(rows["mine"], name="again") == rows["again"]
     assert rows.notes == ("different seeds: 1, 2 in mine, again; 1 in one",)
     simulate(dynamics([1], buffer=5), out=tmp_path / "other")
-    with pytest.raises(BadInput, match="'mine' holds 2 different specs"):
+    with pytest.raises(BadInput, match="'mine' has 2 different specs"):
         compare({"mine": tmp_path})
 
 

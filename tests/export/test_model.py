@@ -151,5 +151,5 @@ def test_bad_input(tmp_path: Path) -> None:
         read_model(tmp_path / "runs/a")
     with pytest.raises(BadInput, match="keep_best = 'Avg' is unknown"):
         ServerSettings(arrivals=1, keep_best="Avg")
-    with pytest.raises(BadInput, match="because nothing is evaluated"):
+    with pytest.raises(BadInput, match="has no effect without evaluations"):
         Engine(tmp_path / "server", sites=COUNTS, keep_best="AvgRare")

@@ -70,7 +70,7 @@ def test_the_script_may_run_in_a_separate_process_and_send_differences(tmp_path:
         ({"settings": {"arivals": 5}}, "did you mean 'arrivals'"),
         ({"strategy": {"name": "fedrow"}}, "did you mean 'fedraw'"),
         ({"strategy": {"bufer": 3}}, "did you mean 'buffer'"),
-        ({"train_script": "nowhere.py"}, "nowhere.py is not there"),
+        ({"train_script": "nowhere.py"}, "nowhere.py does not exist"),
     ],
 )
 def test_a_mistake_is_refused_before_the_job_is_created(more: dict[str, Any], words: str) -> None:

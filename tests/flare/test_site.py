@@ -141,9 +141,9 @@ def test_an_invalid_model_is_refused_in_the_script(
 def test_a_task_of_another_controller_is_refused() -> None:
     api, inner = a_site(examples=3)
     inner.task = DXO(DataKind.WEIGHTS, dict(START), {}).to_shareable()
-    with pytest.raises(BadInput, match="needs fedraw's controller"):
+    with pytest.raises(BadInput, match="is not from fedraw's controller"):
         api.receive()
-    with pytest.raises(BadInput, match=r"before flare\.receive"):
+    with pytest.raises(BadInput, match=r"call flare\.receive before it"):
         a_site(examples=3)[0].send(FLModel(params={}))
 
 
@@ -152,7 +152,7 @@ def test_join_wraps_flares_api_once(monkeypatch: pytest.MonkeyPatch) -> None:
         api: Any = ScriptAPI()
 
     monkeypatch.setattr(client_api, "default_context", Context())
-    with pytest.raises(BadInput, match="label_counts, or else examples"):
+    with pytest.raises(BadInput, match="label_counts or examples"):
         fedraw.flare.join()
     fedraw.flare.join(examples=3)
     with pytest.raises(BadInput, match="join was already called"):

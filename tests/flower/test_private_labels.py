@@ -149,9 +149,9 @@ def test_contradicting_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"strategy.labels = 'checked' does not work with private"):
         lead(tmp_path, SUM, SUM, **config)
     empty: dict[str, Any] = {"fedraw.summaries.labels": ""}
-    with pytest.raises(BadInput, match="need the list of all labels"):
+    with pytest.raises(BadInput, match="need a public list of all labels"):
         lead(tmp_path / "two", SUM, SUM, **empty)
-    with pytest.raises(BadInput, match="epsilon is missing; randomised response needs one"):
+    with pytest.raises(BadInput, match="epsilon is missing; randomised response needs a value"):
         read_server_settings({"fedraw.summaries.mechanism": "randomised-response"}, {"arrivals": 1})
     with pytest.raises(BadInput, match="privacy has no effect without label_counts"):
         client_app(train=train, privacy=SUM)

@@ -82,7 +82,7 @@ def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
     line = as_bytes([{"kind": "arrival", "event": 9}], after=log_of(tmp_path))
     with log_of(tmp_path).open("ab") as log:
         log.write(line)
-    with pytest.raises(BadInput, match="does not fit an event log"):
+    with pytest.raises(BadInput, match="is not valid in an event log"):
         read_report_data([tmp_path])
 
 

@@ -97,7 +97,7 @@ def test_a_restarted_node_has_another_id_and_is_the_same_site(make_engine: MakeE
     engine.accept(8)
     engine.sites["north"].node = 900  # at once, before anyone noticed
     engine.replies = [entry for entry in engine.replies if "north" not in str(vars(entry[2]))]
-    engine.run(lambda: "returned as node 900" in engine.reasons())
+    engine.run(lambda: "back as node 900" in engine.reasons())
     before = engine.coordinator.accepted
     engine.accept(before + 6)
     assert not engine.log("left")

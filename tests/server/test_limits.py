@@ -166,7 +166,7 @@ def test_a_restarted_site_declares_only_changed_counts(
     engine.accept(4)
     before = engine.sites["west"].counts
     engine.sites["west"].node, engine.sites["west"].counts = 900, counts
-    engine.run(lambda: "returned as node 900" in engine.reasons())
+    engine.run(lambda: "back as node 900" in engine.reasons())
     declared = [(r["client"], r["counts"]) for r in engine.log("declared")]
     assert declared == ([] if counts == before else [("west", counts)])
 

@@ -295,7 +295,7 @@ def test_every_reader_names_a_damaged_file(
 def test_a_missing_last_file_is_named(make_engine: MakeEngine) -> None:
     engine, log, _ = before_rotation(make_engine)
     segment(log, 3).unlink()
-    for use in (engine.restart, lambda: list(read_log(log)), LogFollower(log).look):
+    for use in (engine.restart, lambda: list(read_log(log)), LogFollower(log).poll):
         with pytest.raises(BadInput, match=r"events\.000003\.jsonl is missing"):
             use()
 

@@ -240,7 +240,7 @@ class Result:
         """
         wanted, rows = Goal.parse(goal), []
         for run in self.runs:
-            first = wanted.reached(run.evaluations)
+            first = wanted.first_reached(run.evaluations)
             found = {"event": first and first.event, "time": first and first.time}
             rows.append(
                 {"seed": run.seed, **found, **cost_columns(None if first is None else first.costs)}

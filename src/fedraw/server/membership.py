@@ -235,7 +235,7 @@ class SiteMembership:
             if before != counts:
                 store.declare(site, counts, now)
             self._released(site)
-            store.note(f"returned as node {node}; it is asked to train again", now, site)
+            store.note(f"back as node {node}; asked again for what it was training", now, site)
         self.nodes.bind(node, site, now)
         self._back_offs[site, "train"].succeed()
 

@@ -1,13 +1,13 @@
-"""The cost of an arrival on the server, in copies of the model vector.
+"""What an arrival costs the server, in copies of the model vector.
 
-One copy is `vector.copy()`, which allocates new memory, as a new model does. The table also has a
-copy into existing memory (`np.copyto`). All jobs are measured in turn, many times, and compared by
-their medians, so that other work on the machine affects all of them alike.
+One copy is `vector.copy()`: into fresh memory, as a new model is. Copying into memory that is there
+already (`np.copyto`) is shown beside it. All are measured in turn, many times over, and compared by
+their medians, so that a busy moment of the machine hits all alike.
 
 step        FedRAW.step as a server runs it: check, buffer, weights, new model
-no check    the same without the search for NaN and infinity
-running     RunningSum.add alone: one vector in, one vector out, a new model
-direct      the sum of all K slots from scratch, which the running sum replaces
+no check    the same without looking for NaN and infinity
+running     RunningSum.add alone: one vector in, one out, a new model
+direct      what it replaces: all K slots summed anew
 Run: make bench
 """
 
@@ -37,7 +37,7 @@ REPEATS = 31
 
 
 def medians(jobs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each job; the jobs take turns."""
+    """Seconds of each job, taken in turn."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats + 1):
         for name, job in jobs.items():
@@ -48,7 +48,7 @@ def medians(jobs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str,
 
 
 def federation(vectors: list[Vector], buffer: int) -> Callable[[], None]:
-    """Return a call that makes one arrival on a server with a full buffer, from a new client."""
+    """A server whose buffer is full; each call is one more arrival, of a client not in it."""
     clients = len(vectors)
     table = LabelTable.from_counts({i: {"a": 1 + i, f"b{i % 7}": 1} for i in range(clients)})
     strategy = fedraw.FedRAW(buffer=buffer)

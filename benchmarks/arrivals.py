@@ -1,10 +1,10 @@
-"""Training-free arrivals per second by the number of clients, from the call that a user makes.
+"""Training-free arrivals per second, from the call a user makes, against the number of clients.
 
-The method is FedRAW with a buffer of 10. There are ten labels. Two of them are rare, on two slow
-clients each; two thirds of all clients hold each common label. `set up` is all the time before the
-first arrivals: drawing the data and the clients, and handing out the model. The rate is the median
-over stretches of 1,000 arrivals on one core, with and without the event log. The median leaves out
-the checkpoints of a million clients, which take at most a fiftieth of the time of a long run.
+FedRAW with a buffer of 10; ten labels, two of them rare and on two slow clients each, every common
+one on two thirds of all clients. `set up` is everything until the first arrivals: drawing data and
+clients, handing out the model. The rate is the median over stretches of 1,000 arrivals after it,
+on one core, with and without the event log; so a checkpoint of a million clients, which a long run
+gives at most a fiftieth of its time, does not count.
 Run: make bench
 """
 
@@ -29,13 +29,13 @@ from fedraw.experiment.spec import Spec
 CLIENTS = (30, 100, 1_000, 10_000, 100_000, 1_000_000)
 EVENTS = 40_000
 STRETCH = 1_000
-REPEATS = 3  # runs; the median counts; one run if setting up takes long
+REPEATS = 3  # of which the median; one where setting up takes long
 
 
 class Measured(NamedTuple):
     set_up: float  # seconds
-    rate: float  # arrivals per second in the median stretch
-    best: float  # the fastest stretch, which other work on the machine affects least
+    rate: float  # arrivals a second, the median stretch
+    best: float  # the quickest stretch: what the machine gives when nobody else uses it
 
 
 def scene(clients: int) -> tuple[Spec, Parts]:
@@ -75,7 +75,7 @@ def shown(runs: list[Measured]) -> str:
 
 def main() -> None:
     print(headline())
-    print("arrivals per second: median (best); cost of an arrival relative to 30 clients (median)")
+    print("arrivals a second, median (best); cost per arrival against 30 clients, by the median")
     print(f"{'clients':>10} {'set up':>9} {'log off':>19} {'log on':>19} {'cost':>7}")
     first = 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""The audit of a million clients: seconds of reading and predicting, memory, and their growth.
+"""The audit of a million clients: reading, predicting, memory, and how it grows.
 
     python -m benchmarks.audit [--clients 1000000]
 
-Each size runs in its own process, so that the peak of memory is its own.
+Each size runs in a process of its own, so that its peak of memory is its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURE = "from benchmarks.audit import measure; measure()"
 
 
 def write(folder: Path, clients: int) -> None:
-    """Write a long table with ten labels per client, some of them rare, and the clients' times."""
+    """A long table: ten labels a client, some labels on few clients; times over two orders."""
     rng = np.random.default_rng(0)
     step = 100_000
     with (folder / "labels.csv").open("w") as labels, (folder / "times.csv").open("w") as times:
@@ -37,7 +37,7 @@ def write(folder: Path, clients: int) -> None:
         times.write("client,seconds\n")
         for first in range(0, clients, step):
             count = min(step, clients - first)
-            # Each client has ten different labels, and popular labels occur far more often.
+            # Ten different labels each: popular ones are taken far more often.
             start = (LABELS * rng.random(count) ** 3).astype(int)
             stride = rng.integers(1, LABELS // ROWS_PER_CLIENT, count)
             column = (start[:, None] + stride[:, None] * np.arange(ROWS_PER_CLIENT)) % LABELS
@@ -52,7 +52,7 @@ def write(folder: Path, clients: int) -> None:
 
 
 def measure() -> None:
-    """Measure the seconds of each step and the peak of memory, and print them as JSON."""
+    """In a process of its own: seconds of each step and the peak of memory, as JSON."""
     clock, folder = [time.perf_counter()], Path(sys.argv[1])
     table = read_label_counts(folder / "labels.csv").table
     clock.append(time.perf_counter())

@@ -1,25 +1,24 @@
-r"""Does label influence, computed before training, predict which labels a run recognises?
+"""Does label influence, computed before training, say which labels a run will recognise?
 
-This script trains on digits over many random federations (clients, coverage, speeds, buffer,
-method). It compares the recall of each label with the audit's prediction. The fit gives the
-thresholds of the audit's verdicts (`fedraw.auditing.methods`) and the tables of
-`docs/research/calibration.md`.
+Trains on digits over many random federations (clients, coverage, speeds, buffer, method), and puts
+beside each label's recall what the audit says of it beforehand. The fit becomes the thresholds of
+the audit's verdicts (`fedraw.auditing.methods`), the table `docs/research/calibration.md`.
 
     python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
 
-The methods take turns. `--method` runs a single method on every federation:
+The methods take turns; `--method` runs one of them on every federation, for what came later:
 
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --out runs/replay.jsonl
-    python -m benchmarks.audit_calibration --method fedraw-replay --runs 60 --ratio 20 200 \
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 60 --ratio 20 200 \\
         --out runs/starved.jsonl
-    python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --events 600 \
+    python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --events 600 \\
         --out runs/short.jsonl
 
 `--method` takes every method that has an audit rule in the catalogue. Its report has the mean
 recall of the rare and small labels, which compares methods over the same federations. `--rate`
 replaces the default of the method's main rate, for example by the rate that the arena chose:
 
-    python -m benchmarks.audit_calibration --method fedvarp --rate 0.4 --runs 60 \
+    python -m benchmarks.audit_calibration --method fedvarp --rate 0.4 --runs 60 \\
         --out runs/fedvarp.jsonl
 """
 
@@ -65,16 +64,16 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fedraw-dedup-only": {"name": "fedraw", "weighting": "uniform"},
     "fedraw-weight-only": {"name": "fedraw", "dedup": False},
 }
-# The other methods, and the methods above one by one.
+# Methods that came later, and those above one by one.
 SINGLE: dict[str, dict[str, Any]] = {name: {"name": name} for name in RULES}
 EVENTS = 3000
-RATIO = (1.0, 20.0)  # the range of factors by which the holders of rare labels are slower
+RATIO = (1.0, 20.0)  # how many times slower the holders of rare labels are: from, to
 BATCH = 4  # runs between two writes
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The common settings of the runs; without a method, the methods take turns."""
+    """What the runs have in common; without a method they take turns."""
 
     method: str | None = None
     ratio: tuple[float, float] = RATIO
@@ -84,7 +83,7 @@ class Setting:
 
 
 def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]:
-    """Return the random federation of this number; each method gets as many federations."""
+    """The number-th random federation; where methods take turns, each meets as many."""
     rng = np.random.default_rng([2026, number])
     method = setting.method or list(STRATEGIES)[number % len(STRATEGIES)]
     low, high = np.log(setting.ratio)
@@ -119,7 +118,7 @@ def _strategy(method: str, buffer: int, rate: float | None) -> dict[str, Any]:
 
 
 def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.Generator) -> None:
-    """Return the digits with at least 8 % of a rare and 28 % of a small label for training."""
+    """The digits; for training, at least 8 % of a rare one and 28 % of a small one are left."""
     data = load("digits", rng=rng)
     kept = np.ones(data.classes)
     for labels, least in ((rare, 0.08), (small, 0.28)):
@@ -135,7 +134,7 @@ def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.
 
 
 def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
-    """Return the record of a run: the predictions before training, and the recall after it."""
+    """One record per run: what is known beforehand, and the recall that came of it."""
     with TemporaryDirectory() as scratch:
         drawn = [federation(number, Path(scratch), setting) for number in numbers]
         before = [beforehand(m, spec, n) for n, (m, spec) in zip(numbers, drawn, strict=True)]
@@ -156,7 +155,7 @@ def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
 
 
 def recall(folder: Path) -> dict[str, float]:
-    """Return the mean recall of each label over the last five evaluations, because it swings."""
+    """Of each label, over the last five evaluations: between two of them it swings."""
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     evaluations = [line for line in map(json.loads, lines) if line["kind"] == "evaluation"][-5:]
     return {
@@ -166,7 +165,7 @@ def recall(folder: Path) -> dict[str, float]:
 
 
 def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
-    """Return the predictors of each label before training, one list per predictor."""
+    """What can be known of each label before training: one list per predictor."""
     clients = Scenario.of(spec, seed).clients
     table, seconds = clients.table, clients.seconds
     size = spec.to_dict()["strategy"].get("buffer", 1)
@@ -210,7 +209,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
 
 
 def method_report(records: list[dict[str, Any]]) -> str:
-    """Report on one method: mean recall, fitted thresholds, and verdicts compared with training."""
+    """One method alone: mean recall, fitted thresholds, and verdicts against training."""
     rows = [row for record in records for row in scarce_labels(record)]
     recall = np.array([row["recall"] for row in rows])
     accuracy = np.mean([record["global_accuracy"] for record in records])
@@ -229,7 +228,7 @@ def method_report(records: list[dict[str, Any]]) -> str:
 
 
 def replay_report(records: list[dict[str, Any]]) -> str:
-    """Report on replay alone: how well standing predicts recall, and how many updates it takes."""
+    """Replay alone: does standing serve, and how many updates does it take?"""
     rows = [row for record in records for row in _replay_rows(record)]
     held = [row for row in rows if row["replayed"]]
     others = [row for row in rows if not row["replayed"]]
@@ -237,7 +236,7 @@ def replay_report(records: list[dict[str, Any]]) -> str:
     return "\n".join(
         (
             f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels, {len(held)} of"
-            f" them with a replayed holder; {empty} runs have no replayed client.",
+            f" them with a holder that is replayed; in {empty} runs nobody is.",
             "",
             *_predictors(rows, held, others),
             "",
@@ -272,7 +271,7 @@ def _updates(row: Mapping[str, Any]) -> float:
 
 
 def _predictors(*parts: list[dict[str, Any]]) -> Iterator[str]:
-    yield "Rank correlation with recall, and explained share of its variance:"
+    yield "Rank correlation with recall, and share of its variance explained:"
     yield ""
     yield "| known beforehand | all | with a replayed holder | without |"
     yield "|---|---:|---:|---:|"
@@ -308,7 +307,7 @@ def _fitted(*parts: tuple[str, list[dict[str, Any]]]) -> Iterator[str]:
 
 def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
     edges = (0, 3, 6, 12, 25, 50, 100, 200, np.inf)
-    yield "Labels with a replayed holder and the verdict kept, by the updates of all holders:"
+    yield "With a replayed holder, judged kept, by the updates of all holders in the run:"
     yield ""
     yield "| updates | labels | median recall (10th to 90th percentile) | below 50 % |"
     yield "|---|---:|---:|---:|"
@@ -325,7 +324,7 @@ def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _judged(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "Verdicts: labels, median recall, and the share below 50 % (lost) or not (others):"
+    yield "The verdicts: labels, median recall, how many are below 50 % (lost) or not (others):"
     yield ""
     for word in ("lost", "at risk", "kept"):
         own = [r["recall"] for r in rows if verdict(r["method"], r["standing"]) == word]
@@ -338,7 +337,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=480)
     parser.add_argument("--jobs", type=int, default=None)
-    parser.add_argument("--method", choices=list(SINGLE), help="run only this method")
+    parser.add_argument("--method", choices=list(SINGLE), help="no turns: this one only")
     parser.add_argument("--rate", type=float, help="server_lr instead of the method's default")
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--ratio", nargs=2, type=float, default=RATIO, metavar=("FROM", "TO"))

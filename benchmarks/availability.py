@@ -1,16 +1,15 @@
 """Does the audit's prediction hold when clients are offline at times?
 
-The federations are random: 10 to 100 clients, a buffer of 2 to 20, mean times over one order of
-magnitude, and a rare label on one to four clients. Each client has a share of time online from 0.1
-to 1, and the holders of the rare label have a lower one. Each federation is audited twice: with
-times divided by shares and, for comparison, with the times alone. It is simulated without training
-under FedFa and FedRAW, with exponential online and offline phases. The mean length of a cycle is
-0.1, 1, 10 or 100 times the mean time between two updates of a client, in turn.
+Random federations: 10 to 100 clients, a buffer of 2 to 20, mean times over one order of magnitude,
+a rare label on one to four clients, and a share of the time online for each client, from 0.1 to 1
+and lower for the holders of the rare label. Each federation is audited with times divided by shares
+and, to compare, with the times alone. It is simulated without training under FedFa and FedRAW, with
+exponential online and offline phases. The mean length of a cycle is 0.1, 1, 10 or 100 times the
+mean time between two updates of a client, in turn.
 
-The script measures two errors for the holders of the rare label together. The first is that of the
-share of aggregations in which one of them is in the buffer, in percentage points. The second is
-that of their influence, relative to the simulated influence. Runs last 100 cycles, within 10,000 to
-60,000 arrivals, so the simulated values have some noise of their own.
+Measured for the holders of the rare label together: the share of aggregations in which one of them
+is in the buffer, in percentage points, and their influence, relative to the simulated one. Runs
+last 100 cycles, within 10,000 to 60,000 arrivals, so the figures have some noise of their own.
 
     python -m benchmarks.availability --federations 200 --jobs 2
 """
@@ -91,7 +90,7 @@ def federation(index: int, scale: float = 1.0) -> dict[str, Any]:
 
 
 def _table(clients: int, rare: list[int], rng: np.random.Generator) -> LabelTable:
-    """Return counts of five common labels, on half of the clients each, and of one rare label."""
+    """Five common labels on half of the clients each, and one on the rare clients."""
     counts: dict[int, dict[str, int]] = {i: {"common": 100} for i in range(clients)}
     for label in range(4):
         for i in np.flatnonzero(rng.random(clients) < 0.5).tolist():
@@ -102,7 +101,7 @@ def _table(clients: int, rare: list[int], rng: np.random.Generator) -> LabelTabl
 
 
 def report(results: list[dict[str, Any]]) -> str:
-    """Format the errors: median and 90th percentile over the federations of each cycle."""
+    """The table of errors: median and 90th percentile over the federations of each cycle."""
     lines = ["cycle  method  prediction     federations  presence (points)  influence (%)"]
     for cycle in CYCLES:
         own = [result for result in results if result["cycle"] == cycle]
@@ -119,16 +118,11 @@ def report(results: list[dict[str, Any]]) -> str:
             lines.append(
                 f"{cycle:5g}  {method:6}  {name:13} {len(own):12}      {cells[0]}   {cells[1]}"
             )
-    return "\n".join(
-        [
-            *lines,
-            "errors: median and 90th percentile; cycles in mean times between two updates",
-        ]
-    )
+    return "\n".join([*lines, "errors: median, 90th percentile; cycles in times between updates"])
 
 
 def main() -> None:
-    """Run the federations that are not finished, and print the table."""
+    """Run what is not there yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,4 +1,4 @@
-"""Reports on the calibration runs: predictors, thresholds, and how reliable the verdicts are."""
+"""What the calibration runs say: which predictor, which thresholds, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EDGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, np.inf)
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """Write the calibration in Markdown."""
+    """The calibration in Markdown."""
     rows = [row for record in records for row in scarce_labels(record)]
     parts = [
         f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels.\n",
@@ -46,7 +46,7 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the labels on few clients or with few samples; other labels are hardly ever lost."""
+    """Those on few clients, and those of few samples; the others are hardly ever in danger."""
     before = record["beforehand"]
     usual = np.median(before["fair"])
     rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
@@ -88,7 +88,7 @@ def _predictors(rows: Sequence[Mapping[str, Any]]) -> str:
             _, left = fit(x, y)
             cells.append(f"{spearmanr(x, y)[0]:.2f}, {1 - left**2 / y.var():.2f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "Rank correlation with recall, and explained share of its variance:\n\n" + _text(lines)
+    return "Rank correlation with recall, and share of its variance explained:\n\n" + _text(lines)
 
 
 def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -105,11 +105,11 @@ def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
             cells.append(f"{len(found)}, {half:.0f} ({tenth:.0f} to {nine:.0f})")
         name = f"{low:g} to {high:g}" if high < np.inf else f"{low:g} and more"
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "Recall in percent, the median (10th to 90th percentile):\n\n" + _text(lines)
+    return "Recall in percent: the median (and the 10th to the 90th percentile):\n\n" + _text(lines)
 
 
 def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Fit recall = 1 / (1 + (half / standing)^slope); give the standing for 25, 50 and 75 %."""
+    """recall = 1 / (1 + (half / standing)^slope): the standing at which it is 25, 50, 75 %."""
     lines = [
         "| family | slope | 25 % at | 50 % at | 75 % at | spread |",
         "|---|---:|---:|---:|---:|---:|",
@@ -127,7 +127,7 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * left:.0f} points |")
     words = "The standing at which the fitted recall is 25, 50 and 75 %"
-    return f"{words}, with 95 % bootstrap intervals over federations:\n\n" + _text(lines)
+    return f"{words}, with 95 % intervals over federations drawn again:\n\n" + _text(lines)
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -146,12 +146,12 @@ def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
             right = found < 0.5 if word == "lost" else found >= 0.5
             cells.append(f"{found.size}, {100 * np.median(found):.0f}, {100 * right.mean():.0f} %")
         lines.append(f"| {method} | {' | '.join(cells)} |")
-    words = "number of labels, median recall, and the share below 50 % (lost) or not (the others)"
-    return f"The verdicts compared with training: {words}:\n\n" + _text(lines)
+    words = "labels, their median recall, and how many are below 50 % (lost) or not (the others)"
+    return f"The verdicts against what training came to: {words}:\n\n" + _text(lines)
 
 
 def fit(x: Floats, y: Floats) -> tuple[Floats, float]:
-    """Fit a logistic curve in log x by least squares: intercept, slope and RMS error."""
+    """Logistic in log x by least squares: intercept, slope, and what is left (root mean square)."""
     logs = np.log(np.maximum(x, 1e-6))
 
     def residual(t: Floats) -> Floats:
@@ -166,7 +166,7 @@ def thresholds(a: float, b: float) -> Floats:
 
 
 def resampled(numbers: Floats, times: int = 200) -> list[Floats]:
-    """Resample whole federations with replacement, because labels of one run are dependent."""
+    """Labels of federations drawn with replacement: labels of one run are not independent."""
     rng = np.random.default_rng(0)
     by_number = {n: np.flatnonzero(numbers == n) for n in np.unique(numbers)}
     keys = list(by_number)

@@ -1,8 +1,7 @@
-"""The cost of a checkpoint: size on disk, time to write and to read, for FedRAW with K = 10.
+"""What a checkpoint costs: size on disk, time to write and to read, for FedRAW with K = 10.
 
-The first rows have 30 clients and models of growing size. The others have up to a million clients
-and no model. All clients are in flight. Times are wall-clock times, with the CPU time of this
-process in brackets.
+First 30 clients and growing models, then up to a million clients without a model. All clients are
+in flight. Times are wall-clock times, with the CPU time of this process in brackets.
 Run: make bench
 """
 
@@ -33,7 +32,7 @@ CASES = (
     (100_000, 0),
     (1_000_000, 0),
 )
-EVENTS = 20_000  # in these, most models of the first cases and many flights of the others differ
+EVENTS = 20_000  # so that most models of the first cases, and many flights of the others, differ
 
 
 def simulation(clients: int, size: int) -> Simulation:
@@ -51,7 +50,7 @@ def simulation(clients: int, size: int) -> Simulation:
 
 
 class Stopwatch:
-    """A stopwatch of wall-clock and CPU time."""
+    """Wall-clock and CPU time since it was made."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()

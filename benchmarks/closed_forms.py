@@ -1,27 +1,25 @@
-"""Do the closed forms agree with the simulator? Many random federations, every kind of buffer.
+"""Do the closed forms say what the simulator does? Many random federations, every kind of buffer.
 
-Each federation has 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
-magnitude, and rarity from random label counts. It has three groups of clients: the holders of rare
-labels, the slowest third and the fastest third. Every method runs alone, with its own seed, in the
-project's own loop without training.
+Each federation: 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
+magnitude, rarity from random label counts, and three groups of clients: the holders of rare labels,
+the slowest and the quickest third. Every method runs alone, with its own seed, in the project's
+own loop without training.
 
-The standard error of a run's means comes from batches. An update stays in the buffer for
-T = K / P(miss) arrivals on average, and arrivals have no memory, so a run forgets its past after a
-few T. The first 10 T are dropped, and the rest is split into 32 batches of at least 12.5 T. The
-standard error is that of the mean of the batches (Student's t with 31 degrees of freedom: |t| < 2
-in 94.6 % and above 3 in 0.5 % of all cases). The three groups of a run are not independent of each
-other, nor are its three quantities. An event that happens fewer than 50 times in a whole run is too
-rare to be measured, and the table counts it as such. Federations whose buffers turn over too slowly
-for `--events` are drawn again.
+How sure a run is of its own means: an update stays in the buffer for T = K / P(miss) arrivals on
+average, and arrivals have no memory, so what happened a few T ago is forgotten. 10 T are dropped,
+the rest is 32 batches of at least 12.5 T each; the standard error is that of the batches' mean
+(Student's t with 31 degrees of freedom: |t| < 2 in 94.6 %, beyond 3 in 0.5 % of all cases).
+The three groups of a run are not independent of each other, nor are its three quantities.
+What enters or leaves the buffer fewer than 50 times in a whole run is too seldom to be measured
+and counts as such. Buffers that turn over too slowly for `--events` are drawn again.
 
-Residual replay (`--methods fedraw-replay`, in a run of its own) is measured from the moment at
-which every replayed client has sent an update. A federation in which that takes too long counts as
-not heard.
+Residual replay (`--methods fedraw-replay`, a run of its own) is measured from when every client
+that it replays was heard; a federation where that takes too long counts as not heard.
 
     python -m benchmarks.closed_forms --out runs/closed_forms.md
     python -m benchmarks.closed_forms --methods fedraw-replay --results runs/replay_forms.jsonl
 
-Finished federations are kept in runs/closed_forms.jsonl and are not run again.
+Finished federations stand in runs/closed_forms.jsonl and are not run again.
 """
 
 from __future__ import annotations
@@ -68,9 +66,9 @@ BATCH_TURNS = 12.5  # length of a batch, in T
 WARM_TURNS = 10
 FEWEST_EVENTS = 20_000
 FEWEST_VISITS = 50
-FARTHEST = 10  # the number of listed failures
-CAPPED_SEEDS = 4  # samples from which the error of a sampled influence is estimated
-EXACT = 1e-9  # the error of a mean that is the same in every batch
+FARTHEST = 10  # of the failures, listed
+CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
+EXACT = 1e-9  # a mean that is the same in every batch is known to this
 
 Mask = npt.NDArray[np.bool_]
 
@@ -94,7 +92,7 @@ class Method(NamedTuple):
 
 
 class Means(NamedTuple):
-    """The means of one run, with one row per batch."""
+    """Of the batches of one run: one row each."""
 
     present: Floats  # clients
     anyone: Floats  # groups
@@ -148,7 +146,7 @@ def draw(index: int, most_events: int) -> Case:
 
 
 def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
-    """Return counts of ten labels on random clients, and of up to three on rare clients only."""
+    """Ten common labels, each on a random part of the clients; up to three on rare clients only."""
     counts: dict[int, dict[str, int]] = {i: {} for i in range(rare.size)}
     for label in range(10):
         share = rng.uniform(0.2, 1)
@@ -164,7 +162,7 @@ def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
 
 
 def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
-    """Return counts with scores from 1/N to 1: one label for all, and one for each client alone."""
+    """Any score from 1/N to 1: a label that all hold, and one that the client alone holds."""
     score = clients ** -rng.random(clients)
     counts = {}
     for i in range(clients):
@@ -174,17 +172,16 @@ def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
 
 
 def replayed(case: Case, method: Method) -> Ints | None:
-    """Return the clients whose updates are kept, whichever client arrives."""
+    """The clients of which something is kept, whoever arrives."""
     if method.rule.weighting != "replay":
         return None
     return rarest(rarity_scores(case.table), case.size)
 
 
 def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
-    """Run the method in the project's own loop, with a model without parameters.
+    """The method in the project's own loop; a model without parameters costs nothing.
 
-    The result is None if some replayed clients send no update within the measured number of
-    arrivals.
+    None: not everyone who is to be replayed was heard in as many arrivals as are measured.
     """
     law = poisson(case.seconds, Streams(seed))
     executor = Inline(no_training([case.table.totals()]))
@@ -209,7 +206,7 @@ def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
 
 
 def _contents(simulation: Simulation, events: int) -> tuple[Ints, Ints, Floats]:
-    """Return the aggregation, the client and the weight of each slot, one after the other."""
+    """Which aggregation, who was in its buffer, with which weight: one slot after the other."""
     clients: list[Sequence[Any]] = []
     weights: list[Sequence[float]] = []
     for _ in range(events):
@@ -261,9 +258,9 @@ def compare(case: Case, name: str, method: Method, seed: int, events: int) -> di
 
 
 def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) -> Any:
-    """Return how often a client enters the buffer in the run: the rate of arrivals times 1 − P.
+    """How often the run sees someone come in who was not there: the rate of arrivals times 1 − P.
 
-    A cleared buffer forgets at once, so there it is how often the client is in the buffer or not.
+    A cleared buffer forgets at once: there it is how often someone is in it, or is not.
     """
     if buffer == "blocks":
         return np.minimum(chance, 1 - chance) * events / size
@@ -273,7 +270,7 @@ def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) 
 def _by_group(
     case: Case, method: Method, means: Means, shares: Floats, chance: Floats, events: int
 ) -> Iterator[Comparison | None]:
-    """Return all comparisons of groups; None for events that are too rare in the run."""
+    """All comparisons of groups; None where too little happens in the run."""
     buffer, size = method.rule.buffer, case.size
     weight, doubt = _group_influence(case, method, events)
     kept = replayed(case, method)
@@ -296,10 +293,10 @@ def _by_group(
 
 
 def _group_influence(case: Case, method: Method, events: int) -> tuple[list[float], list[float]]:
-    """Return the influence of every group, and the standard error that the batches do not show.
+    """Of every group, and the standard error that the batches do not show.
 
-    If the closed form is sampled, this is its own error. Under replay it is the error of rounds of
-    rare arrivals alone, which occur in few runs.
+    Where the closed form is sampled, its own; under replay that of rounds of rare arrivals alone,
+    which few runs meet.
     """
     rate, masks = 1 / case.seconds, list(case.members.values())
     groups = Groups.of(rate, rarity_scores(case.table), np.zeros(rate.size, np.bool_))
@@ -322,7 +319,7 @@ def _group_influence(case: Case, method: Method, events: int) -> tuple[list[floa
 
 
 def _error(batches: Floats) -> Any:
-    """Return the standard error of the mean of the batches."""
+    """The standard error of the mean of the batches."""
     return batches.std(axis=0, ddof=1) / math.sqrt(len(batches))
 
 
@@ -360,7 +357,7 @@ def finished(path: Path, most_events: int, wanted: Sequence[str]) -> dict[int, d
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """Write one row for each method and quantity."""
+    """A row for each method and quantity."""
     head = ("method", "quantity", "comparisons", "median gap", "largest gap")
     tests = ("z below 2", "z above 3", "mean z", "failures (by chance)", "too seldom")
     lines = [_row((*head, *tests)), "|---|---|" + "--:|" * 8]
@@ -385,15 +382,15 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _fails(c: Comparison) -> bool:
-    """Return whether the values differ by more than 5 % and by more than two standard errors."""
+    """Neither within 5 % nor within two standard errors."""
     gap = abs(c.found - c.closed)
     return gap > 0.05 * c.closed and gap > 2 * c.error
 
 
 def _fails_by_chance(c: Comparison) -> float:
-    """Return the probability that an exact formula fails, because a run's mean has an error."""
+    """The chance that an exact formula fails, too: a run knows its own mean only so well."""
     t = max(2.0, 0.05 * c.closed / max(c.error, 1e-15))
-    # Student's t as a normal variable: the first term of Cornish and Fisher is enough here.
+    # Student's t as a normal: Cornish and Fisher's first term is enough at 31 degrees of freedom.
     df = BATCHES - 1
     return math.erfc(t * (1 - 1 / (4 * df)) / math.sqrt(1 + t * t / (2 * df)) / math.sqrt(2))
 
@@ -431,7 +428,7 @@ def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _mean_field(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Write the largest error of the mean field over all clients, by clients and buffer."""
+    """The largest error of the mean field over all clients, by size of federation and buffer."""
     bounds = [(2, 4), (5, 9), (10, 29), (30, 100)]
     yield "Mean field against exact presence, largest error in points (federations):"
     yield ""
@@ -473,13 +470,11 @@ def work(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--federations", type=int, default=200)
-    parser.add_argument(
-        "--events", type=int, default=120_000, help="the largest number of arrivals of a run"
-    )
+    parser.add_argument("--events", type=int, default=120_000, help="of a run, at most")
     parser.add_argument("--methods", nargs="+", choices=list(methods(2, 1.0)), help="only these")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--out", type=Path, help="also write the tables to this file")
+    parser.add_argument("--out", type=Path, help="write the tables there, too")
     given = parser.parse_args()
     first_line = headline()
     given.results.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The cost of the dashboard: on a log of a million arrivals, and for a run that it follows.
+"""What the dashboard costs: on a log of a million arrivals, and to a run that it follows.
 
 The log has 30 clients, a buffer of ten and an evaluation every 1,000 arrivals. `first page` is the
-time from the start of `fedraw dashboard` until it answers with the curves of the whole run. `whole
-log` is the time until it has read and verified every line. Memory is the largest resident size of
-the process. CPU seconds are those of the process, which other jobs on the machine affect less.
-`Followed` is a training-free simulation that only writes its log. It runs alone and with a
+time from the start of `fedraw dashboard` until it answers with the curves of the whole run,
+`whole log` until every line was read and verified. Memory is the largest resident size of the
+process. CPU seconds are those of the process, which other jobs on the machine affect less.
+`Followed` is a training-free simulation, which does nothing but write its log, alone and with a
 dashboard that follows it, in turns.
 Run: python -m benchmarks.dashboard [ARRIVALS]
 """
@@ -74,7 +74,7 @@ def asked(url: str) -> Any:
 
 
 def process_facts(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds and the largest resident size in MB so far."""
+    """CPU seconds and the largest resident size in MB so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     status = Path(f"/proc/{pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+)", status)

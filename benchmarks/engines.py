@@ -1,9 +1,8 @@
-"""The cost of an engine: seconds from a hand-out to its arrival, for a training that takes no time.
+"""What an engine costs: seconds from a hand-out to its arrival, for a training that takes no time.
 
-There is one site, a model of a few numbers, and real processes with TLS. The engines are Flower
-(SuperLink, SuperNode) and FLARE (POC mode). On FLARE the site's script runs in the job's process or
-in a process of its own. The log has both times of each arrival. Flower starts a process for each
-message.
+One site, a model of a few numbers, real processes with TLS: on Flower (SuperLink, SuperNode), and
+on FLARE (POC mode), where the site's script runs in the job's process or in a process of its own.
+The log has both times of each arrival. Flower starts a process for each message.
 
 Run: python -m benchmarks.engines [--arrivals N]      after `make flare`
 """
@@ -27,7 +26,7 @@ SETTINGS = {"min_clients": 1, "poll": 0.1, "evaluate_every": 0}
 
 
 def seconds(folder: Path) -> list[float]:
-    """Return the seconds of each arrival but the first, during which processes import modules."""
+    """The seconds of each arrival but the first, in which processes import what they need."""
     records = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     arrivals = [record for record in records if record["kind"] == "arrival"]
     return [record["time"] - record["start_time"] for record in arrivals[1:]]

@@ -1,11 +1,10 @@
-"""How well updates reveal the labels of a client, and what the inference costs.
+"""How well updates tell which labels stand behind them, and what looking costs.
 
-Each data set has one run of FedRAW with labels = "inferred". After the first, third and tenth
-update of a client the script prints the area under the ROC curve of presence (whether a client
-holds a label, over all clients and labels), the calibration error (ten bins), and the mean error of
-the shares. Then it prints the figures of the whole run in docs/research/evidence.md. The seeds
-differ from those on which the estimator was developed (1 and 2). The cost is that of a step of
-FedRAW with 11.2 million parameters and 47 labels: declared, inferred and checked, in turn.
+Of each data set one run of FedRAW with labels = "inferred". After a client's first, third and tenth
+update: the area under the curve of presence (holder of a label or not, all clients and labels), the
+calibration error (ten bins), and the mean error of the shares; then what docs/research/evidence.md
+says of the whole run. Seeds here are not those on which the estimator was found (1 and 2). Cost: a
+step of FedRAW with 11.2 million parameters and 47 labels, declared, inferred and checked in turn.
 
 Run: python -m benchmarks.evidence [--data ROOT] [--weights RESNET18] [--only digits …]
 """
@@ -55,7 +54,7 @@ def scenario_of(dataset: str, root: Path | None, weights: Path | None) -> Scenar
 
 
 def truth(scenario: Scenario) -> Matrix:
-    """Return the share of each label (by output) in each client's data."""
+    """The share of each label (by output) in each client's data."""
     names = scenario.clients.dataset.label_names
     shares = np.zeros((len(scenario.clients.table), len(names)))
     for client, counts in scenario.clients.table.counts().items():
@@ -66,7 +65,7 @@ def truth(scenario: Scenario) -> Matrix:
 
 
 class Seen(NamedTuple):
-    """The estimates about a client after one of its updates."""
+    """What is known of a client after an update of its."""
 
     client: int
     updates: int
@@ -87,7 +86,7 @@ def seen(scenario: Scenario) -> Iterator[Seen]:
 
 
 def calibration_error(presence: Matrix, held: npt.NDArray[np.bool_]) -> float:
-    """Return the mean distance of predicted probabilities from the observed share of holders."""
+    """How far, on average, a probability lies from the part of those given it that hold."""
     place = np.minimum((presence * 10).astype(int), 9)
     bins = [place == i for i in range(10) if (place == i).any()]
     return float(sum(abs(presence[b].mean() - held[b].mean()) * b.mean() for b in bins))
@@ -118,9 +117,9 @@ def estimate(dataset: str, root: Path | None, weights: Path | None) -> None:
     ]
     true, inferred = np.mean(of_rare, axis=0)
     for line in (
-        f"the error of coverage is {off:.2f} clients per label at the end",
-        f"the bias of a held label rises in {100 * rises:.0f} % of the updates",
-        f"the error of shares is {early:.3f} in the first 100 updates and {late:.3f} in the last",
+        f"coverage is off by {off:.2f} clients a label at the end",
+        f"a label that is there rises in {100 * rises:.0f} % of the updates",
+        f"shares are off by {early:.3f} in the first hundred updates, {late:.3f} in the last",
         f"rare labels are {true:.3f} of their holders' data, inferred {inferred:.3f}",
     ):
         print(f"{dataset:9} {line}", flush=True)
@@ -150,7 +149,7 @@ def cost() -> None:
     for turn in range(90 + REPEATS):
         client, update = turn % 30, vectors[turn % len(vectors)]
         for name, (strategy, state) in servers.items():
-            # As in training, absent labels fall, and held labels rise in four of five updates.
+            # As training does it: what a client lacks falls, what it has rises four times in five.
             change = np.where(holds[client], rng.normal(0.05, 0.06, classes), -0.05)
             update[-classes:] = state.model[-classes:] + change
             begun = time.perf_counter()
@@ -160,7 +159,7 @@ def cost() -> None:
                 times[name].append(time.perf_counter() - begun)
     plain = median(times["declared"])
     for name, own in times.items():
-        print(f"{name:9} {median(own) * 1e3:7.1f} ms per arrival, x {median(own) / plain:.3f}")
+        print(f"{name:9} {median(own) * 1e3:7.1f} ms an arrival, x {median(own) / plain:.3f}")
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """How time and memory grow with the number of clients and with the size of the model.
 
-Each row is a process of its own: FedRAW with K = 10 and one epoch on 10 samples of 64 features. All
-clients are in flight, or 100 of them. `event` is the time of an arrival after the start, including
-training. `set-up` is the time before the first arrival. Memory is the growth of the process between
-its first and its last arrival: the models that clients started from, and their updates.
+Each row is a process of its own: FedRAW, K = 10, one epoch on 10 samples of 64 features each; all
+clients are in flight, or 100 of them. `event` is the time of an arrival once the run is under way,
+training included; `set-up` is what comes before it. Memory is what the process grew by between its
+first and its last arrival: models that clients started from, and their updates.
 Run: make bench
 """
 
@@ -34,7 +34,7 @@ HIDDEN = (64, 512, 4_096, 32_768)
 
 
 class Mlp:
-    """A network with one hidden layer of this width."""
+    """One hidden layer of this width."""
 
     def __init__(self, hidden: int) -> None:
         self.hidden = hidden
@@ -63,7 +63,7 @@ def megabytes() -> float:
 
 
 def one(clients: int, hidden: int, at_once: int) -> None:
-    """Print one measurement; the process then ends and frees its memory."""
+    """Prints one measurement; the process then ends, and with it what it holds."""
     spec = Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": clients, "local_test": 0},
@@ -114,7 +114,7 @@ def main() -> None:
         one(*map(int, sys.argv[1:4]))
         return
     print(headline())
-    print(f"{EVENTS:,} events; memory in total and per client in flight, in kB and in models")
+    print(f"{EVENTS:,} events; memory in all and for a client in flight, in kB and in models")
     print(
         f"{'clients':>8} {'in flight':>9} {'parameters':>11} {'event':>12} {'':>7} {'set-up':>9}"
         f" {'memory':>10} {'a client':>11}"

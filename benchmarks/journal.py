@@ -1,11 +1,10 @@
-"""The saving of an append-only journal with group commit over one file per update.
+"""What an append-only journal with group commit would save over one file per update.
 
 file      as the server does it: a new file, its checksum, fsync, rename, fsync of the folder
 append    the same bytes and checksum at the end of one growing file, fdatasync
 group 4   append, with one fdatasync for four updates: each of them waits for the last one
 
-The table has the seconds per update in copies of the model (`vector.copy()`), as medians of
-interleaved rounds.
+Seconds per update, in copies of the model (`vector.copy()`); medians of interleaved rounds.
 
 Run: python -m benchmarks.journal [--rounds 8]
 """

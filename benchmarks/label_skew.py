@@ -1,16 +1,16 @@
-"""The effect of losses for label skew on four methods: FedLC and logit adjustment on digits.
+"""What losses for label skew change for four methods: FedLC and logit adjustment on digits.
 
     python -m benchmarks.label_skew [--out runs/label-skew] [--events 3000] [--jobs 1]
                                     [--methods fedbuff,fedraw,fedraw-replay,ca2fl] [--joint]
 
 Labels 8 and 9 are on two of 30 clients each, which are ten times as slow as the others. The server
-rate of each method that has one is tuned with cross-entropy. Then tau of each loss is tuned at that
-rate. Both use the tuning seeds and runs of a third of the length. With --joint, the rate and tau of
+rate of each method that has one is tuned with cross-entropy, then tau of each loss at that rate;
+both on the tuning seeds and on runs of a third of the length. With --joint, the rate and tau of
 each loss are tuned together, which takes three times as long. "Masks alone" is FedLC with a tau of
-0.001, which only masks the labels that a client lacks. The table is that of the test seeds. It has
-the mean of the last five evaluations ± sd over the seeds, and then the last model before and after
-CCVR has calibrated its output layer. Runs are kept in the folder, and a second call continues the
-first. The chosen values, and warnings about the edge of the grid, go to standard error.
+0.001, which only masks the labels that a client lacks. The table is that of the test seeds: means
+of the last five evaluations, ± sd over the seeds; then the last model, before and after CCVR has
+calibrated its output layer. Runs are kept in the folder, and a second call continues where the
+first was stopped. What was chosen, and where it is at the edge of the grid, goes to standard error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def base(method: str, events: int) -> Spec:
 
 
 def tuned(spec: Spec, over: dict[str, Sequence[float]], place: Path, jobs: int) -> Spec | None:
-    """Return the spec with the best point of the grid; None if every point has collapsed."""
+    """The spec with the best point of the grid; None if every point has collapsed."""
     tuning = fedraw.tune(
         spec,
         over=over,
@@ -75,7 +75,7 @@ def tuned(spec: Spec, over: dict[str, Sequence[float]], place: Path, jobs: int) 
 
 
 def measured(spec: Spec, place: Path, jobs: int) -> str:
-    """Return the cells of a row that come from the test seeds."""
+    """The cells of a row, all of the test seeds."""
     runs = fedraw.simulate(
         spec, executor="batched", out=place, resume=place.exists(), jobs=jobs, progress=False
     ).runs
@@ -92,7 +92,7 @@ def measured(spec: Spec, place: Path, jobs: int) -> str:
 
 
 def calibrated_metrics(spec: Spec, run: SeedResult) -> Mapping[str, float | None]:
-    """Return the metrics of a run's last model after calibration, as [calibration] gives them."""
+    """The metrics of a run's last model after calibration, as [calibration] would give them."""
     assert run.seed is not None
     scenario = Scenario.of(spec, run.seed)
     model = calibrated(scenario, run.model)
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def row(spec: Spec | None, folder: Path, jobs: int) -> str:
-    """Return the cells of a row after the method and the loss."""
+    """The cells after the method and the loss."""
     if spec is None:
         return " | ".join(["every point collapsed", *[""] * (1 + 2 * len(METRICS))])
     rate, loss = spec.strategy.settings.get("server_lr"), spec.training.loss

@@ -1,9 +1,9 @@
-"""The cost of local training by several implementations, relative to the plain torch loop.
+"""What local training costs, written in several ways: seconds as a share of the plain torch loop.
 
-The plain loop is torch.optim.SGD with an index per mini-batch. All others do the same steps on the
-same samples. fedraw runs `trainer` for any network. For networks of linear layers it runs `dense`,
-for one client at a time or, with the batched executor, for many. Each figure is the median of
-several rounds in which all implementations take turns.
+The plain loop is torch.optim.SGD with an index per mini-batch; all others do the same steps on the
+same samples. `trainer` is what fedraw runs for any network, `dense` what it runs for networks of
+linear layers, one client at a time or, with the batched executor, many. Each figure is the median
+of several rounds in which all ways take turns.
 Run: make bench
 """
 
@@ -31,7 +31,7 @@ LR = 0.1
 
 
 class Job:
-    """The samples of one client, and the number of epochs."""
+    """One client's samples, and how often it trains on them."""
 
     def __init__(
         self, model: str, shape: tuple[int, ...], samples: int, batch: int, trainings: int
@@ -46,13 +46,13 @@ class Job:
         return build(self.model, self.shape, 10, np.random.default_rng(0)).train()
 
     def indexed(self) -> Batches:
-        """Yield mini-batches, with an index for each."""
+        """An index per mini-batch."""
         for _ in range(self.trainings):
             for rows in torch.split(torch.randperm(len(self.x)), self.batch):
                 yield self.x[rows], self.y[rows]
 
     def shuffled(self, layout: torch.memory_format | None = None) -> Batches:
-        """Yield mini-batches as views of one shuffled copy per epoch."""
+        """One shuffled copy per epoch, and views of it."""
         for _ in range(self.trainings):
             order = torch.randperm(len(self.x))
             x = self.x[order] if layout is None else self.x[order].to(memory_format=layout)
@@ -74,7 +74,7 @@ def plain(job: Job) -> Way:
 
 
 def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
-    """Train without an optimiser: one call applies the gradients to all parameters."""
+    """No optimiser: gradients are returned, and one call moves all parameters."""
     module = job.module()
     parameters: list[torch.Tensor] = list(module.parameters())
 
@@ -89,7 +89,7 @@ def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
 
 
 def trainer(job: Job) -> Way:
-    """Train one flat vector: a step is one operation for any number of layers."""
+    """One flat vector: a step is one operation, whatever the number of layers."""
     module = job.module()
     ours, start = Trainer(module, SGD(1, job.batch, LR)), to_vector(module)
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def trainer(job: Job) -> Way:
 
 
 def dense(job: Job) -> Way:
-    """Train with gradients in closed form in NumPy, without the overhead of a framework."""
+    """Gradients in closed form, in NumPy: what a framework does around them costs more."""
     module = job.module()
     samples = ClientSamples(
         lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)
@@ -118,7 +118,7 @@ def dense(job: Job) -> Way:
 
 
 def together(job: Job, clients: int) -> Way:
-    """Train many clients in one call, with gradients in closed form."""
+    """The same for many clients in one call."""
     module = job.module()
     samples = ClientSamples(
         lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)

@@ -1,4 +1,4 @@
-"""A description of the machine and the versions of a measurement, which its figures depend on."""
+"""What a measurement was taken on: a figure without it says nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def headline() -> str:
-    """Return the command, the date, the cores, the processor, the versions and the load before."""
+    """Command, date, cores, processor, versions, and how busy the machine was before."""
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem}"
     load = os.getloadavg()[0]
     return (
@@ -20,7 +20,7 @@ def headline() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor if the system has it."""
+    """The processor's name where the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,18 +1,17 @@
-"""The cost of every method on the server: memory in models, time of an arrival in copies.
+"""What every method costs the server: memory in models, time of an arrival in copies of the model.
 
-There are N clients. Six of them hold a rare label, each together with one other (as in the paper's
-EMNIST setting). The clients arrive in random order, each once in a turn, so that synchronous
-methods can take part. The buffer is 10 if that is the method's default, and otherwise the method's
-own.
+N clients, of which 6 hold a rare label each with one other (as in the paper's EMNIST setting). The
+clients arrive in random order, each once in a turn, so that synchronous methods can take part. The
+buffer is 10 where a method's default is, and otherwise the method's own.
 
-Memory is the largest state after an arrival in the second turn, counted at two small model sizes.
-The difference is the part that grows with the model, so that methods can be counted that would not
-fit. A model is 4 bytes per parameter, and a running sum in float64 counts as two models. Models
-that simulated clients keep are not counted.
+Memory: the largest state after an arrival in the second turn, counted at two small model sizes. The
+difference is what grows with the model, so methods can be counted that would not fit. A model is 4
+bytes per parameter; a running sum in float64 counts as two models. What simulated clients keep is
+not counted.
 
-Time is the mean over a turn of N = 30 clients, because some methods work at every arrival and
-others at every tenth. It is processor time, and one copy is `np.copyto` into warm memory. Clients
-share four vectors.
+Time: the mean over a turn of N = 30 clients, because some methods work at every arrival and others
+at every tenth. It is processor time, and one copy is `np.copyto` into warm memory. Clients share
+four vectors.
 
 Run: make bench, or python -m benchmarks.method_cost [--parameters 11200000] [METHOD ...]
 """
@@ -42,7 +41,7 @@ TURNS = 1
 
 
 class Server:
-    """A method with a model, to which clients in random order send updates."""
+    """A method with a model, fed by clients in random order."""
 
     def __init__(self, name: str, clients: int, size: int) -> None:
         common = {f"label {k}": 10 for k in range(20)}
@@ -58,7 +57,7 @@ class Server:
 
 
 def state_size(name: str, clients: int, size: int) -> int:
-    """Return the most bytes of a state in the second turn, if each update has its own memory."""
+    """The most bytes of a state in the second turn, if every update has memory of its own."""
     rng = np.random.default_rng(0)
     server = Server(name, clients, size)
     sizes = []
@@ -69,13 +68,13 @@ def state_size(name: str, clients: int, size: int) -> int:
 
 
 def models_kept(name: str, clients: int) -> float:
-    """Return the number of models by which the state grows with the model."""
+    """By how many models the state grows if the model grows."""
     grown = state_size(name, clients, 2 * FEW) - state_size(name, clients, FEW)
     return grown / (4 * FEW)
 
 
 def copies_per_arrival(name: str, clients: int, vectors: Sequence[Vector]) -> float:
-    """Return the mean time of an arrival over the median time of a copy, measured in turn."""
+    """The mean time of an arrival by the median time of a copy, taken in turn."""
     rng = np.random.default_rng(0)
     server = Server(name, clients, vectors[0].size)
     target = vectors[0].copy()

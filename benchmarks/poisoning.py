@@ -6,11 +6,11 @@ accepts this. There are two such vectors:
 
 one weight   always in the direction of one weight that honest training does not change (it belongs
              to a pixel that is never set)
-reversed     opposite to the change of the client's own training
+reversed     against what its own training would change
 
-The table has the accuracy and the recall of the rare labels without an attack, which show the cost
-of a rule for honest rare clients. It also has the largest weight after the first attack, and
-accuracy and recall after the second.
+The table has the accuracy and the recall of the rare labels without an attack (what a rule costs
+the honest rare clients), the largest weight after the first attack, and accuracy and recall after
+the second.
 
 Run: python -m benchmarks.poisoning [--events 1500] [--seeds 42,123]
 """
@@ -49,7 +49,7 @@ Attack = Literal["none", "one weight", "reversed"]
 
 
 class Poisoned:
-    """An executor in which one client sends the vector of the attack."""
+    """An executor in which one client sends what the attack says."""
 
     def __init__(self, executor: Executor, attacker: ClientId, attack: Attack) -> None:
         self._executor, self._attacker, self._attack = executor, attacker, attack
@@ -75,7 +75,7 @@ class Poisoned:
 
 
 def poisoning(attack: Attack) -> Callable[..., Any]:
-    """Return a variant of `executor_of` with an attacker."""
+    """`executor_of` with an attacker in it."""
 
     @contextmanager
     def poisoned(scenario: Scenario, options: Options) -> Iterator[Executor]:
@@ -99,7 +99,7 @@ def spec(method: str, rule: str, events: int) -> Spec:
 
 
 def outcome(wanted: Spec, seed: int, attack: Attack) -> tuple[float, float, float]:
-    """Return accuracy, recall of the rare labels (means of the last five) and largest weight."""
+    """Accuracy, recall of the rare labels (means of the last five evaluations), largest weight."""
     with patch.object(runner, "executor_of", poisoning(attack)):
         result = runner.run_seed(wanted, seed, options=Options("batched"))
     tail = result.summary["tail"]

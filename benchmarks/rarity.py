@@ -1,8 +1,7 @@
-"""The time of rarity scores by the number of clients: 1,000 labels, ten of them per client.
+"""Rarity scores against the number of clients: 1,000 labels, of which each client holds ten.
 
-`table` checks and sorts the counts, and `scores` computes S of every client. Both should grow
-linearly with the number of clients. The last column is the time per client relative to that of the
-smallest federation.
+`table` checks and sorts the counts, `scores` is S of every client. Both should grow like the number
+of clients: the last column is the time per client against that of the smallest federation.
 Run: make bench
 """
 
@@ -24,7 +23,7 @@ CLIENTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 def columns(clients: int, rng: np.random.Generator) -> Ints:
-    """Return ten different labels for each client, evenly spaced from a random first one."""
+    """Ten different labels for each client: evenly spaced ones from a random first."""
     first = rng.integers(LABELS, size=(clients, 1))
     step = rng.integers(1, LABELS // HELD, size=(clients, 1))
     return np.asarray((first + step * np.arange(HELD)) % LABELS, np.int64).ravel()
@@ -47,7 +46,7 @@ def measure(clients: int, repeats: int) -> tuple[float, float]:
 
 def main() -> None:
     print(headline())
-    print(f"{'clients':>10} {'table':>12} {'scores':>12}   (per client, relative to the smallest)")
+    print(f"{'clients':>10} {'table':>12} {'scores':>12}   (per client, against the smallest)")
     first = 0.0
     for clients in CLIENTS:
         table, scores = measure(clients, 9 if clients < 1_000_000 else 3)

@@ -2,17 +2,16 @@
 
     python -m benchmarks.replay_debt [--seeds 42,123,456] [--results runs/replay_debt.jsonl]
 
-30 clients learn digits in 3,000 events with K = 10. Labels 8 and 9 are rare. Two clients hold each
-(five in "five holders"), and these clients are slower by the given factor; 2x means the paper's
-speeds. In "dirichlet" the labels follow a Dirichlet distribution (alpha 0.1), and six random
-clients are ten times as slow. In "iid" every client has the same mixture of labels, and speeds are
-drawn from 0.5 to 1.5 s. All methods of a seed have the same partition, arrivals, initial model and
-batches.
+30 clients learn digits, 3,000 events, K = 10. Labels 8 and 9 are rare: two clients hold each (five
+in "five holders"), and these clients are slower by the factor named, 2x meaning the paper's speeds.
+"dirichlet": labels are spread by a Dirichlet law (alpha 0.1), and six clients, drawn at random, are
+ten times as slow. "iid": every client has the same mixture, and speeds are drawn from 0.5 to 1.5 s.
+All methods of a seed meet the same partition, arrivals, initial model and batches.
 
-A cell is the mean over the seeds of the last five evaluations, with the standard deviation. It is
-AvgRare (for "dirichlet" and "iid" the recall of the worst label), with GlobalAcc in brackets. The
-merit, by which the audit orders methods, is the mean AvgRare of the settings with rare labels.
-Finished runs are kept in the results file and are not run again.
+A cell is the mean over the seeds of the last five evaluations, with the standard deviation: AvgRare
+(for "dirichlet" and "iid" the recall of the worst label), and GlobalAcc in brackets. The merit, by
+which the audit orders methods, is the mean AvgRare of the settings with rare labels. Finished runs
+stand in the results file and are not run again.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ METHODS: dict[str, Any] = {
 
 
 def slow_at_random(seed: int) -> list[float]:
-    """Return the mean seconds of each client; six random clients are ten times as slow."""
+    """Mean seconds of each client; six of them, drawn at random, are ten times as slow."""
     rng = np.random.default_rng([seed, CLIENTS])
     seconds = 0.5 + rng.random(CLIENTS)
     seconds[rng.choice(CLIENTS, SLOW, replace=False)] *= SLOWER

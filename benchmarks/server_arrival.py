@@ -1,15 +1,15 @@
-"""The cost of an arrival for a server on Flower, in copies of the model: from reply to next task.
+"""What an arrival costs a server on Flower, in copies of the model: from a reply to the next task.
 
-One copy is `vector.copy()`. The time covers fedraw's work between Flower's pull and its push, in
-the tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal, strategy, log,
-and the ArrayRecord of the new model. Flower's own work (serialising, hashing, sending) is not
-included. Times are processor times, so that other work on the machine counts less. Only the
-journal's time is wall-clock time, because the journal waits for the disk.
+One copy is `vector.copy()`. Everything of ours between Flower's pull and its push is in it, in the
+tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal, strategy, log, and
+the ArrayRecord of the new model. Flower's own work (serialising, hashing, sending) is not. Times
+are the processor's, so that other work on the machine counts less; only the journal's is the wall
+clock's, because it waits for the disk.
 
 read       ArrayRecord to vector
 decide     checks, norm, strategy, log
 write      vector to ArrayRecord
-journal    the update on disk, with its checksum and fsync, which is not in the sum
+journal    the update on disk, with its checksum and fsync: shown beside the rest
 
 Run: make bench, or python -m benchmarks.server_arrival [--buffer K]
 """
@@ -43,7 +43,7 @@ STAGES = (64, 128, 256, 512)
 
 
 def resnet18(classes: int = 1000) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of its 122 tensors with 11.7 million parameters."""
+    """The names and shapes of its 122 tensors: 11.7 million parameters."""
     shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, 7, 7)}
 
     def norm(name: str, width: int) -> None:
@@ -68,7 +68,7 @@ def resnet18(classes: int = 1000) -> dict[str, tuple[int, ...]]:
 
 
 class Clocked(Journal):
-    """A journal that measures its wall-clock and processor time."""
+    """The journal, with a look at the clock and at the processor's."""
 
     seconds = processor_seconds = 0.0
 
@@ -89,7 +89,7 @@ def found(
         strategy, lambda: np.zeros(size, np.float32), settings, template.layout
     )
     journal = Clocked(folder / "updates")
-    leader._store.journal = journal  # the same folder, with times
+    leader._store.journal = journal  # the same folder, watched
     leader._store.snapshots._journal = journal
     return leader, FlowerCodec(template, strategy.needs), journal
 

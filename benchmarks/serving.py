@@ -1,8 +1,8 @@
-"""The average that `run.serve = "ema"` serves and the last model: their level and swings.
+"""The average that `run.serve = "ema"` serves, beside the last model: level and swings.
 
     python -m benchmarks.serving [--events 3000] [--seeds 42,123,456] [--decay 0.99]
 
-FedRAW learns digits on 30 clients. Labels 8 and 9 are on two clients each, which are 2 or 10 times
+FedRAW learns digits on 30 clients; labels 8 and 9 are on two clients each, which are 2 or 10 times
 as slow as the others. Level and swings are the mean and the standard deviation of the last ten
 evaluations of a run, averaged over the seeds.
 """
@@ -40,7 +40,7 @@ def spec(ratio: float, events: int, decay: float) -> Spec:
 
 
 def curves(wanted: Spec, seed: int) -> list[tuple[Mapping[str, float | None], ...]]:
-    """Return the metrics of the last model and of the average at every evaluation."""
+    """The metrics of the last model and of the average, evaluation by evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         run_seed(wanted, seed, Path(folder) / "run", options=Options("batched"))
         records = list(read_log(Path(folder) / "run" / "events.jsonl"))

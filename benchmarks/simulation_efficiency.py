@@ -1,11 +1,11 @@
-"""The cost of a run beyond its SGD steps: wall time of the run / time of the bare steps.
+"""What a run costs beyond its SGD steps: wall time of the run / time of the bare steps.
 
 The bare steps are those of the run, taken from its log: the same clients' data, mini-batches of the
-same sizes and the same module, in a loop with nothing else, one process per core. `plain` steps
-with torch.optim.SGD. `best` has no optimiser (autograd.grad, _foreach_add_), one shuffled copy per
-epoch and images with channels last. `run` is `run_seed` with log, checkpoints and a last
-evaluation. `steady` leaves out the time before the first arrivals: loading, drawing clients,
-starting worker processes. A ratio below 1 means that the run is faster than the loop.
+same sizes, the same module, in a loop with nothing else, one process per core. `plain` steps with
+torch.optim.SGD; `best` has no optimiser (autograd.grad, _foreach_add_), one shuffled copy per epoch
+and images with channels last. `run` is `run_seed` with log, checkpoints and a last evaluation;
+`steady` leaves out what comes before the first arrivals: loading, drawing clients, starting worker
+processes. Below 1 the run is quicker than the loop.
 Run: make bench
 """
 
@@ -77,7 +77,7 @@ def spec_of(case: Case) -> Spec:
 
 
 def timed_run(case: Case, folder: Path, options: Options) -> tuple[float, float]:
-    """Return the seconds of the whole run, and the seconds per update after the start."""
+    """Seconds of the whole run, and per update once it is under way."""
     told: list[tuple[int, float]] = []
     options = replace(options, progress=lambda e: told.append((e, time.perf_counter())))
     begun = time.perf_counter()
@@ -88,14 +88,14 @@ def timed_run(case: Case, folder: Path, options: Options) -> tuple[float, float]
 
 
 def sample_counts(folder: Path) -> list[int]:
-    """Return the number of training samples of each update of the run."""
+    """How many samples each update of the run was trained on."""
     records = list(read_log(folder / "events.jsonl"))
     own = {r.client: sum(r.counts.values()) for r in records if isinstance(r, JoinedRecord)}
     return [own[r.client] for r in records if isinstance(r, ArrivalRecord)]
 
 
 def bare_steps(case: Case, counts: list[int], way: str, ready: Any, done: Any) -> None:
-    """Do as many of the same steps; each update continues from the model of the one before."""
+    """The same number of the same steps; the model is that of whoever trained before."""
     torch.set_num_threads(1)
     data, wanted = case.data(), spec_of(case).training
     rng = Streams(0).generator("initial model")
@@ -140,7 +140,7 @@ def best_epoch(module: nn.Module, lr: float, batch: int) -> Epoch:
 
 
 def bare(case: Case, counts: list[int], processes: int, way: str) -> float:
-    """Return the seconds of the slowest process."""
+    """Seconds of the slowest process."""
     ready, done = PROCESSES.Barrier(processes), PROCESSES.SimpleQueue()
     parts = [counts[i::processes] for i in range(processes)]
     workers = [

@@ -1,7 +1,7 @@
-"""Is training many small models in one call faster beyond linear layers?
+"""Does training many small models in one call pay beyond linear layers?
 
-The script measures one training step of each of S clients on one thread. Every client has its own
-weights and mini-batch:
+One training step of each of S clients, every client with its own weights and mini-batch, on one
+thread:
 
 - `one by one`: torch, client after client, as the inline executor and each worker process do
 - `vmap`: torch.func, the gradient of one model vectorised over the stack
@@ -9,8 +9,8 @@ weights and mini-batch:
 - `closed form`: NumPy, as the batched executor does (networks of linear layers and embeddings)
 
 Times are for a step of one client, as medians over rounds in which all take turns. A pool of
-processes is faster than `one by one` by the number of its cores, so a stack is worthwhile on c
-cores only if it is more than c times faster.
+processes multiplies `one by one` by the number of its cores, so a stack pays on c cores only
+where it is more than c times faster.
 
     python -m benchmarks.stacked_models
 """
@@ -160,7 +160,7 @@ def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     print(headline())
-    print(f"CPU time of one step of one client, batch {BATCH}; relative to one by one in brackets")
+    print(f"CPU time of one step of one client, batch {BATCH}; times one by one in brackets")
     for case, (name, shape) in CASES.items():
         for stack in STACKS:
             found = measured(steps(name, shape, stack), stack)

@@ -1,9 +1,9 @@
-"""The cost of differential privacy of updates by label: digits with the rare labels 8 and 9.
+"""What differential privacy of updates costs, and whom: digits with the rare labels 8 and 9.
 
     python -m benchmarks.update_privacy [SEEDS] [EVENTS]
 
 Every update is clipped and gets noise as on a server with `update_privacy`
-(fedraw.privacy.updates). Training is SGD in a user's own function, so that the update can be
+(fedraw.privacy.updates). Training is SGD in a function of the user's own, so that the update can be
 protected before it is sent. Epsilon is that of the client with the most updates, at delta = 1e-5.
 Recalls are means of the last five evaluations, in percent, with the sd over seeds.
 """
@@ -25,7 +25,7 @@ import fedraw
 from fedraw.privacy.updates import UpdatePrivacy
 
 CLIP = 1.0
-LEVELS = (None, 0.0, 0.1, 0.2, 0.5, 1.0)  # the noise multipliers; None: no protection
+LEVELS = (None, 0.0, 0.1, 0.2, 0.5, 1.0)  # None: as it is; otherwise the noise multiplier
 METHODS = ("fedraw", "fedavg")
 COMMON, RARE = [str(label) for label in range(8)], ["8", "9"]
 EPOCHS, RATE, TAIL = 2, 0.3, 5
@@ -34,7 +34,7 @@ Train = Callable[[nn.Module, fedraw.ClientData, fedraw.TrainingContext], None]
 
 
 def protected_training(privacy: UpdatePrivacy | None) -> Train:
-    """Return a training function that clips its update and adds noise."""
+    """A training function whose update is clipped and gets noise."""
 
     def train(model: nn.Module, data: fedraw.ClientData, context: fedraw.TrainingContext) -> None:
         before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
@@ -53,7 +53,7 @@ def protected_training(privacy: UpdatePrivacy | None) -> Train:
 
 
 def linear() -> nn.Module:
-    """Return a model with few parameters, because noise grows with the root of their number."""
+    """Few parameters, because noise grows with the root of their number."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -61,7 +61,7 @@ def linear() -> nn.Module:
 
 
 def recall(result: fedraw.Result, labels: Sequence[str], seeds: Sequence[int]) -> str:
-    """Return the mean recall of these labels over the last evaluations of each seed."""
+    """The mean recall of these labels over the last evaluations of each seed."""
     found = result.recalls
     of_seed = []
     for seed in seeds:
@@ -71,7 +71,7 @@ def recall(result: fedraw.Result, labels: Sequence[str], seeds: Sequence[int]) -
 
 
 def row(method: str, noise: float | None, seeds: Sequence[int], events: int) -> str:
-    """Return one line of the table."""
+    """One line of the table."""
     privacy = None if noise is None else UpdatePrivacy(CLIP, noise)
     clients = fedraw.Coverage(
         clients=20, rare_labels=[8, 9], clients_per_rare_label=2, clients_per_common_label=12

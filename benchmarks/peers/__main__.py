@@ -1,8 +1,8 @@
-"""Two jobs in other simulators, in fedraw and in a bare loop, which take turns in one run.
+"""The same two jobs in other simulators, in fedraw and in a bare loop, in turn, in one run.
 
-`sh benchmarks/peers/setup.sh` makes the peers' environments. A peer without one is listed as
-absent. Every measurement is a process of its own. Its line of JSON goes to .peers/results.jsonl,
-from which `--again` makes the tables without measuring. Run: make bench-peers
+`sh benchmarks/peers/setup.sh` makes the peers' environments; who has none is listed as absent.
+Every measurement is a process of its own. Its line of JSON goes to .peers/results.jsonl, from which
+`--again` makes the tables without measuring. Run: make bench-peers
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     job: str
     cores: int = 1
     variant: str = ""
-    updates: int = 0  # 0: the job's own number
+    updates: int = 0  # 0: as many as the job has
     once: bool = False  # too slow to repeat
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def runs() -> list[Run]:
 
 
 def python_of(peer: str) -> Path | None:
-    """Return the interpreter of the peer's environment; ours if the peer needs no other."""
+    """The interpreter of the peer's own environment; ours for what needs no other."""
     if peer in ("bare", "fedraw"):
         return Path(sys.executable)
     python = PEERS / peer / "bin" / "python"
@@ -72,7 +72,7 @@ def python_of(peer: str) -> Path | None:
 
 
 def measure(run: Run, share: float) -> str:
-    """Return the line of JSON; raise SystemExit with the reason if there is none."""
+    """The line of JSON; SystemExit with the reason where there is none."""
     python = python_of(run.peer)
     if python is None:
         raise SystemExit("not set up: sh benchmarks/peers/setup.sh " + run.peer)
@@ -94,7 +94,7 @@ def measure(run: Run, share: float) -> str:
 
 
 def measure_all(rounds: int, share: float, wanted: list[Run]) -> Iterator[dict[str, object]]:
-    """Measure in turn, so that other work on the machine affects all peers alike."""
+    """In turn, so that whatever else the machine does falls on all alike."""
     absent: set[Run] = set()
     for number in range(rounds):
         for run in wanted:
@@ -130,14 +130,10 @@ def shown(head: str, records: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--share", type=float, default=1.0, help="share of the updates, for a trial"
-    )
-    parser.add_argument(
-        "--only", default="", help="peers, separated by commas; the bare loop always runs"
-    )
+    parser.add_argument("--share", type=float, default=1.0, help="of the updates, for a trial")
+    parser.add_argument("--only", default="", help="peers, with commas; bare comes with them")
     parser.add_argument("--job", choices=tuple(UPDATES))
-    parser.add_argument("--again", action="store_true", help="print the tables of the last run")
+    parser.add_argument("--again", action="store_true", help="tables of the last run")
     parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
     given = parser.parse_args()
     if not given.again:

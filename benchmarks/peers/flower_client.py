@@ -1,4 +1,4 @@
-"""Flower's client, in its own module, so that its actors import it once and keep the data."""
+"""Flower's client: in a module of its own, so that its actors import it once and keep the data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The two jobs of every simulator: the same images, clients, network and mini-batches.
+"""The two jobs that every simulator is given: the same images, clients, network and mini-batches.
 
-This module needs only NumPy and torch, so that it runs in every peer's environment. `prepare`
-writes the data.
+Needs NumPy and torch alone, so that it runs in every peer's environment; `prepare` writes the data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / ".peers" / "jobs"
 CLIENTS = 30
 CLASSES = 10
-BUFFER = 10  # updates per aggregation, if a simulator buffers
+BUFFER = 10  # updates per aggregation, where a simulator buffers
 SHAPES = {"digits": (1, 8, 8), "cnn": (1, 28, 28)}
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -37,7 +36,7 @@ class Job(NamedTuple):
         return network(self.name)
 
     def steps(self, client: int) -> int:
-        """Return the number of SGD steps of one update of this client."""
+        """SGD steps of one update of this client."""
         samples = len(self.clients[client][1])
         return self.epochs * -(-samples // self.batch)
 
@@ -56,7 +55,7 @@ def load(name: str) -> Job:
 
 
 def network(name: str) -> nn.Module:
-    """Return fedraw's `mlp` or `cnn`, written out, because peers' environments have no fedraw."""
+    """fedraw's `mlp` and `cnn`, written out: peers' environments have no fedraw."""
     if name == "digits":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     return nn.Sequential(
@@ -67,7 +66,7 @@ def network(name: str) -> nn.Module:
 
 
 def train(job: Job, module: nn.Module, client: int) -> int:
-    """Train one client's update in plain torch, and return the number of steps."""
+    """One client's update in plain torch; how many steps that were."""
     images, labels = job.clients[client]
     optimiser = torch.optim.SGD(module.parameters(), job.lr)
     steps = 0
@@ -81,14 +80,14 @@ def train(job: Job, module: nn.Module, client: int) -> int:
 
 
 def warm_up(job: Job) -> None:
-    """Do the first steps, in which torch sets itself up, outside of the measured time."""
+    """What torch does once, at its first steps, is in nobody's time."""
     module = job.model().train()
     for client in range(3):
         train(job, module, client)
 
 
 def arguments(description: str | None, *options: str) -> argparse.Namespace:
-    """Parse --job, --updates, --cores and --variant; pin this process to the cores."""
+    """--job, --updates, --cores and --variant, one of `options`; pins this process to the cores."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=tuple(SHAPES), required=True)
     parser.add_argument("--updates", type=int, required=True)
@@ -102,6 +101,6 @@ def arguments(description: str | None, *options: str) -> argparse.Namespace:
 
 
 def pin(cores: int) -> None:
-    """Pin this process and its children to this many cores; torch uses one thread."""
+    """This process and all that it starts stay on so many cores; torch takes one thread."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)

@@ -1,15 +1,13 @@
 """Lines of code of the same task in four frameworks: `python -m benchmarks.peers.lines`.
 
-The task has an own model and optimiser (AdamW, clipped gradients), FedBuff with K = 10 and
-staleness discounts, and 30 clients with their own data and their own training times. It evaluates
-the accuracy of every label after each 10 of 60 aggregations and writes it as CSV. All scripts in
-`task/` read the same arrays and write the same format. Each runs in the environment of its
-framework, which `sh benchmarks/peers/setup.sh` makes. A script that did not run is not counted.
-With `--only`, the other rows come from earlier runs of the same scripts on the same arrays, if
-there are any.
+The task: a model and an optimiser of one's own (AdamW, clipped gradients), FedBuff with K = 10 and
+staleness discounts, 30 clients of which each has its own data and takes its own time, and the
+accuracy of every label each 10 of 60 aggregations, as CSV. All scripts in `task/` read the same
+arrays and write the same form. Each runs in the environment of its framework, which
+`sh benchmarks/peers/setup.sh` makes; a script that did not run is not counted. With `--only`, the
+other rows come from earlier runs of the same scripts on the same arrays, if there were any.
 
-Only lines with code count. Blank lines, comments and docstrings do not count, and imports are
-counted separately.
+Lines with code count: no blank lines, comments or docstrings; imports are counted apart.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from fedraw.experiment.cells import cores
 HERE = Path(__file__).parent / "task"
 PEERS = ROOT / ".peers"
 PAGE = ROOT / "benchmarks" / "README.md"
-KEPT = PEERS / "lines.json"  # the results of earlier runs
+KEPT = PEERS / "lines.json"  # what earlier runs gave
 CLIENTS, LABELS = 30, 10
-LEARNT = 50  # percent; chance gives 10
+LEARNT = 50  # percent; by chance it would be 10
 EVALUATIONS = [10, 20, 30, 40, 50, 60]
 PATIENCE = 1_200  # seconds
 _NO_CODE = {
@@ -51,8 +49,8 @@ _NO_CODE = {
 }  # fmt: skip
 
 
-# Small steps gain nothing from threads, telemetry is off, and Flower starts its own Ray, even if
-# another one runs on the machine.
+# Small steps gain nothing from threads, nobody needs to know of these runs, and Flower gets a Ray
+# of its own, also where another one runs on the machine.
 _SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -60,7 +58,7 @@ _SETTINGS = {
     "RAY_ADDRESS": "local",
 }
 
-# FLGo's data sets need a shim with the torch that all frameworks share here; it is not counted.
+# FLGo's data sets need a shim under the torch that all frameworks here share; it is not counted.
 _SHIMMED = f"""
 import runpy, sys
 sys.path[0] = {str(ROOT)!r}
@@ -75,8 +73,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 class Framework(NamedTuple):
     name: str
     package: str
-    files: tuple[str, ...]  # the first one runs
-    by_hand: str  # the parts that the framework lacks and the script has
+    files: tuple[str, ...]  # the first one is run
+    by_hand: str  # what the framework has not got, so that the script has it
 
 
 FRAMEWORKS = (
@@ -104,14 +102,14 @@ FRAMEWORKS = (
 
 
 class Lines(NamedTuple):
-    """The number of lines of a script with code, and the number of imports among them."""
+    """How many lines of a script have code, and how many of them are imports."""
 
     code: int
     imports: int
 
 
 class Ran(NamedTuple):
-    """The result of a run of a script."""
+    """What a run of a script gave."""
 
     lines: Lines
     version: str
@@ -144,7 +142,7 @@ def count(source: str) -> Lines:
 
 def prepare(path: Path) -> None:
     """Write the arrays of the task: digits with uneven labels at 30 clients, and their seconds."""
-    from sklearn.datasets import load_digits  # the rest of this module does not need it
+    from sklearn.datasets import load_digits  # the rest of this module does without
 
     rng = np.random.default_rng(1)
     pixels, labels = load_digits(return_X_y=True)
@@ -155,7 +153,7 @@ def prepare(path: Path) -> None:
     for label in range(LABELS):
         (own,) = np.nonzero(labels[train] == label)
         owner[own] = rng.choice(CLIENTS, len(own), p=rng.dirichlet(np.full(CLIENTS, 0.5)))
-    for client in range(CLIENTS):  # no client is without data
+    for client in range(CLIENTS):  # nobody is without data
         owner[rng.choice(len(owner), 8, replace=False)] = client
     np.savez(
         path,
@@ -194,33 +192,33 @@ def run(framework: Framework, task: Path) -> Ran:
 
 
 def lines_of(framework: Framework) -> Lines:
-    """Count the lines of all files of a framework."""
+    """The lines of all files of a framework."""
     lines = [count((HERE / file).read_text()) for file in framework.files]
     return Lines(sum(own.code for own in lines), sum(own.imports for own in lines))
 
 
 def digest(framework: Framework, task: Path) -> str:
-    """Return a hash of the scripts and of the arrays that they read."""
+    """A hash of the scripts and of the arrays they read."""
     files = [*(HERE / file for file in framework.files), task]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def keep(framework: Framework, task: Path, ran: Ran) -> None:
-    """Store a complete run for later tables."""
+    """Note a complete run for later tables."""
     known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     known[framework.name] = [digest(framework, task), ran.version, ran.day, ran.accuracy]
     KEPT.write_text(json.dumps(known, indent=1))
 
 
 def kept(framework: Framework, task: Path) -> Ran | None:
-    """Return the last complete run, unless a script or the arrays have changed since."""
+    """The last complete run, unless a script or the arrays have changed since."""
     known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     source, *rest = known.get(framework.name, [""])
     return Ran(lines_of(framework), *rest) if source == digest(framework, task) else None
 
 
 def final_accuracy(text: str) -> float:
-    """Return the mean of the labels in the last row; raise SystemExit for an incomplete run.
+    """The mean of the labels in the last row; SystemExit for a run that is not complete.
 
     A complete run has all evaluations, and its last model has learnt something.
     """
@@ -235,7 +233,7 @@ def final_accuracy(text: str) -> float:
 
 
 def table(results: dict[str, Ran | str], when: str) -> str:
-    """Write the table in Markdown; a script that did not run has a reason instead of a count."""
+    """The table in Markdown; a script that could not be run has its reason instead of a count."""
     lines = [
         f"python -m benchmarks.peers.lines: {when}.",
         "",
@@ -257,7 +255,7 @@ def table(results: dict[str, Ran | str], when: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.lines", description=__doc__)
-    parser.add_argument("--only", default="", help="frameworks, separated by commas")
+    parser.add_argument("--only", default="", help="frameworks, with commas")
     parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
     given = parser.parse_args()
     PEERS.mkdir(exist_ok=True)

@@ -16,10 +16,10 @@ class Measured(NamedTuple):
     variant: str
     job: str
     cores: int
-    updates: int  # updates that reached the server in the timed part
-    steps: int  # SGD steps done in it
+    updates: int  # that reached the server in the timed part
+    steps: int  # SGD steps really done in it
     seconds: float
-    cpu: float  # seconds on all cores
+    cpu: float  # seconds of all cores
     peak_mb: int
     versions: dict[str, str]
     note: str

@@ -1,10 +1,10 @@
 """APPFL: its virtual-time asynchronous driver with FedBuff, a buffer of 10, 30 clients in flight.
 
-It trains one client after the other in one process. With two cores torch gets two threads. The
-variant gc-off turns its option `optimize_memory` off everywhere. The variant shipped has it on,
-which collects garbage many times per update. The time is that of `AsyncSimDriver.run`, without
-validation and with logging below warnings off. Clients train when they are dispatched. The steps of
-clients that are in flight at the end count, and their updates do not. It runs in .peers/appfl.
+It trains one client after the other in one process; with two cores torch gets two threads.
+gc-off: its own option `optimize_memory` off everywhere; shipped: on, which collects garbage many
+times an update. Timed: `AsyncSimDriver.run`, without validation, with logging below warnings off.
+Clients train when they are dispatched, so those in flight at the end have been trained for nothing:
+their steps count, their updates do not. Runs in .peers/appfl.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.peers.spent import Clock
 
 
 def accuracy(labels: Any, scores: Any) -> float:
-    """Return the metric that APPFL's trainer requires for the predictions of every epoch."""
+    """The metric that its trainer computes on every epoch's own predictions; it requires one."""
     return float(np.mean(np.argmax(scores, axis=1) == labels))
 
 
 def settings(job: jobs.Job, updates: int, frugal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of server and client; `frugal` is APPFL's `optimize_memory`."""
+    """Of the server and of a client; `frugal` is APPFL's `optimize_memory`."""
     memory = {"optimize_memory": frugal}
     model = {
         "model_path": str(Path(jobs.__file__)),
@@ -71,7 +71,7 @@ def driver_of(job: jobs.Job, updates: int, frugal: bool) -> Any:
         profiles,
         max_in_flight=jobs.CLIENTS,
         logger=logging.getLogger("appfl"),
-        base_step_time=0.001,  # virtual time: the order of arrivals does not depend on a clock
+        base_step_time=0.001,  # virtual: the order of arrivals depends on no clock
     )
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     job = jobs.load(given.job)
     jobs.warm_up(job)
-    os.chdir(tempfile.mkdtemp())  # the folder of its agents' log files
+    os.chdir(tempfile.mkdtemp())  # where its agents leave their log files
     driver = driver_of(job, given.updates, frugal=given.variant == "shipped")
     clock = Clock()
     driver.run()

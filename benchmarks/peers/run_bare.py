@@ -1,9 +1,8 @@
 """The bare loop: the same SGD steps in plain torch, without federation, one process per core.
 
-optim is torch.optim.SGD, the unit of the table. foreach has autograd.grad and one fused subtraction
-instead of the optimiser, and shuffles samples once per epoch. channels-last is the same with images
-and network in that memory format. The time is that of the steps in the slowest process, from a
-common start.
+optim: torch.optim.SGD, the unit of the table. foreach: autograd.grad and one fused subtraction
+instead of the optimiser, samples shuffled once an epoch. channels-last: the same with images and
+network in that memory format. Timed: the steps, in the slowest process, from a common start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """fedraw through its public API: FedBuff with a buffer of 10, all 30 clients in flight.
 
-The time is from arrival 20 to the last one, with event log and checkpoints, without the evaluation
-at the end. Loading, drawing clients and starting workers come before arrival 20. Workers are as far
-ahead with training at the first of these moments as at the last.
+Timed: from arrival 20 to the last one, with event log and checkpoints, without the evaluation at
+the end. Loading, drawing clients and starting workers come before arrival 20. What a worker trains
+ahead is as much at the first of these moments as at the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedraw.experiment.runner import run_seed
 
 
 def in_order(labels: Ints, classes: int, rng: np.random.Generator) -> Sequence[Ints]:
-    """Return the clients of `job.load`: equal shares in order."""
+    """The clients of `job.load`: equal shares one after the other."""
     return np.array_split(np.arange(len(labels)), jobs.CLIENTS)
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     tell(
         *("fedraw", given),
         updates=last - first,
-        steps=(last - first) * job.steps(0),  # the same for all clients
+        steps=(last - first) * job.steps(0),  # the same at all clients
         spent=spent,
         packages=("fedraw",),
         note=f"final accuracy {result.summary['metrics']['GlobalAcc']:.0f} %",

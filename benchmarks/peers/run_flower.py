@@ -1,9 +1,8 @@
 """Flower: its simulation with ray, one actor per core.
 
-sync is its FedAvg with all 30 clients per round. async is our own FedBuff of about twenty lines on
-its Grid (push and pull messages), with 30 clients in flight. The time is measured inside the
-ServerApp, after one untimed round that starts the actors, without evaluation. It runs in
-.peers/flower.
+sync: its FedAvg, all 30 clients a round. async: our own FedBuff of about twenty lines on its Grid
+(push and pull messages), 30 clients in flight. Timed: inside the ServerApp, after one round that
+starts the actors and is not timed; without evaluation. Runs in .peers/flower.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from benchmarks.peers.result import tell
 from benchmarks.peers.spent import Clock
 
 State = dict[str, torch.Tensor]
-PULL = 0.01  # seconds between polls for replies; Flower's 0.1 would be a large part of a round
+PULL = 0.01  # seconds between looks for replies; Flower's 0.1 would be a good part of a round
 
 
 def synchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[int, int]:
-    """The number of updates and of SGD steps."""
+    """Updates and SGD steps."""
     from flwr.app import ArrayRecord, ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
@@ -43,7 +42,7 @@ def synchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[i
 
 
 def asynchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[int, int]:
-    """Run FedBuff: a client that has replied gets the current model."""
+    """FedBuff: a client that has answered is handed the model as it is then."""
     from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
     def send(nodes: list[int]) -> None:
@@ -119,7 +118,7 @@ def main() -> None:
         )
 
     backend = {
-        # Start an own ray, even if another one runs on the machine.
+        # A ray of its own, also where another one runs on the machine.
         "init_args": {"num_cpus": given.cores, "address": "local"},
         "client_resources": {"num_cpus": 1},
     }

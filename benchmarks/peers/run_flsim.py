@@ -1,8 +1,8 @@
 """FLSim: its asynchronous trainer with FedBuff, a buffer of 10, about 30 clients in flight.
 
-It trains one client after the other in one process. With two cores torch gets two threads. The time
-is that of `AsyncTrainer.train`, without evaluation, training metrics and progress bars. The data
-provider cuts mini-batches once. It runs in .peers/flsim.
+It trains one client after the other in one process; with two cores torch gets two threads. Timed:
+`AsyncTrainer.train`, without evaluation, training metrics and progress bars. Mini-batches are cut
+once, by the data provider. Runs in .peers/flsim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def simulate(job: jobs.Job, epochs: int) -> tuple[Spent, int]:
-    """The time and the SGD steps; an epoch of FLSim has one update per client."""
+    """Time, and SGD steps; an epoch of FLSim is as many updates as there are clients."""
     from flsim.interfaces.model import IFLModel
     from flsim.utils.simple_batch_metrics import FLBatchMetrics
 
@@ -67,7 +67,7 @@ def simulate(job: jobs.Job, epochs: int) -> tuple[Spent, int]:
 
 
 class Client:
-    """One user's data in the form that FLSim needs."""
+    """One user's data in the form that FLSim asks for."""
 
     def __init__(self, samples: Batch, size: int) -> None:
         images, labels = samples
@@ -132,7 +132,7 @@ def trainer_of(job: jobs.Job, epochs: int, model: Any) -> Any:
 
 
 def no_progress_bars() -> None:
-    """Turn progress bars off before FLSim imports `tqdm`."""
+    """FLSim takes `tqdm` when it is imported."""
     import tqdm
 
     tqdm.tqdm = partial(tqdm.tqdm, disable=True)

@@ -1,8 +1,8 @@
-"""pfl: synchronous federated averaging of all 30 clients per round, in its SimulatedBackend.
+"""pfl: synchronous federated averaging of all 30 clients a round, in its SimulatedBackend.
 
-With two cores, torchrun starts two workers, which is pfl's own way. The time is that of the rounds
-after one untimed round, without evaluation and without printing metrics. The cache of the dataset
-cuts mini-batches once. It runs in .peers/pfl.
+Two cores: two workers started by torchrun, its own way. Timed: the rounds, after one round that is
+not; without evaluation and without printing metrics. Mini-batches are cut once, by the dataset's
+own cache. Runs in .peers/pfl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 
 class Module(nn.Module):
-    """A torch module as pfl needs it: with the loss and metrics of a mini-batch."""
+    """What pfl asks of a torch module: loss and metrics of a mini-batch."""
 
     def __init__(self, job: jobs.Job) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Module(nn.Module):
 
 
 def simulate(job: jobs.Job, rounds: int) -> tuple[Spent, int]:
-    """The time and the steps of this worker."""
+    """Time and steps of this worker."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -63,7 +63,7 @@ def simulate(job: jobs.Job, rounds: int) -> tuple[Spent, int]:
     def run(until: int) -> None:
         asked = NNAlgorithmParams(
             central_num_iterations=until,
-            evaluation_frequency=1_000_000,  # evaluates in the untimed round only
+            evaluation_frequency=1_000_000,  # the round that is not timed, and none after it
             train_cohort_size=jobs.CLIENTS,
             val_cohort_size=0,
         )
@@ -81,7 +81,7 @@ def under_torchrun(cores: int) -> bool:
 
 
 def summed(*numbers: float) -> list[float]:
-    """Sum over all workers."""
+    """Over all workers."""
     totals = torch.tensor(numbers, dtype=torch.float64)
     if distributed.is_initialized():
         distributed.all_reduce(totals)

@@ -1,4 +1,4 @@
-"""Changes that some packages need before they can be imported here; their code stays as it is."""
+"""What some packages need before they can be imported here; their code stays as it is."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import library
 
 
 def allow_dataclass_defaults() -> None:
-    """Allow FLSim 0.1.0's defaults that are dataclasses, which Python refuses from 3.11 on.
+    """FLSim 0.1.0: defaults that are dataclasses, which Python refuses from 3.11 on.
 
-    Each such default becomes a factory of its copies.
+    Each such default becomes a factory of copies of it.
     """
     original: Any = dataclasses.dataclass
 
@@ -33,9 +33,9 @@ def allow_dataclass_defaults() -> None:
 
 
 def declare_nms() -> None:
-    """Allow a torchvision for CUDA beside a torch for the CPU, whose operators do not load.
+    """torchvision built for CUDA beside torch built for the CPU: its operators did not load.
 
-    Its import fails because it lacks the declarations of two operators that nothing here calls.
+    Importing it fails for want of the declarations of two that nothing here calls.
     """
     declared: Any = library.Library
     fragment = declared("torchvision", "FRAGMENT")
@@ -46,9 +46,9 @@ def declare_nms() -> None:
 
 
 def allow_plain_subsets() -> None:
-    """Allow FLGo 0.4.4's subclasses of Subset, which torch 2.13 refuses to construct.
+    """FLGo 0.4.4: subclasses of Subset that torch 2.13 refuses to construct.
 
-    They override how one sample is read and not how several are, and both give the same here.
+    They override how one sample is read and not how several are, which comes to the same for them.
     """
     subset: Any = torch.utils.data.Subset
 
@@ -58,4 +58,4 @@ def allow_plain_subsets() -> None:
     subset.__init__ = construct
 
 
-_KEPT: list[Any] = []  # the declarations disappear with the library object
+_KEPT: list[Any] = []  # a library takes its declarations with it when it goes

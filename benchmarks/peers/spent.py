@@ -1,4 +1,4 @@
-"""Wall time, processor time and memory of this process and all its descendants."""
+"""Wall time, processor time and memory of this process and all that it has started."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Spent(NamedTuple):
     seconds: float
     cpu: float  # seconds of all processes together
-    peak_mb: int  # the sum of their largest resident sets; shared pages count several times
+    peak_mb: int  # their largest resident sets added up; pages that they share count again
 
 
 class Clock:
-    """A stopwatch that starts when it is made; its own milliseconds are not counted."""
+    """Starts when it is made. Looking takes some milliseconds, which are not in what it tells."""
 
     def __init__(self) -> None:
         self._cpu = cpu_seconds()
@@ -41,7 +41,7 @@ def peak_mb() -> int:
 
 
 def _family() -> dict[int, list[str]]:
-    """Return this process and its descendants, with the fields of /proc/N/stat from `state` on."""
+    """This process and all below it, each with the fields of its /proc/N/stat from `state` on."""
     every = {
         int(path.name): _read(f"{path}/stat").rpartition(")")[2].split()
         for path in Path("/proc").glob("[0-9]*")
@@ -57,5 +57,5 @@ def _family() -> dict[int, list[str]]:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
-    except OSError:  # the process has ended
+    except OSError:  # gone meanwhile
         return ""

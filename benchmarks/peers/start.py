@@ -1,7 +1,6 @@
 """Runs a script of this folder: `PYTHON benchmarks/peers/start.py run_NAME ...`, from anywhere.
 
-It does the same as `python -m benchmarks.peers.run_NAME`, but also works in environments that have
-another package `benchmarks`.
+As `python -m benchmarks.peers.run_NAME`, but some environments hold another package `benchmarks`.
 """
 
 from __future__ import annotations

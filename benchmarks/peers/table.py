@@ -1,4 +1,4 @@
-"""Makes a table of measurements: time per SGD step in multiples of the bare loop's."""
+"""From measurements to one table: time per SGD step in multiples of the bare loop's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One measurement and its round; ratios compare measurements of the same round."""
+    """What was measured one after the other, so that ratios within it mean something."""
 
     number: int
     measured: Measured
@@ -42,7 +42,7 @@ def key_of(measured: Measured) -> Key:
 
 
 class Row(NamedTuple):
-    """All rounds of one simulator on one job, relative to the bare loop of the same round."""
+    """All rounds of one way to do one job, each against the bare loop of the same round."""
 
     key: Key
     measured: list[Measured]
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def rows(rounds: Sequence[Round]) -> list[Row]:
-    """Sort by the time per step over that of the bare loop, the fastest first."""
+    """The quickest first, in time per step over that of the bare loop."""
     units = {(number, m.job, m.cores): m for number, m in rounds if (m.peer, m.variant) == UNIT}
     found: dict[Key, Row] = {}
     for number, m in rounds:
@@ -65,7 +65,7 @@ def rows(rounds: Sequence[Round]) -> list[Row]:
 
 
 def tables(rounds: Sequence[Round]) -> str:
-    """Write a table for each job and number of cores."""
+    """A table for each job and number of cores."""
     every = rows(rounds)
     groups = sorted(
         {(r.key.job, r.key.cores) for r in every}, key=lambda g: (g[0] != "digits", g[1])
@@ -98,7 +98,7 @@ def multiples_of(ratio: float) -> str:
 
 
 def between_markers(page: str, name: str, text: str) -> str:
-    """Return the page with `text` between `<!-- name -->` and `<!-- /name -->`."""
+    """The page with `text` between `<!-- name -->` and `<!-- /name -->`."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     if begin not in page or end not in page:
         raise ValueError(f"the page has no {begin} ... {end} to write between")

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that serves files, and misbehaves when told to."""
+"""A real HTTP server on loopback that serves files, and fails on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Asked:
-    """One request and how it was answered."""
+    """One request and its response."""
 
     path: str
     range: str | None
@@ -22,7 +22,7 @@ class Asked:
 
 @dataclass
 class FileServer:
-    """`statuses` and `cuts` are used up, one for each request; a cut is the last byte sent."""
+    """Each request takes one of `statuses` and `cuts`; a cut is the last byte that is sent."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)

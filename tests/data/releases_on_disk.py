@@ -1,4 +1,4 @@
-"""Tiny copies of the public releases, in the very formats of their files."""
+"""Tiny copies of the public releases, in the formats of the real files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def idx(array: Bytes) -> bytes:
 
 
 def character(label: int) -> Bytes:
-    """28 x 28, as one reads it: grey by label, white in row 1 and column 2."""
+    """Return an upright image of 28 x 28: grey by label, white in row 1 and column 2."""
     image = np.full((28, 28), 5 * label, np.uint8)
     image[1, 2] = 255
     return image
@@ -39,7 +39,7 @@ def lay_out_emnist(
     packed: bool = True,
     folder: str = "EMNIST/raw",
 ) -> Path:
-    """`train` and `test` images of each of the 47 labels; the files hold them transposed."""
+    """Write `train` and `test` images of each of the 47 labels, transposed as in the release."""
     place = root / folder
     place.mkdir(parents=True, exist_ok=True)
     for part, each in (("train", train), ("test", test)):
@@ -55,7 +55,7 @@ def lay_out_emnist(
 
 
 def scene(label: int) -> Bytes:
-    """3 x 32 x 32: red by label, green 100, blue 200 but for 7 in row 0 and column 31."""
+    """Return 3 x 32 x 32: red by label, green 100, blue 200 except 7 in row 0 and column 31."""
     image = np.empty((3, 32, 32), np.uint8)
     image[0], image[1], image[2] = 20 * label, 100, 200
     image[2, 0, 31] = 7
@@ -63,7 +63,7 @@ def scene(label: int) -> Bytes:
 
 
 def lay_out_cifar10(root: Path, form: str = "bin", *, per_batch: int = 20) -> Path:
-    """Five batches and a test batch of `per_batch` images, labels 0 to 9 in turn."""
+    """Write five batches and a test batch of `per_batch` images, labels 0 to 9 in turn."""
     place = root / f"cifar-10-batches-{form}"
     place.mkdir(parents=True, exist_ok=True)
     labels = np.arange(per_batch, dtype=np.uint8) % 10
@@ -79,7 +79,7 @@ def lay_out_cifar10(root: Path, form: str = "bin", *, per_batch: int = 20) -> Pa
 
 
 def python2_pickle(content: dict[bytes, Any]) -> bytes:
-    """What Python 2 and its NumPy wrote: byte strings, and NumPy's modules by their old names."""
+    """Pickle as Python 2 and its NumPy did: byte strings, and NumPy's old module names."""
     file = io.BytesIO()
     _Python2Pickler(file, protocol=2).dump(content)
     return file.getvalue().replace(b"numpy._core.", b"numpy.core.")
@@ -105,7 +105,7 @@ def lay_out_ham10000(
     separator: str = ",",
     folder: str = "HAM10000",
 ) -> Path:
-    """Labels in turn, two images to a lesion, spread over the folders in equal runs."""
+    """Write images with labels in turn, two per lesion, divided equally over the folders."""
     place, names = root / folder, list(HAM10000.label_names)
     place.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -128,7 +128,7 @@ def lay_out_isic2019(
     metadata: bool = True,
     folder: str = "ISIC_2019",
 ) -> Path:
-    """Labels in turn, two images to a lesion; the last lesion id is left empty."""
+    """Write images with labels in turn, two per lesion; the last lesion id is empty."""
     place, classes = root / folder, ISIC2019.labels
     place.mkdir(parents=True, exist_ok=True)
     truth, lesions = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"], ["image,age_approx,lesion_id"]
@@ -146,6 +146,6 @@ def lay_out_isic2019(
 
 
 def write_photograph(path: Path, label: int, shape: tuple[int, int] = (24, 18)) -> None:
-    """One colour: red by label, green 100, blue 200; `shape` is width and height."""
+    """Write an image of one colour: red by label, green 100, blue 200; `shape` is (w, h)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", shape, (30 * label, 100, 200)).save(path, quality=95)

@@ -1,4 +1,4 @@
-"""Releases with the archives of the real ones, a few files small, on a server of ours."""
+"""Releases with small archives in the formats of the real ones, on a local server."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def packed_as(source: Source, members: Mapping[str, bytes]) -> bytes:
 
 
 def served(name: str, server: FileServer) -> Release:
-    """The release of that name, with its own file names and kinds, from the server."""
+    """Return the release with this name, whose files come from the local server."""
     release = find(name)
     sources = tuple(_served(source, server) for source in release.sources)
     return replace(release, sources=sources, unpacked=1000)
@@ -87,7 +87,7 @@ def _served(source: Source, server: FileServer) -> Source:
 
 
 def at(server: FileServer, source: Source, content: bytes) -> Source:
-    """The source with that content, checked by its algorithm if the real one is."""
+    """Return the source with this content, and with a checksum if the real one has it."""
     checksum = source.checksum
     if checksum is not None:
         algorithm = checksum.partition(":")[0]

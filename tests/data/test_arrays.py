@@ -29,7 +29,7 @@ def saved(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_file_with_images_and_labels_is_enough(tmp_path: Path) -> None:
+def test_a_file_needs_only_images_and_labels(tmp_path: Path) -> None:
     data = load(saved(tmp_path))
     assert (data.name, data.classes, len(data.inputs), len(data.test_inputs)) == ("own", 2, 2, 2)
 
@@ -39,7 +39,7 @@ def test_labels_may_be_bytes(tmp_path: Path) -> None:
     assert (data.labels.tolist(), data.classes) == ([0, 2], 3)
 
 
-def test_a_file_may_bring_its_test_set_and_its_names(tmp_path: Path) -> None:
+def test_a_file_may_have_a_test_set_and_label_names(tmp_path: Path) -> None:
     data = load(
         saved(
             tmp_path,
@@ -71,16 +71,14 @@ def test_without_names_the_holdout_is_repeatable(tmp_path: Path) -> None:
         ({"label_names": ["only one"]}, r"labels\[2\] = 1"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_the_error_names_the_wrong_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = saved(tmp_path, **changes)
     with pytest.raises(BadInput, match=words) as caught:
         load(path)
     assert str(path) in str(caught.value)
 
 
-def test_labels_that_do_not_start_at_0_are_told_from_which_numbers_they_go(tmp_path: Path) -> None:
+def test_labels_that_do_not_start_at_0_are_refused_with_their_numbers(tmp_path: Path) -> None:
     spec = Spec.from_dict(
         {
             "data": {"name": "npz", "path": str(saved(tmp_path, labels=[1, 1, 2, 2]))},

@@ -23,7 +23,7 @@ FACTS = {"reader": 1, "files": [["a.jpg", 3, 99]]}
 
 
 class Squares:
-    """Writes 0, 1, 4, 9 in two pieces, and counts how often."""
+    """Writes 0, 1, 4, 9 in two chunks, and counts its calls."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -59,7 +59,7 @@ def test_arrays_are_mapped_and_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     "other", [{"reader": 2}, {"files": [["a.jpg", 4, 99]]}, {"files": [["a.jpg", 3, 98]]}]
 )
-def test_other_facts_are_another_entry(other: dict[str, Any]) -> None:
+def test_different_facts_give_a_different_entry(other: dict[str, Any]) -> None:
     squares = Squares()
     assert get(squares).folder != get(squares, FACTS | other).folder
     assert squares.times == 2
@@ -89,7 +89,7 @@ def cut(entry: Entry) -> None:
         lambda entry: (entry.folder / "meta.json").write_text('{"arrays": {}}'),
     ],
 )
-def test_a_damaged_entry_is_made_anew(damage: Any) -> None:
+def test_a_damaged_entry_is_written_again(damage: Any) -> None:
     squares = Squares()
     damage(get(squares))
     assert get(squares).array("squares").tolist() == [0, 1, 4, 9]
@@ -97,7 +97,7 @@ def test_a_damaged_entry_is_made_anew(damage: Any) -> None:
     assert squares.times == 2
 
 
-def test_what_a_failed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_files(tmp_path: Path) -> None:
     def fail(draft: Draft) -> dict[str, Any]:
         def pieces() -> Iterator[cache.Array]:
             yield np.array([0, 1])
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_named(
         get(Squares())
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/ada")
     monkeypatch.setenv("FEDRAW_CACHE", "/big/disk")
@@ -149,7 +149,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
     cuts=st.lists(st.integers(0, 6), max_size=3).map(sorted),
 )
-def test_pieces_become_the_array(
+def test_chunks_are_joined_into_one_array(
     tmp_path_factory: pytest.TempPathFactory, array: cache.Array, cuts: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("npy") / "a.npy"
@@ -171,7 +171,7 @@ def test_many_rows_fit_into_the_header(tmp_path: Path) -> None:
         ([np.zeros(1), np.zeros(1, np.uint8)], "uint8 after"),
     ],
 )
-def test_pieces_that_do_not_fit_together_are_refused(
+def test_chunks_of_different_shapes_are_refused(
     tmp_path: Path, chunks: list[cache.Array], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -217,7 +217,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_killed_decoding_leaves_nothing_that_looks_whole(root: Path) -> None:
+def test_a_killed_decoding_leaves_no_entry_that_looks_complete(root: Path) -> None:
     kept = root.parent / "cache"
     with decoding(root, "pause") as process:
         assert line(process) == "decoding ham10000 0 260"
@@ -236,7 +236,7 @@ def test_a_killed_decoding_leaves_nothing_that_looks_whole(root: Path) -> None:
     assert not list(kept.glob("*.part"))
 
 
-def test_a_second_process_waits_and_uses_what_the_first_made(root: Path) -> None:
+def test_a_second_process_waits_for_the_entry_of_the_first(root: Path) -> None:
     with decoding(root, "pause") as first:
         assert [line(first), line(first)][1] == "decoding ham10000 256 260"
         with decoding(root) as second:
@@ -247,7 +247,7 @@ def test_a_second_process_waits_and_uses_what_the_first_made(root: Path) -> None
     assert made == fingerprint(root)
 
 
-def test_a_full_disk_is_told_and_nothing_is_left(root: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_files(root: Path) -> None:
     with decoding(root, "straight", "20000") as process:
         problem = lines(process)[-1]
     kept = root.parent / "cache"

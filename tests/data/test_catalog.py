@@ -59,28 +59,28 @@ def test_impossible_choices_are_refused(name: str, path: Path | None, words: str
 
 
 @pytest.mark.parametrize("name", ["digits", "npz", "ham10000-labels", "emnist", "cifar10"])
-def test_a_holdout_is_for_photographs(name: str) -> None:
+def test_holdout_is_refused_for_other_data_than_photographs(name: str) -> None:
     with pytest.raises(BadInput, match=f"'{name}' takes no holdout.*for ham10000 and isic2019"):
         load(name, rng=rng(), holdout="random")
 
 
-def test_labels_have_no_size() -> None:
+def test_datasets_of_labels_refuse_a_size() -> None:
     with pytest.raises(BadInput, match=r"'emnist-labels' has no images.*leave size out"):
         load("emnist-labels", rng=rng(), size=14)
 
 
 @pytest.mark.parametrize("name", ["emnist", "cifar10", "ham10000", "isic2019", "flights"])
-def test_the_public_data_sets_need_a_data_root(name: str) -> None:
+def test_public_datasets_need_a_data_root(name: str) -> None:
     with pytest.raises(BadInput, match=f"--data FOLDER or set FEDRAW_DATA.*data fetch {name}"):
         load(name, rng=rng())
 
 
-def test_the_public_data_sets_have_no_path(tmp_path: Path) -> None:
+def test_public_datasets_refuse_a_path(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"'cifar10' takes no path.*--data"):
         load("cifar10", path=tmp_path, rng=rng())
 
 
-def test_the_data_root_may_stand_in_the_environment(
+def test_the_data_root_may_come_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay_out_emnist(tmp_path)
@@ -122,7 +122,7 @@ def test_the_releases_have_their_official_sizes(
     assert (len(data.labels) + len(data.test_labels), len(data.test_labels)) == (samples, test)
 
 
-def test_the_paper_s_rare_labels_are_there_by_name() -> None:
+def test_releases_have_the_rare_labels_of_the_paper() -> None:
     skin = load("ham10000-labels", rng=rng())
     counts = np.bincount([*skin.labels, *skin.test_labels])
     assert [counts[i] for i in skin.label_indices(["df", "vasc", "nv"])] == [115, 142, 6705]
@@ -130,7 +130,7 @@ def test_the_paper_s_rare_labels_are_there_by_name() -> None:
     assert (cat, dog) == (3, 5)
 
 
-def test_what_is_held_out_is_drawn_from_all_samples_and_differs_by_seed() -> None:
+def test_the_test_set_is_drawn_from_all_samples_and_differs_by_seed() -> None:
     held = [load("ham10000-labels", rng=np.random.default_rng(seed)).test_labels for seed in (1, 2)]
     rare = [np.bincount(test, minlength=7)[3] for test in held]
     assert rare[0] != rare[1]
@@ -146,7 +146,7 @@ def test_nothing_is_held_out_unless_asked() -> None:
     ("histogram", "words"),
     [
         (Histogram({"cat": -1}), "label 'cat': count -1 is negative"),
-        (Histogram({"cat": 0}), "has no samples"),
+        (Histogram({"cat": 0}), "has no training samples"),
         (Histogram({"cat": 3}, holdout=1.0), "holdout = 1.0 is not a share"),
     ],
 )
@@ -155,7 +155,7 @@ def test_impossible_histograms_are_refused(histogram: Histogram, words: str) -> 
         labels_only("pets", histogram, rng())
 
 
-def test_there_is_no_file_to_name() -> None:
+def test_datasets_of_labels_refuse_a_path() -> None:
     with pytest.raises(BadInput, match="'emnist-labels' takes no path"):
         load("emnist-labels", path=Path("emnist.npz"), rng=rng())
 
@@ -192,7 +192,7 @@ def test_a_run_without_training_needs_no_images() -> None:
     assert 0 < summary["metrics"]["BufPres"] < 100
 
 
-def test_the_paper_s_client_sizes_come_out() -> None:
+def test_clients_have_the_sizes_of_the_paper() -> None:
     spec = Spec.from_dict(
         {
             "data": {"name": "cifar10-labels"},
@@ -225,7 +225,7 @@ def lay_out(name: str, root: Path) -> Path:
         ("isic2019", {"all": 40}),
     ],
 )
-def test_a_whole_release_is_counted(tmp_path: Path, name: str, images: dict[str, int]) -> None:
+def test_a_complete_release_is_counted(tmp_path: Path, name: str, images: dict[str, int]) -> None:
     lay_out(name, tmp_path)
     told: list[tuple[str, int, int]] = []
     checked = check(name, tmp_path, lambda *what: told.append(what))
@@ -269,7 +269,7 @@ def test_a_broken_table_does_not_hide_broken_images(tmp_path: Path) -> None:
     assert "ISIC_0024306.jpg: does not decode" in image
 
 
-def test_a_table_without_any_image_is_one_line(tmp_path: Path) -> None:
+def test_a_release_without_any_image_is_reported_in_one_line(tmp_path: Path) -> None:
     place = lay_out_isic2019(tmp_path)
     (place / "ISIC_2019_Training_Input").rename(place / "elsewhere")
     (damaged,) = check("isic2019", tmp_path).damaged
@@ -283,11 +283,11 @@ def test_each_damaged_or_missing_file_of_emnist_is_listed(tmp_path: Path) -> Non
     (place / "emnist-balanced-test-images-idx3-ubyte.gz").unlink()
     checked = check("emnist", tmp_path)
     assert len(checked.damaged) == 3
-    assert sum("not a whole gzip file" in line for line in checked.damaged) == 2
+    assert sum("not a complete gzip file" in line for line in checked.damaged) == 2
     assert sum("No such file" in line for line in checked.damaged) == 1
 
 
-def test_a_check_goes_on_after_a_damaged_batch(tmp_path: Path) -> None:
+def test_a_check_continues_after_a_damaged_batch(tmp_path: Path) -> None:
     place = lay_out_cifar10(tmp_path)
     (place / "data_batch_2.bin").write_bytes(b"\0" * 3072)
     (place / "data_batch_4.bin").unlink()
@@ -315,7 +315,7 @@ def test_a_release_that_is_not_there_is_refused(tmp_path: Path, name: str) -> No
     assert str(tmp_path) in str(caught.value)
 
 
-def test_only_public_data_sets_are_checked(tmp_path: Path) -> None:
+def test_only_public_datasets_can_be_checked(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'ham1000' cannot be checked; did you mean 'ham10000'"):
         check("ham1000", tmp_path)
 
@@ -325,12 +325,12 @@ def test_the_official_release_needs_no_note(name: str) -> None:
     assert count_notes(name, RELEASES[name].counts) == ()
 
 
-def test_labels_that_differ_while_their_sum_agrees_are_said() -> None:
+def test_different_label_counts_with_the_same_total_are_noted() -> None:
     counts = dict(RELEASES["ham10000"].counts["all"]) | {"df": 116, "nv": 6704}
     assert count_notes("ham10000", {"all": counts}) == (
         "ham10000: images by label (official) differ: df 116 (115), nv 6,704 (6,705)",
     )
 
 
-def test_checked_is_a_value() -> None:
+def test_check_reports_compare_by_value() -> None:
     assert CheckReport("emnist", {}) == CheckReport("emnist", {}, (), ())

@@ -33,13 +33,13 @@ def test_the_folder_itself_may_be_the_root(tmp_path: Path) -> None:
     assert len(cifar10(lay_out_cifar10(tmp_path)).inputs) == 100
 
 
-def test_the_complete_form_is_chosen(tmp_path: Path) -> None:
+def test_the_most_complete_form_is_chosen(tmp_path: Path) -> None:
     (lay_out_cifar10(tmp_path, "bin") / "data_batch_4.bin").unlink()
     lay_out_cifar10(tmp_path, "py", per_batch=10)
     assert len(cifar10(tmp_path).inputs) == 50
 
 
-def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
+def test_differences_from_the_official_release_are_noted(tmp_path: Path) -> None:
     lay_out_cifar10(tmp_path)
     assert cifar10(tmp_path).notes == (
         "cifar10: 100 train images, official 50,000",
@@ -53,13 +53,13 @@ def test_a_missing_batch_is_named(tmp_path: Path) -> None:
         cifar10(tmp_path)
 
 
-def test_nothing_at_all_is_told_with_the_places(tmp_path: Path) -> None:
+def test_without_any_file_the_error_lists_the_folders(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"lacks data_batch_1\.bin.*cifar-10-batches-py"):
         cifar10(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 3072, 30_000])
-def test_a_batch_cut_off_is_refused(tmp_path: Path, keep: int) -> None:
+def test_a_truncated_batch_is_refused(tmp_path: Path, keep: int) -> None:
     file = lay_out_cifar10(tmp_path) / "test_batch.bin"
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(BadInput, match=rf"has {keep:,} bytes.*official file has 30,730,000"):
@@ -76,7 +76,7 @@ def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
 
 
 class Hostile:
-    """Would leave a file if it were unpickled as pickles ask for."""
+    """Creates a folder if it is unpickled without care."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -118,7 +118,7 @@ def test_impossible_batches_are_refused(
         cifar10(tmp_path)
 
 
-def test_a_pickle_cut_off_or_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_or_wrong_pickle_is_refused(tmp_path: Path) -> None:
     file = lay_out_cifar10(tmp_path, "py") / "data_batch_1"
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(BadInput, match="not a complete pickle; it has 5,000 bytes"):

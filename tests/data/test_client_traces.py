@@ -72,12 +72,12 @@ def test_flash_devices_are_ready_when_locked_charging_and_in_a_wireless_network(
     assert rows == [(0, 0, 40), (0, 70, 100), (1, 600, 640), (1, 670, 700)]
 
 
-def test_some_clients_are_drawn(tmp_path: Path) -> None:
+def test_clients_are_drawn_with_the_seed(tmp_path: Path) -> None:
     path = pickled({i: {"computation": i + 1, "communication": 1} for i in range(50)}, tmp_path)
     drawn = [convert_trace("fedscale-devices", path, 10, seed)[1] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [row[0] for row in drawn[0]] == list(range(10))
-    with pytest.raises(BadInput, match="has 50 clients that can be used; ask for at most as many"):
+    with pytest.raises(BadInput, match="has 50 usable clients, not 51; ask for fewer"):
         convert_trace("fedscale-devices", path, 51)
 
 
@@ -91,7 +91,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = pickled({1: Evil()}, tmp_path)
-    with pytest.raises(BadInput, match=r"refused: it asks for \w+\.system, .* may run code"):
+    with pytest.raises(BadInput, match=r"refused: it imports \w+\.system, .* may run code"):
         convert_trace("fedscale-devices", path)
     assert not (tmp_path / "owned").exists()
 
@@ -99,7 +99,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("fedscale-devices", b"no pickle", "is no pickle|refused"),
+        ("fedscale-devices", b"no pickle", "is not a pickle|refused"),
         ("fedscale-devices", pickle.dumps([1, 2]), "expected a dictionary of clients"),
         ("fedscale-devices", pickle.dumps({1: {"speed": 3}}), r"client '1' .*KeyError: 'comp"),
         (
@@ -113,11 +113,11 @@ def test_a_pickle_that_wants_to_run_code_is_refused(
             "1 times in active, 2 in inactive",
         ),
         ("flash", b"{", "is not valid JSON"),
-        ("flash", b'{"a": {"messages": "today\\twifi"}}', "client 'a' is not as flash has it"),
-        ("leaf", b"{}", "'leaf' is no format of traces; known: fedscale-devices"),
+        ("flash", b'{"a": {"messages": "today\\twifi"}}', "client 'a' does not have the form"),
+        ("leaf", b"{}", "unknown trace format 'leaf'; known: fedscale-availability"),
     ],
 )
-def test_what_is_no_such_trace_is_refused(
+def test_a_file_of_another_format_is_refused(
     kind: str, content: bytes, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
@@ -140,5 +140,5 @@ def test_the_command_writes_the_table(tmp_path: Path) -> None:
         "data", "convert-trace", "fedscale-devices", "trace.pkl", "-o", "x.csv", cwd=tmp_path
     )
     assert again.returncode == 2
-    assert "refused: it asks for" in again.stderr
+    assert "refused: it imports" in again.stderr
     assert not (tmp_path / "owned").exists()

@@ -63,7 +63,9 @@ def test_a_dataset_may_lack_a_test_set() -> None:
         ({"label_names": ("cat", "cat")}, "'cat' twice"),
     ],
 )
-def test_a_bad_dataset_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+def test_a_bad_dataset_is_refused_with_the_name_of_the_array(
+    changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(BadInput, match=words):
         toy(**changes)
 
@@ -80,7 +82,7 @@ def test_an_unknown_label_is_refused_with_a_remedy(label: int | str, words: str)
         toy().label_indices([label])
 
 
-def test_the_fingerprint_tells_content_apart_and_not_how_it_is_stored() -> None:
+def test_the_fingerprint_depends_on_the_content_and_not_on_the_storage() -> None:
     images = np.arange(12, dtype=np.float32).reshape(3, 1, 2, 2)
     everything = Inputs(np.concatenate([images[::-1], images]))
     same = Dataset(
@@ -101,7 +103,7 @@ rows = st.lists(st.integers(0, 9), max_size=12)
 
 
 @given(rows, st.data())
-def test_a_selection_of_a_selection_is_what_indexing_twice_gives(
+def test_a_selection_of_a_selection_equals_indexing_twice(
     first: list[int], data: st.DataObject
 ) -> None:
     second = data.draw(st.lists(st.integers(0, len(first) - 1)) if first else st.just([]))
@@ -112,7 +114,7 @@ def test_a_selection_of_a_selection_is_what_indexing_twice_gives(
     assert np.array_equal(np.asarray(chosen), expected)
 
 
-def test_nothing_is_copied_by_a_selection() -> None:
+def test_a_selection_copies_nothing() -> None:
     pixels = TEN.copy()
     chosen = Inputs(pixels).select([3])
     pixels[3] = 9
@@ -125,28 +127,28 @@ def mapped(tmp_path: Path) -> Inputs:
     return Inputs.open(tmp_path / "images.npy", sha256="stored")
 
 
-def test_images_of_a_file_travel_as_its_name(mapped: Inputs) -> None:
+def test_mapped_inputs_are_pickled_as_their_location(mapped: Inputs) -> None:
     sent = pickle.dumps(mapped.select([7, 2]))
     assert len(sent) < 500  # ten thousand images would be no more
     arrived = pickle.loads(sent)
-    assert arrived.in_a_file
+    assert arrived.is_mapped
     assert arrived.shape == (2, 1, 2, 2)
     assert np.array_equal(arrived[:], TEN[[7, 2]])
     assert arrived.sha256() == mapped.select([7, 2]).sha256()
 
 
-def test_inputs_in_memory_travel_as_they_are() -> None:
+def test_inputs_in_memory_are_pickled_with_their_values() -> None:
     arrived = pickle.loads(pickle.dumps(Inputs(TEN, [1])))
-    assert not arrived.in_a_file
+    assert not arrived.is_mapped
     assert np.array_equal(arrived[:], TEN[[1]])
 
 
-def test_what_is_read_of_a_file_is_a_plain_array(mapped: Inputs) -> None:
+def test_reading_mapped_inputs_returns_a_plain_array(mapped: Inputs) -> None:
     assert type(mapped[:3]) is np.ndarray
     assert type(mapped.take([1])) is np.ndarray
 
 
-def test_a_stored_fingerprint_still_tells_selections_apart(mapped: Inputs) -> None:
+def test_selections_with_a_stored_fingerprint_have_different_fingerprints(mapped: Inputs) -> None:
     prints = {
         images.sha256() for images in (mapped, mapped.select([0]), mapped.select([1]), Inputs(TEN))
     }

@@ -1,4 +1,4 @@
-"""Downloads that break off, against a real server on loopback."""
+"""Downloads that are interrupted, from a real server on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server() -> Iterator[FileServer]:
 
 
 class Download:
-    """One target, and what was told on the way."""
+    """One download, with the progress and the messages that it reports."""
 
     def __init__(self, folder: Path) -> None:
         self.target = folder / "a.zip"
@@ -55,7 +55,7 @@ def get(tmp_path: Path) -> Download:
     return Download(tmp_path)
 
 
-def test_a_whole_download_tells_its_progress(server: FileServer, get: Download) -> None:
+def test_a_download_reports_its_progress(server: FileServer, get: Download) -> None:
     assert get(server.add("a", CONTENT)) == CONTENT
     done = [now for _, now, _ in get.told]
     assert done == sorted(done)
@@ -63,7 +63,7 @@ def test_a_whole_download_tells_its_progress(server: FileServer, get: Download) 
     assert get.said == []
 
 
-def test_a_cut_connection_is_taken_up_where_it_broke(server: FileServer, get: Download) -> None:
+def test_a_broken_download_resumes_where_it_stopped(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.cuts = [400_000]
     assert get(url) == CONTENT
@@ -77,7 +77,7 @@ def test_a_cut_connection_is_taken_up_where_it_broke(server: FileServer, get: Do
     assert "attempt 2 of 3" in get.said[0]
 
 
-def test_the_next_call_goes_on_too(server: FileServer, get: Download) -> None:
+def test_a_later_call_resumes_the_download(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.cuts = [300_000, 600_000]
     with pytest.raises(
@@ -91,7 +91,9 @@ def test_the_next_call_goes_on_too(server: FileServer, get: Download) -> None:
     assert sum(asked.sent for asked in server.asked) < 1_200_000
 
 
-def test_a_server_that_knows_no_ranges_starts_anew(server: FileServer, get: Download) -> None:
+def test_without_range_requests_the_download_starts_again(
+    server: FileServer, get: Download
+) -> None:
     url = server.add("a", CONTENT)
     server.ranges, server.cuts = False, [400_000]
     assert get(url) == CONTENT
@@ -114,7 +116,9 @@ def test_a_file_that_changed_is_never_mixed_with_the_old(
     assert get(url, checksum=None) == CONTENT
 
 
-def test_a_file_that_shrank_below_the_part_starts_anew(server: FileServer, get: Download) -> None:
+def test_a_file_smaller_than_the_partial_download_starts_again(
+    server: FileServer, get: Download
+) -> None:
     server.tags = False
     url = server.add("a", OTHER)
     server.cuts = [900_000]
@@ -134,14 +138,16 @@ def test_a_wrong_checksum_names_both_and_leaves_nothing(server: FileServer, get:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_server_in_trouble_is_asked_again(status: int, server: FileServer, get: Download) -> None:
+def test_a_transient_server_error_is_retried(
+    status: int, server: FileServer, get: Download
+) -> None:
     server.statuses = [status, status]
     assert get(server.add("a", CONTENT)) == CONTENT
     assert len(get.said) == 2
     assert f"answered {status}" in get.said[0]
 
 
-def test_but_not_forever(server: FileServer, get: Download) -> None:
+def test_retries_end_after_the_given_attempts(server: FileServer, get: Download) -> None:
     server.statuses = [500] * 9
     with pytest.raises(DownloadFailed, match=r"answered 500 .*; gave up after 3 attempts$"):
         get(server.add("a", CONTENT))
@@ -149,7 +155,7 @@ def test_but_not_forever(server: FileServer, get: Download) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_a_refusal_is_not_repeated(status: int, server: FileServer, get: Download) -> None:
+def test_a_permanent_refusal_is_not_retried(status: int, server: FileServer, get: Download) -> None:
     server.statuses = [status]
     with pytest.raises(DownloadFailed, match=f"answered {status}"):
         get(server.add("a", CONTENT))
@@ -157,7 +163,7 @@ def test_a_refusal_is_not_repeated(status: int, server: FileServer, get: Downloa
     assert list(get.target.parent.iterdir()) == []
 
 
-def test_a_server_that_is_not_there(get: Download) -> None:
+def test_an_unreachable_server_is_reported(get: Download) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/a"
@@ -167,12 +173,12 @@ def test_a_server_that_is_not_there(get: Download) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://no-such-host.invalid/a", "ftp//nonsense"])
-def test_an_address_that_leads_nowhere(url: str, get: Download) -> None:
+def test_an_invalid_address_is_reported(url: str, get: Download) -> None:
     with pytest.raises(DownloadFailed, match="cannot be"):
         get(url)
 
 
-def test_a_server_that_falls_silent(server: FileServer, get: Download) -> None:
+def test_a_silent_server_times_out(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.hang, server.cuts = threading.Event(), [400_000]
     assert get(url, retry=RetryPolicy(attempts=2, wait=0.01, timeout=0.3)) == CONTENT
@@ -180,14 +186,16 @@ def test_a_server_that_falls_silent(server: FileServer, get: Download) -> None:
 
 
 @pytest.mark.parametrize("note", ["", "[]", '{"total": 1}', "\x00"])
-def test_a_part_of_unknown_origin_is_not_used(note: str, server: FileServer, get: Download) -> None:
+def test_a_partial_download_of_unknown_version_is_not_used(
+    note: str, server: FileServer, get: Download
+) -> None:
     get.part.write_bytes(OTHER[:1000])
     get.part.with_name("a.zip.part.json").write_text(note)
     assert get(server.add("a", CONTENT)) == CONTENT
     assert server.asked[0].range is None
 
 
-def test_a_part_that_is_whole_needs_no_server(server: FileServer, get: Download) -> None:
+def test_a_complete_partial_download_needs_no_server(server: FileServer, get: Download) -> None:
     url = server.add("a", CONTENT)
     server.cuts = [999_999]
     with pytest.raises(DownloadFailed):

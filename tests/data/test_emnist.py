@@ -23,7 +23,7 @@ def emnist(root: Path) -> Dataset:
     return load("emnist", root=root, rng=np.random.default_rng(0))
 
 
-def test_images_stand_upright(tmp_path: Path) -> None:
+def test_images_are_upright(tmp_path: Path) -> None:
     lay_out_emnist(tmp_path)
     data = emnist(tmp_path)
     assert data.inputs.shape == (94, 1, 28, 28)
@@ -40,7 +40,7 @@ def test_labels_and_the_official_split_are_kept(tmp_path: Path) -> None:
     assert data.test_labels.tolist() == [*range(47)]
 
 
-def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
+def test_differences_from_the_official_release_are_noted(tmp_path: Path) -> None:
     lay_out_emnist(tmp_path)
     assert emnist(tmp_path).notes == (
         "emnist: 94 train images, official 112,800",
@@ -50,12 +50,14 @@ def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["EMNIST/raw", "EMNIST/raw/gzip", "gzip", "EMNIST/gzip", "."])
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_files_may_lie_where_tools_put_them(tmp_path: Path, folder: str, packed: bool) -> None:
+def test_files_are_found_in_the_folders_of_common_tools(
+    tmp_path: Path, folder: str, packed: bool
+) -> None:
     lay_out_emnist(tmp_path, folder=folder, packed=packed, train=1)
     assert len(emnist(tmp_path).inputs) == 47
 
 
-def test_a_root_without_emnist_tells_what_was_looked_for(tmp_path: Path) -> None:
+def test_without_emnist_the_error_lists_the_searched_folders(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"lacks {IMAGES}.*fedraw data fetch emnist") as caught:
         emnist(tmp_path)
     assert str(tmp_path / "EMNIST" / "raw") in str(caught.value)
@@ -85,7 +87,7 @@ def test_impossible_content_is_refused(
     assert not list((tmp_path / "cache").glob("*.part"))
 
 
-def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     file = lay_out_emnist(tmp_path) / f"{IMAGES}.gz"
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes())[:-100]))
     with pytest.raises(BadInput, match=r"has 73,612 bytes, but its header promises 73,712"):
@@ -96,7 +98,7 @@ ANY_BYTES = arrays.arrays(np.uint8, arrays.array_shapes(max_dims=4, max_side=5, 
 
 
 @given(array=ANY_BYTES, packed=st.booleans())
-def test_what_was_written_is_read(
+def test_reading_returns_the_written_array(
     tmp_path_factory: pytest.TempPathFactory, array: Bytes, packed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("idx") / ("a.gz" if packed else "a")

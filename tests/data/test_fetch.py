@@ -73,7 +73,9 @@ def only(release: Release, source: Source) -> Release:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_release_comes_whole_and_only_once(name: str, server: FileServer, tmp_path: Path) -> None:
+def test_a_release_is_fetched_completely_and_only_once(
+    name: str, server: FileServer, tmp_path: Path
+) -> None:
     release = served(name, server)
     root = tmp_path / "not yet there"
     assert fetch(release, root, options=HASTY) is True
@@ -84,7 +86,7 @@ def test_a_release_comes_whole_and_only_once(name: str, server: FileServer, tmp_
     assert len(server.asked) == len(release.sources)
 
 
-def test_force_fetches_anew(cifar10: Release, server: FileServer, tmp_path: Path) -> None:
+def test_force_fetches_again(cifar10: Release, server: FileServer, tmp_path: Path) -> None:
     fetch(cifar10, tmp_path, options=HASTY)
     damaged = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
     damaged.write_bytes(b"")
@@ -120,7 +122,7 @@ def test_an_archive_put_there_by_hand_is_used(
     said: list[str] = []
     assert fetch(cifar10, tmp_path, options=replace(HASTY, notify=said.append)) is True
     assert server.asked == []
-    assert said == [f"using {tmp_path}/downloads/{source.file}, which is already there"]
+    assert said == [f"using {tmp_path}/downloads/{source.file}, which exists already"]
 
 
 def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
@@ -136,7 +138,7 @@ def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_refusal_says_how_to_go_on_by_hand(
+def test_a_refused_download_explains_how_to_fetch_by_hand(
     status: int, server: FileServer, tmp_path: Path
 ) -> None:
     release = served("ham10000", server)
@@ -149,7 +151,7 @@ def test_a_refusal_says_how_to_go_on_by_hand(
     assert f"save it as HAM10000_images_part_1.zip in {tmp_path / 'downloads'}" in message
 
 
-def test_without_network_the_address_and_the_way_by_hand_are_named(tmp_path: Path) -> None:
+def test_without_network_the_error_names_the_address_and_the_manual_way(tmp_path: Path) -> None:
     with serving() as gone:
         release = served("emnist", gone)
     with pytest.raises(FedrawError) as caught:
@@ -186,7 +188,7 @@ def test_an_archive_with_too_few_images_is_not_the_release(
         fetch(only(release, few), tmp_path, options=HASTY)
 
 
-def test_a_disk_too_small_is_seen_before(
+def test_a_disk_that_is_too_small_is_noticed_before_the_download(
     cifar10: Release, server: FileServer, tmp_path: Path
 ) -> None:
     large = replace(cifar10, unpacked=10**18)
@@ -195,7 +197,7 @@ def test_a_disk_too_small_is_seen_before(
     assert server.asked == []
 
 
-def test_a_root_that_cannot_be(cifar10: Release, tmp_path: Path) -> None:
+def test_an_impossible_data_root_is_refused(cifar10: Release, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="Not a directory"):
         fetch(cifar10, tmp_path / "file" / "root", options=HASTY)
@@ -218,7 +220,7 @@ def child(release: Release, root: Path, before: str = "") -> subprocess.Popen[st
     return subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True)
 
 
-def test_a_killed_unpacking_never_looks_whole(
+def test_a_killed_unpacking_never_looks_complete(
     cifar10: Release, server: FileServer, tmp_path: Path
 ) -> None:
     with child(cifar10, tmp_path) as killed:
@@ -232,7 +234,7 @@ def test_a_killed_unpacking_never_looks_whole(
     assert len(server.asked) == 1
 
 
-def test_two_at_once_do_not_spoil_each_other(cifar10: Release, tmp_path: Path) -> None:
+def test_a_second_fetch_at_the_same_time_is_refused(cifar10: Release, tmp_path: Path) -> None:
     with child(cifar10, tmp_path) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "three\n"
@@ -273,7 +275,7 @@ def test_a_disk_that_fills_up_while_unpacking(
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
-def test_who_stops_it_keeps_what_has_arrived(
+def test_an_interrupted_fetch_keeps_the_received_bytes(
     stop: signal.Signals, server: FileServer, tmp_path: Path
 ) -> None:
     release = served("resnet18", server)
@@ -312,7 +314,9 @@ def unpacked(content: bytes, root: Path, source: Source = IMAGES) -> dict[str, b
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_wanted_members_come_out_without_their_folders(kind: Kind, tmp_path: Path) -> None:
+def test_only_matching_members_are_unpacked_without_their_folders(
+    kind: Kind, tmp_path: Path
+) -> None:
     source = replace(IMAGES, kind=kind)
     members = {
         "deep/er/ISIC_1.jpg": b"1",
@@ -327,7 +331,7 @@ def test_only_wanted_members_come_out_without_their_folders(kind: Kind, tmp_path
     assert not (tmp_path / "set" / "images.part").exists()
 
 
-def test_two_archives_share_a_folder_and_progress_is_told(tmp_path: Path) -> None:
+def test_two_archives_share_a_folder_and_report_progress(tmp_path: Path) -> None:
     unpacked(zipped({"ISIC_1.jpg": b"1"}), tmp_path)
     second = replace(IMAGES, file="b")
     assert set(unpacked(zipped({"ISIC_2.jpg": b"2"}), tmp_path, second)) == {
@@ -393,7 +397,7 @@ def test_an_archive_of_something_else_is_named(tmp_path: Path) -> None:
         unpacked(tarred({"cat.jpg": b""}), tmp_path, replace(IMAGES, kind="tar.gz"))
 
 
-def test_what_a_killed_unpacking_left_is_not_taken_for_images(tmp_path: Path) -> None:
+def test_files_of_a_killed_unpacking_are_not_used_as_images(tmp_path: Path) -> None:
     left = tmp_path / "set" / "images.part"
     left.mkdir(parents=True)
     (left / "ISIC_9.jpg").write_bytes(b"half")

@@ -43,12 +43,12 @@ def test_isic2019_has_its_own_labels_in_the_archive_s_order(tmp_path: Path) -> N
     assert np.abs(data.inputs[:].mean(axis=(2, 3))[:, 0] - 30 * data.labels).max() < 4
 
 
-def test_sixty_four_pixels_unless_told(tmp_path: Path) -> None:
+def test_images_have_64_pixels_by_default(tmp_path: Path) -> None:
     lay_out_ham10000(tmp_path, images=5)
     assert lesions("ham10000", tmp_path, size=None).input_shape == (3, 64, 64)
 
 
-def test_left_and_right_top_and_bottom_stay(tmp_path: Path) -> None:
+def test_images_keep_their_orientation(tmp_path: Path) -> None:
     place = lay_out_ham10000(tmp_path, images=2)
     for file in (place / "images").iterdir():
         photo = Image.new("RGB", (60, 40), (255, 0, 0))
@@ -84,12 +84,12 @@ def test_other_layouts_of_ham10000_give_the_same(tmp_path: Path, layout: dict[st
     assert plain.sha256() == other.sha256()
 
 
-def test_isic2019_may_lie_in_the_root_itself(tmp_path: Path) -> None:
+def test_isic2019_may_be_in_the_data_root_itself(tmp_path: Path) -> None:
     lay_out_isic2019(tmp_path, folder=".")
     assert len(lesions("isic2019", tmp_path).inputs) == 32
 
 
-def test_the_hold_out_differs_by_seed_and_not_by_run(tmp_path: Path) -> None:
+def test_the_holdout_differs_by_seed_and_not_by_run(tmp_path: Path) -> None:
     lay_out_ham10000(tmp_path)
     first, again, other = (
         load("ham10000", root=tmp_path, size=8, rng=np.random.default_rng(seed))
@@ -123,7 +123,7 @@ def test_grouped_needs_the_table_of_lesions(tmp_path: Path) -> None:
         lesions("isic2019", tmp_path, holdout="grouped")
 
 
-def test_what_differs_from_the_official_release_is_said(tmp_path: Path) -> None:
+def test_differences_from_the_official_release_are_noted(tmp_path: Path) -> None:
     lay_out_ham10000(tmp_path, images=4)
     lay_out_isic2019(tmp_path, images=4)
     assert lesions("ham10000", tmp_path).notes == (
@@ -172,7 +172,7 @@ def test_a_link_to_nothing_is_a_missing_image(tmp_path: Path) -> None:
     ("name", "table"),
     [("ham10000", "HAM10000_metadata.csv"), ("isic2019", "ISIC_2019_Training_GroundTruth.csv")],
 )
-def test_a_root_without_the_release_tells_what_was_looked_for(
+def test_without_the_release_the_error_lists_the_searched_folders(
     tmp_path: Path, name: str, table: str
 ) -> None:
     with pytest.raises(BadInput, match=f"no {table}.*fedraw data fetch {name}") as caught:
@@ -186,12 +186,12 @@ def test_impossible_sizes_are_refused(tmp_path: Path, size: Any) -> None:
         lesions("ham10000", tmp_path, size=size)
 
 
-def test_an_unknown_hold_out_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_holdout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="unknown holdout 'group'; did you mean 'grouped'"):
         lesions("ham10000", tmp_path, holdout="group")
 
 
-def test_a_changed_label_or_image_is_seen(tmp_path: Path) -> None:
+def test_a_changed_label_or_image_is_noticed(tmp_path: Path) -> None:
     place = lay_out_ham10000(tmp_path, images=14)
     table, photo = place / "HAM10000_metadata.csv", place / "images" / "ISIC_0024306.jpg"
     before = lesions("ham10000", tmp_path)
@@ -257,7 +257,7 @@ def test_an_image_without_a_lesion_id_is_its_own_group(tmp_path: Path) -> None:
         (HAM + 'H3,"ISIC_4\n' + "x" * 200_000, "is not a table .*field larger"),
     ],
 )
-def test_what_is_wrong_in_ham10000_is_named(
+def test_errors_in_the_table_of_ham10000_are_named(
     tmp_path: Path, content: str | bytes, words: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"table\.csv: .*{words}"):
@@ -277,7 +277,7 @@ def test_what_is_wrong_in_ham10000_is_named(
         ("ISIC_1,1,0,0,0,0,0,0,0,0", "line 4: ISIC_1 is listed twice"),
     ],
 )
-def test_what_is_wrong_in_isic2019_is_named(tmp_path: Path, row: str, words: str) -> None:
+def test_errors_in_the_table_of_isic2019_are_named(tmp_path: Path, row: str, words: str) -> None:
     with pytest.raises(BadInput, match=rf"table\.csv: .*{words}"):
         read_isic2019(written(tmp_path, f"{ISIC}{row}\n"), None)
 

@@ -1,4 +1,4 @@
-"""Data with natural owners: plays by role, flights by aircraft, LEAF's files, columns of a user."""
+"""Data with natural owners: plays by role, flights by aircraft, LEAF's files, a user's columns."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def leaf(folder: Path, part: str, users: dict[str, tuple[list[object], list[obje
     (folder / part / "all_data_0_niid_0_keep_0.json").write_text(json.dumps(content))
 
 
-def test_femnist_of_leaf_is_divided_by_writer(tmp_path: Path) -> None:
+def test_femnist_of_leaf_has_the_writer_as_a_column(tmp_path: Path) -> None:
     blank: list[object] = [[0.0] * 784, [1.0] * 784]
     leaf(tmp_path, "train", {"f0001_41": (blank, [3, 61]), "f0002_01": (blank[:1], [3])})
     leaf(tmp_path, "test", {"f0001_41": (blank[1:], [61])})
@@ -162,9 +162,9 @@ def test_shakespeare_of_leaf_is_read_as_character_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("users", "says"),
     [
-        ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "not lists of numbers of one length"),
+        ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "neither texts nor lists of numbers of one length"),
         ({"a": (["ab", "abc"], [0, 1])}, "texts have 2 to 3 characters"),
-        ({"a": ([[1.0]], [0, 1])}, "has not one y for each x"),
+        ({"a": ([[1.0]], [0, 1])}, "does not have one y for each x"),
     ],
 )
 def test_wrong_samples_of_leaf_are_refused(

@@ -1,4 +1,4 @@
-"""Every form in which a user may bring data, and what is wrong with some of them."""
+"""Every form of a user's own data, and the errors for bad data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(data: Any, **settings: Any) -> Dataset:
 
 
 def everything(data: Dataset) -> dict[tuple[float, ...], int]:
-    """All samples with their labels, those of the test set included."""
+    """Return all samples with their labels, including the test set."""
     inputs = np.concatenate([data.inputs, data.test_inputs])
     labels = np.concatenate([data.labels, data.test_labels])
     return {tuple(x): int(y) for x, y in zip(inputs.tolist(), labels, strict=True)}
@@ -110,7 +110,7 @@ def test_own_test_data_come_in_every_form(form: str) -> None:
     np.testing.assert_array_equal(data.test_inputs, X)
 
 
-def test_a_dataset_is_used_as_it_is_and_its_test_set_can_be_replaced() -> None:
+def test_a_dataset_is_used_unchanged_and_its_test_set_can_be_replaced() -> None:
     whole = from_arrays(X, Y, test_inputs=X[:1], test_labels=[1], label_names=["cat", "dog"])
     assert made(whole) is whole
     other = made(whole, test=(X[2:5], ["dog", "cat", "dog"]))
@@ -134,13 +134,13 @@ def test_the_names_of_classes_are_those_of_the_feature() -> None:
     assert (len(data.labels), len(data.test_labels), data.clients) == (8, 2, ())
 
 
-def test_columns_of_numbers_are_put_side_by_side() -> None:
+def test_several_input_columns_are_stacked() -> None:
     table = Table({"age": np.arange(8), "bmi": np.arange(8) / 2, "ill": Y})
     data = made(Columns(table, inputs=["age", "bmi"], labels="ill"))
     assert (2.0, 1.0) in everything(data) and data.inputs.dtype == np.float32
 
 
-def test_each_client_has_the_samples_that_it_brings() -> None:
+def test_each_client_has_its_own_samples() -> None:
     data = made({"paris": (X[:5], Y[:5]), "oslo": (X[5:], Y[5:])})
     assert (data.clients, data.owners is not None) == (("paris", "oslo"), True)
     assert data.owners is not None
@@ -178,27 +178,27 @@ def test_mapped_arrays_stay_in_their_file_for_every_process(tmp_path: Path) -> N
     np.save(tmp_path / "x.npy", X.astype(np.float64))
     np.save(tmp_path / "y.npy", Y)
     data = made((tmp_path / "x.npy", str(tmp_path / "y.npy")))
-    assert data.inputs.in_a_file and data.inputs.dtype == np.float32
+    assert data.inputs.is_mapped and data.inputs.dtype == np.float32
     sent = pickle.dumps(data.inputs)
     np.testing.assert_array_equal(pickle.loads(sent)[:], data.inputs[:])
     assert everything(data) == everything(made((X, Y)))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(2, 7), slice(0, 0)])
-def test_a_raw_map_and_a_block_of_it_travel_as_a_place(tmp_path: Path, part: slice) -> None:
+def test_a_raw_map_and_a_block_of_it_are_pickled_as_a_location(tmp_path: Path, part: slice) -> None:
     raw = np.memmap(tmp_path / "raw", np.int32, "w+", offset=8, shape=(8, 3))
     raw[:] = X
     raw.flush()
     block = raw[part]
     arrived = pickle.loads(pickle.dumps(Inputs(block)))
-    assert arrived.in_a_file == bool(len(block)) and arrived.dtype == np.int64
+    assert arrived.is_mapped == bool(len(block)) and arrived.dtype == np.int64
     np.testing.assert_array_equal(arrived[:], block)
 
 
-def test_what_is_no_block_of_a_file_travels_as_values(tmp_path: Path) -> None:
+def test_a_view_that_is_not_one_block_is_pickled_with_its_values(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert not Inputs(mapped[::2]).in_a_file
+    assert not Inputs(mapped[::2]).is_mapped
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(Inputs(mapped[::2])))[:], X[::2])
 
 
@@ -218,7 +218,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "words": (lambda: ([["a"]] * 8, Y), "give an array of numbers"),
     "no file": (lambda: ("gone.npy", Y), r"inputs: gone\.npy: No such file"),
     "half numbers": (lambda: (torch.zeros(8, 2).bfloat16(), Y), r"bfloat16.*\.float\(\)"),
-    "no clients": (lambda: [], "of no client"),
+    "no clients": (lambda: [], "have no clients"),
     "an idle client": (lambda: [(X, Y), (X[:0], Y[:0])], "client 1: the client has no samples"),
     "NaN at a client": (lambda: [(X, Y), (X * np.nan, Y)], r"client 1: inputs\[0\] has a value"),
     "lengths of a client": (
@@ -244,7 +244,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "client 1 has the label names dog, cat and client 0 has the label names cat, dog",
     ),
     "labels of some": (lambda: [(X, Y), (X, Y / 2)], "client 0 has labels and client 1 has none"),
-    "bad client name": (lambda: {1.5: (X, Y)}, "client 1.5: a client's name is text or a whole"),
+    "bad client name": (lambda: {1.5: (X, Y)}, "client 1.5 is not a name; use text or a whole"),
     "same client name": (lambda: {1: (X, Y), "1": (X, Y)}, "two clients are called '1'"),
     "no length": (Endless, "Endless has no length"),
     "items alone": (

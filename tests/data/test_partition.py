@@ -54,7 +54,7 @@ def test_iid_gives_equal_parts_of_everything(seed: int, n: int, clients: int) ->
     alpha=st.floats(1e-3, 1e3),
     least=st.integers(1, 5),
 )
-def test_dirichlet_uses_every_sample_and_starves_nobody(
+def test_dirichlet_uses_every_sample_and_leaves_no_client_empty(
     seed: int, labels: list[int], clients: int, alpha: float, least: int
 ) -> None:
     clients = max(1, min(clients, len(labels) // least))
@@ -83,7 +83,7 @@ def test_a_large_alpha_spreads_evenly_and_a_small_one_does_not() -> None:
     assert spread(0.05) > 100
 
 
-def test_a_starving_client_is_fed_by_the_largest() -> None:
+def test_a_client_with_too_few_samples_receives_some_of_the_largest() -> None:
     labels = np.zeros(100, dtype=np.int64)
     rng = np.random.default_rng(0)
     parts = dirichlet(labels, 1, rng, clients=10, alpha=0.001, min_samples=3)
@@ -96,7 +96,7 @@ def test_a_starving_client_is_fed_by_the_largest() -> None:
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
     share=st.floats(0, 0.999),
 )
-def test_a_local_split_loses_nothing_and_keeps_one_for_training(
+def test_a_local_split_uses_every_sample_and_keeps_one_for_training(
     seed: int, sizes: list[int], share: float
 ) -> None:
     ends = np.cumsum([0, *sizes])
@@ -110,7 +110,7 @@ def test_a_local_split_loses_nothing_and_keeps_one_for_training(
         assert kept.tolist() == sorted(shuffled[len(held) :])
 
 
-def test_no_share_means_no_local_test() -> None:
+def test_a_share_of_0_gives_no_local_test_set() -> None:
     train, test = split_local(Ragged.of([np.arange(4)]), 0.0, np.random.default_rng(0))
     assert (train[0].tolist(), test[0].tolist()) == ([0, 1, 2, 3], [])
 
@@ -118,9 +118,7 @@ def test_no_share_means_no_local_test() -> None:
 @given(
     owners=st.lists(st.integers(-1, 4), max_size=30), arrays=st.lists(st.lists(st.integers(0, 9)))
 )
-def test_ragged_arrays_are_what_a_list_of_them_would_be(
-    owners: list[int], arrays: list[list[int]]
-) -> None:
+def test_ragged_equals_a_list_of_arrays(owners: list[int], arrays: list[list[int]]) -> None:
     found = Ragged.by_owner(np.array(owners, np.int64), 5)
     expected = [[i for i, own in enumerate(owners) if own == client] for client in range(5)]
     assert [part.tolist() for part in found] == expected
@@ -188,7 +186,7 @@ def test_impossible_settings_are_refused(call: Callable[[], object], words: str)
 
 @dataclass(frozen=True)
 class Case:
-    """A setting that can be met, and a seed."""
+    """Settings that are possible, and a seed."""
 
     seed: int
     labels: Ints
@@ -245,7 +243,7 @@ def test_each_label_is_on_exactly_as_many_clients_as_asked(case: Case) -> None:
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(cases())
-def test_rare_labels_sit_on_their_own_first_clients(case: Case) -> None:
+def test_rare_labels_are_on_the_first_clients(case: Case) -> None:
     tallies, m = case.tallies(), case.keys["clients_per_rare_label"]
     for turn, label in enumerate(case.keys["rare_labels"]):
         assert np.flatnonzero(tallies[:, label]).tolist() == list(range(turn * m, (turn + 1) * m))
@@ -334,7 +332,7 @@ LABELS = st.lists(st.integers(0, 5), max_size=60).map(lambda own: np.array(own, 
 
 
 @given(LABELS, st.floats(0, 1), st.integers(0, 99))
-def test_the_counts_stay_and_no_more_are_wrong_than_the_share(
+def test_label_noise_keeps_counts_and_changes_at_most_the_share(
     labels: np.ndarray, share: float, seed: int
 ) -> None:
     mixed = shuffle_labels(labels, share, np.random.default_rng(seed))
@@ -342,13 +340,13 @@ def test_the_counts_stay_and_no_more_are_wrong_than_the_share(
     assert int((mixed != labels).sum()) <= round(share * labels.size)
 
 
-def test_half_of_two_equal_labels_mixed_up_makes_a_quarter_wrong() -> None:
+def test_shuffling_half_of_two_equal_labels_changes_a_quarter() -> None:
     labels = np.repeat([0, 1], 5_000)
     mixed = shuffle_labels(labels, 0.5, np.random.default_rng(3))
     assert 0.23 < float((mixed != labels).mean()) < 0.27
 
 
-def test_the_labels_given_are_left_alone() -> None:
+def test_label_noise_does_not_change_its_argument() -> None:
     labels = np.arange(100)
     shuffle_labels(labels, 1.0, np.random.default_rng(0))
     assert labels.tolist() == list(range(100))

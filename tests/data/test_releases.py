@@ -1,4 +1,4 @@
-"""The facts about the public releases, and how much of one lies in a folder."""
+"""The descriptions of the public releases, and how much of a release a folder contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_counts_add_up_to_the_published_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_every_release_says_where_it_is_from_and_how_it_is_verified(name: str) -> None:
+def test_every_release_has_its_origin_and_how_it_is_verified(name: str) -> None:
     release = find(name)
     assert release.licence and release.citation and release.title
     assert release.homepage.startswith("https://")
@@ -43,12 +43,12 @@ def test_every_release_says_where_it_is_from_and_how_it_is_verified(name: str) -
     assert ("no published checksum" in release.verified_by) == unverified
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(BadInput, match="unknown dataset 'cifar'; did you mean 'cifar10'"):
         find("cifar")
 
 
-def test_a_folder_holds_nothing_a_part_or_all(tmp_path: Path) -> None:
+def test_a_local_copy_is_absent_partial_or_complete(tmp_path: Path) -> None:
     release = find("emnist")
     assert local_copy(release, tmp_path) is LocalCopy.absent
     raw = tmp_path / "EMNIST" / "raw"
@@ -61,14 +61,14 @@ def test_a_folder_holds_nothing_a_part_or_all(tmp_path: Path) -> None:
         )
 
 
-def test_only_what_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_only_absent_sources_are_missing(tmp_path: Path) -> None:
     release = find("ham10000")
     (tmp_path / "HAM10000").mkdir()
     (tmp_path / "HAM10000" / "HAM10000_metadata.csv").touch()
     assert [source.kind for source in missing(release, tmp_path)] == ["zip", "zip"]
 
 
-def test_a_checksum_tells_the_published_file_from_another(tmp_path: Path) -> None:
+def test_a_file_with_another_checksum_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     right = "md5:900150983cd24fb0d6963f7d28e17f72"

@@ -45,13 +45,13 @@ def test_a_single_group_is_kept() -> None:
 
 
 @given(n=st.integers(0, 50), share=st.floats(0, 0.99), seed=SEEDS)
-def test_unstratified_parts_everything(n: int, share: float, seed: int) -> None:
+def test_a_random_holdout_uses_every_sample(n: int, share: float, seed: int) -> None:
     kept, held = random_holdout(n, share, np.random.default_rng(seed))
     assert sorted([*kept, *held]) == list(range(n))
     assert len(held) == round(share * n)
 
 
-def test_the_draw_of_earlier_results_is_the_same() -> None:
+def test_the_draw_of_stored_results_does_not_change() -> None:
     kept, held = random_holdout(10, 0.2, np.random.default_rng(0))
     drawn = np.random.default_rng(0).permutation(10)
     assert (kept.tolist(), held.tolist()) == (sorted(drawn[2:]), sorted(drawn[:2]))
@@ -80,7 +80,7 @@ def toy(labels: list[int], pixels: int = 4) -> Dataset:
     most=st.integers(1, 20),
     test_most=st.integers(1, 20),
 )
-def test_no_label_has_more_than_asked_and_none_loses_more(
+def test_every_label_is_limited_and_loses_no_more(
     labels: list[int], most: int, test_most: int
 ) -> None:
     whole = toy(labels)
@@ -117,16 +117,16 @@ def test_a_smaller_image_is_the_mean_of_blocks() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 5, 16])
-def test_a_size_that_is_no_block_is_refused(size: int) -> None:
+def test_a_size_that_does_not_divide_the_image_is_refused(size: int) -> None:
     with pytest.raises(BadInput, match=rf"size = {size} does not divide .* give one of 1, 2, 4"):
         catalog.load("digits", size=size, rng=rng())
 
 
-def test_digits_of_four_pixels() -> None:
+def test_digits_can_be_downscaled() -> None:
     assert catalog.load("digits", size=4, rng=rng()).input_shape == (1, 4, 4)
 
 
 @pytest.mark.parametrize("limits", [(0, None), (None, -1)])
 def test_no_images_at_all_are_refused(limits: tuple[int | None, int | None]) -> None:
-    with pytest.raises(BadInput, match="leaves no image; give a number from 1 up"):
+    with pytest.raises(BadInput, match="keeps no images; give 1 or more"):
         limit_per_label(toy([0, 1]), *limits, rng())

@@ -166,7 +166,7 @@ class TestFeatures:
         assert dataset.input_shape == (512,)
         assert dataset.inputs.dtype == np.float32
         assert len(dataset.inputs) + len(dataset.test_inputs) == 70
-        assert dataset.inputs.in_a_file
+        assert dataset.inputs.is_mapped
         words = "features of resnet18, resnet18-f37072fd.pth: 100 tensors loaded"
         assert words in dataset.notes
 

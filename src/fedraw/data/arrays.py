@@ -17,20 +17,20 @@ from fedraw.data.dataset import Array, Dataset, Inputs, check_samples, model_dty
 from fedraw.data.partition import stratified_holdout
 from fedraw.errors import BadInput, nearest
 
-# A larger number is an identifier, not a class.
+# A dataset with a larger label is refused: the labels are probably identifiers, not classes.
 _MAX_LABELS = 65_536
-_NEEDED = ("inputs", "labels")
+_REQUIRED = ("inputs", "labels")
 _OPTIONAL = ("groups", "test_inputs", "test_labels", "test_groups", "label_names")
-# Other names of keys in an .npz file.
-_ALSO = {"images": "inputs", "test_images": "test_inputs"}
-# Other arrays with one value for each sample, by which clients can be made.
+# Alternative names of keys in an .npz file.
+_ALIASES = {"images": "inputs", "test_images": "test_inputs"}
+# Prefix of the keys of columns: arrays with one value for each sample, to make clients from.
 _COLUMN = "column_"
 _UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
-# The name of the only group of samples that have no labels.
+# The label name of all samples if they have neither labels nor groups.
 NO_LABELS = "all"
 
 
-def from_arrays(  # noqa: PLR0913 - one for each array
+def from_arrays(  # noqa: PLR0913 - one argument for each array
     inputs: Any,
     labels: Any,
     *,
@@ -51,10 +51,10 @@ def from_arrays(  # noqa: PLR0913 - one for each array
 
     Labels are whole numbers from 0, or names, which are numbered in the order of `label_names`
     (default: alphabetical). Labels of a float type are the targets of a regression. With `groups`,
-    `labels` are targets of any numeric type, and the groups take the place of the labels: methods
-    and metrics that go by labels go by them. Each of the `columns` has one value for each training
-    sample, such as its hospital, by which `fedraw.ByColumn` makes clients. Without test arrays, a
-    share `holdout` of each label or group, drawn with `rng`, becomes the test set.
+    `labels` are targets of any numeric type, and all methods and metrics use the groups as labels.
+    Each of the `columns` has one value for each training sample, such as its hospital, and
+    `fedraw.ByColumn` makes one client of each value. Without test arrays, a share `holdout` of each
+    label or group, drawn with `rng`, becomes the test set.
 
     >>> rng = np.random.default_rng(0)
     >>> data = from_arrays(np.eye(4), ["b", "a", "b", "a"], holdout=0.5, rng=rng)
@@ -76,9 +76,9 @@ def from_arrays(  # noqa: PLR0913 - one for each array
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples as a user gives them: their labels may be names, and are None if there are none.
+    """Samples before their labels are numbered: labels may be names, or None if there are none.
 
-    The columns are those of `Dataset`.
+    `columns` is the same as in `Dataset`.
     """
 
     inputs: Inputs
@@ -87,25 +87,26 @@ class Samples:
     columns: Mapping[str, Array] = field(default_factory=dict)
 
 
-def read_samples(inputs: Any, labels: Any, groups: Any = None, kind: str = "") -> Samples:
-    """Read the arrays of one set of samples; `kind` is "" or "test_", for messages."""
-    x = Inputs(as_inputs(f"{kind}inputs", inputs))
-    y = as_array(f"{kind}labels", labels)
+def read_samples(inputs: Any, labels: Any, groups: Any = None, prefix: str = "") -> Samples:
+    """Read the arrays of one set of samples; messages name the arrays with `prefix`."""
+    x = Inputs(as_inputs(f"{prefix}inputs", inputs))
+    y = as_array(f"{prefix}labels", labels)
     if groups is None and (y.dtype.kind != "f" or not y.size):
-        return Samples(x, _one_for_each(f"{kind}labels", x, _as_labels(f"{kind}labels", y)))
+        return Samples(x, _per_sample(f"{prefix}labels", x, _as_labels(f"{prefix}labels", y)))
     if y.shape[:1] != x.shape[:1]:
         raise BadInput(
-            f"{kind}inputs have shape {x.shape} and {kind}labels {y.shape}; give one target for "
-            "each sample"
+            f"{prefix}inputs have shape {x.shape} and {prefix}labels {y.shape}; give one target "
+            "for each sample"
         )
-    targets = _as_targets(f"{kind}labels", y)
+    targets = _as_targets(f"{prefix}labels", y)
     if groups is None:
         return Samples(x, None, targets)
-    own = _as_labels(f"{kind}groups", as_array(f"{kind}groups", groups))
-    return Samples(x, _one_for_each(f"{kind}groups", x, own), targets)
+    group_labels = _as_labels(f"{prefix}groups", as_array(f"{prefix}groups", groups))
+    return Samples(x, _per_sample(f"{prefix}groups", x, group_labels), targets)
 
 
-def _one_for_each(key: str, inputs: Inputs, labels: Array) -> Array:
+def _per_sample(key: str, inputs: Inputs, labels: Array) -> Array:
+    """Return the labels, or raise BadInput if there is not one for each sample."""
     if labels.shape != inputs.shape[:1]:
         raise BadInput(
             f"inputs have shape {inputs.shape} and {key} {labels.shape}; they need (n, ...) and "
@@ -127,8 +128,8 @@ def make_dataset(
 ) -> Dataset:
     """Number the labels of the samples, and hold out a test set if there is none.
 
-    `owners` and `clients` are those of `Dataset`. A client whose samples would all be held out
-    keeps them.
+    `owners` and `clients` are the same as in `Dataset`. A client whose samples would all be held
+    out keeps them.
     """
     if test is None and rng is None:
         raise BadInput(
@@ -149,15 +150,15 @@ def make_dataset(
     assert rng is not None
     (labels,) = numbers
     check_samples("", train.inputs, labels, len(names))
-    rest, held = stratified_holdout(labels, holdout, rng)
+    kept, held = stratified_holdout(labels, holdout, rng)
     if owners is not None:
-        rest, held = _leave_some_to_each(owners, len(clients), rest, held)
+        kept, held = _return_to_empty_clients(owners, len(clients), kept, held)
     x, y = train.inputs, train.targets
     return Dataset(
-        name, x.select(rest), labels[rest], x.select(held), labels[held], names, (),
-        None if y is None else y[rest], None if y is None else y[held],
-        None if owners is None else owners[rest], tuple(clients), has_labels,
-        {column: values[rest] for column, values in train.columns.items()},
+        name, x.select(kept), labels[kept], x.select(held), labels[held], names, (),
+        None if y is None else y[kept], None if y is None else y[held],
+        None if owners is None else owners[kept], tuple(clients), has_labels,
+        {column: values[kept] for column, values in train.columns.items()},
     )  # fmt: skip
 
 
@@ -175,12 +176,14 @@ def read_columns(columns: Mapping[str, Any], samples: int) -> dict[str, Array]:
     return read
 
 
-def _leave_some_to_each(owners: Ints, clients: int, kept: Ints, held: Ints) -> tuple[Ints, Ints]:
-    """Give back the held-out samples of clients that would otherwise have none."""
-    mine = owners[kept]
-    has_none = np.bincount(mine[mine >= 0], minlength=clients) == 0
-    back = (owners[held] >= 0) & has_none[owners[held]]
-    return np.sort(np.concatenate([kept, held[back]])), held[~back]
+def _return_to_empty_clients(
+    owners: Ints, clients: int, kept: Ints, held: Ints
+) -> tuple[Ints, Ints]:
+    """Move the held-out samples of clients without other samples back to the training set."""
+    kept_owners = owners[kept]
+    has_none = np.bincount(kept_owners[kept_owners >= 0], minlength=clients) == 0
+    returned = (owners[held] >= 0) & has_none[owners[held]]
+    return np.sort(np.concatenate([kept, held[returned]])), held[~returned]
 
 
 def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
@@ -188,8 +191,8 @@ def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
 
     The file has `inputs` and `labels`, and optionally `groups`, `test_inputs`, `test_labels`,
     `test_groups`, `label_names` and columns such as `column_hospital`. Inputs may also be called
-    `images`. The arrays may be anything that `from_arrays` accepts. Nothing in the file is
-    executed.
+    `images`. The arrays may be anything that `from_arrays` accepts. Loading never executes code
+    from the file.
     """
     arrays = _read_npz(Path(path))
     names = arrays.pop("label_names", None)
@@ -211,7 +214,7 @@ def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
 
 
 def as_inputs(key: str, inputs: Any) -> Array:
-    """Convert inputs to an array in the type of `model_dtype`; a memory map stays as it is.
+    """Convert inputs to an array of the type `model_dtype`; a memory map is returned unchanged.
 
     >>> as_inputs("inputs", np.array([[0, 255]], dtype=np.uint8)).dtype
     dtype('uint8')
@@ -279,12 +282,12 @@ def encode_labels(
         raise BadInput("labels are names in one array and numbers in the other; use one of the two")
     names = _label_names(arrays, label_names, are_names)
     if are_names:
-        return [_numbers(array, names) for array in arrays], names
+        return [_label_numbers(array, names) for array in arrays], names
     return [array.astype(np.int64) for array in arrays], names
 
 
 def _check_same_kind(parts: Sequence[Samples]) -> None:
-    """Refuse a test set whose inputs or targets are not of the same kind as those for training."""
+    """Refuse a test set whose inputs or targets differ in kind from those of the training set."""
     first, *others = parts
     for other in others:
         if first.inputs.dtype != other.inputs.dtype:
@@ -322,7 +325,7 @@ def _as_labels(key: str, array: Array) -> Array:
             "give whole numbers from 0, or names"
         )
     if array.dtype.kind == "u" and _largest([array]) > np.iinfo(np.int64).max:
-        _refuse_large(_largest([array]))  # it would become negative as int64
+        _refuse_large(_largest([array]))  # the label would be negative as int64
     return np.asarray(array)
 
 
@@ -355,7 +358,7 @@ def _label_names(
     return tuple(str(number) for number in range(largest + 1))
 
 
-def _numbers(labels: Array, names: tuple[str, ...]) -> Ints:
+def _label_numbers(labels: Array, names: tuple[str, ...]) -> Ints:
     number = {name: position for position, name in enumerate(names)}
     unknown = next((str(label) for label in labels.flat if str(label) not in number), None)
     if unknown is not None:
@@ -366,14 +369,14 @@ def _numbers(labels: Array, names: tuple[str, ...]) -> Ints:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        # Opened here, because numpy.load leaves a broken archive open.
+        # Given a path, numpy.load would leave a broken archive open.
         file = path.open("rb")
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}; give the path of an .npz file") from error
     with file:
         archive = _open_archive(path, file)
         _check_keys(path, archive.files)
-        keys = {key: _ALSO.get(key, key) for key in archive.files}
+        keys = {key: _ALIASES.get(key, key) for key in archive.files}
         return {name: _read_array(path, archive, key) for key, name in keys.items()}
 
 
@@ -390,14 +393,14 @@ def _open_archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
 
 
 def _check_keys(path: Path, keys: list[str]) -> None:
-    known = (*_NEEDED, *_OPTIONAL, *_ALSO)
+    known = (*_REQUIRED, *_OPTIONAL, *_ALIASES)
     for key in keys:
         if key not in known and not _is_column(key):
             raise BadInput(f"{path}: unknown key {key!r}; {nearest(key, known)}")
-        if _ALSO.get(key) in keys:
-            raise BadInput(f"{path}: {key!r} and {_ALSO[key]!r} mean the same; keep one of them")
-    named = {_ALSO.get(key, key) for key in keys}
-    for key in _NEEDED:
+        if _ALIASES.get(key) in keys:
+            raise BadInput(f"{path}: {key!r} and {_ALIASES[key]!r} mean the same; keep one of them")
+    named = {_ALIASES.get(key, key) for key in keys}
+    for key in _REQUIRED:
         if key not in named:
             found = ", ".join(keys) or "no key at all"
             raise BadInput(f"{path}: key {key!r} is missing (found {found}); add it")

@@ -3,8 +3,8 @@
 EMNIST Balanced has 47 letters and digits in idx files, the format of the MNIST family.
 Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters. IJCNN 2017.
 
-CIFAR-10 has small colour photographs of ten kinds of things in six batches, binary or pickled; a
-pickle is read without running anything that it asks for.
+CIFAR-10 has small colour photographs of ten kinds of things in six batches, binary or pickled.
+Reading a pickle never runs code from it.
 Krizhevsky: Learning multiple layers of features from tiny images. Technical report, 2009.
 """
 
@@ -78,7 +78,7 @@ class BatchedRelease:
         return [file for batch in self.batches for file in batch.files]
 
     def facts(self) -> Facts:
-        """Return what the decoded images depend on; raise BadInput if a file is missing."""
+        """Return all that the decoded images depend on; raise BadInput if a file is missing."""
         self._refuse_missing(at_most=0)
         return {"reader": _READER_VERSION, "files": fingerprint(stamps(self.files, self.root))}
 
@@ -111,17 +111,18 @@ class BatchedRelease:
         return CheckReport(self.name, counts, count_notes(self.name, counts), tuple(damaged))
 
     def _read(
-        self, doing: str, progress: Progress | None, damaged: list[str] | None = None
+        self, activity: str, progress: Progress | None, damaged: list[str] | None = None
     ) -> Iterator[tuple[ReleaseBatch, Pixels, Ints]]:
+        """Yield every batch; with `damaged`, append errors to it instead of raising them."""
         for done, batch in enumerate(self.batches, start=1):
             try:
                 yield (batch, *batch.read())
             except BadInput as problem:
                 if damaged is None:
                     raise
-                damaged += _problems(batch) or [str(problem)]
+                damaged += _file_errors(batch) or [str(problem)]
             if progress is not None:
-                progress(f"{doing} {self.name}", done, len(self.batches))
+                progress(f"{activity} {self.name}", done, len(self.batches))
 
     def _refuse_missing(self, at_most: int) -> None:
         missing = [file for file in self.files if not file.is_file()]
@@ -133,15 +134,15 @@ class BatchedRelease:
             )
 
 
-def _problems(batch: ReleaseBatch) -> list[str]:
-    """Return what is wrong with each file by itself."""
-    problems = []
+def _file_errors(batch: ReleaseBatch) -> list[str]:
+    """Return the error of each file of a batch that cannot be read alone."""
+    errors = []
     for file in batch.files:
         try:
             batch.read_file(file)
         except BadInput as problem:
-            problems.append(str(problem))
-    return problems
+            errors.append(str(problem))
+    return errors
 
 
 def check_labels(file: Path, labels: Ints, classes: int) -> Ints:
@@ -156,7 +157,7 @@ def check_labels(file: Path, labels: Ints, classes: int) -> Ints:
     return labels
 
 
-# An idx file of unsigned bytes begins with these; the fourth byte is the number of axes.
+# The first three bytes of an idx file of unsigned bytes; the fourth byte is the number of axes.
 _UNSIGNED_BYTES = b"\x00\x00\x08"
 # Folders in which torchvision and the archive itself put the files, relative to the data root.
 _EMNIST_FOLDERS = (
@@ -192,11 +193,11 @@ def read_idx(path: Path, axes: int) -> Pixels:
 def _emnist_batch(root: Path, part: str) -> ReleaseBatch:
     kinds = ("images-idx3", "labels-idx1")
     images, labels = (_locate(root, f"emnist-balanced-{part}-{kind}-ubyte") for kind in kinds)
-    return ReleaseBatch(part, (images, labels), _read_emnist, partial(_upright, images, labels))
+    return ReleaseBatch(part, (images, labels), _read_emnist, partial(_join_emnist, images, labels))
 
 
 def _locate(root: Path, name: str) -> Path:
-    """Return the path of the file, or where it would be."""
+    """Return the path of the file, or its default path if it does not exist."""
     found = (root / folder / f"{name}{end}" for folder in _EMNIST_FOLDERS for end in ("", ".gz"))
     return next(
         (path for path in found if path.is_file()), root / _EMNIST_FOLDERS[0] / f"{name}.gz"
@@ -207,9 +208,10 @@ def _read_emnist(path: Path) -> Pixels:
     return read_idx(path, axes=3 if "idx3" in path.name else 1)
 
 
-def _upright(
+def _join_emnist(
     images_file: Path, labels_file: Path, images: Pixels, labels: Pixels
 ) -> tuple[Pixels, Ints]:
+    """Check the arrays of both files, and turn the images upright."""
     if images.shape[1:] != (28, 28) or not len(images):
         raise BadInput(
             f"{images_file}: has {' x '.join(str(n) for n in images.shape)} pixels, not "
@@ -221,7 +223,7 @@ def _upright(
             f"{len(labels):,} labels; download both again"
         )
     numbers = check_labels(labels_file, labels.astype(np.int64), EMNIST.labels)
-    # In the release, rows and columns are exchanged.
+    # The release stores each image transposed.
     return images.transpose(0, 2, 1)[:, None], numbers
 
 
@@ -235,13 +237,15 @@ def _content(path: Path) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: is not a whole gzip file ({error}); download it again") from None
+        raise BadInput(
+            f"{path}: is not a complete gzip file ({error}); download it again"
+        ) from None
 
 
 _CIFAR10_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")
 _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _PIXELS = 3 * 32 * 32
-# All that an array in a pickle needs, with NumPy's modules by their old and new names.
+# The names that a pickled array imports, with NumPy's modules under their old and new names.
 _ARRAYS = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
@@ -253,7 +257,7 @@ _ARRAYS = {
 def find_cifar10(root: Path) -> BatchedRelease:
     """Find the binary or the pickled batches below the data root; images have shape (3, 32, 32)."""
     forms = [(root / folder, end) for folder in _CIFAR10_FOLDERS for end in (".bin", "")]
-    # Take the most complete form, and the first one of equals.
+    # Choose the most complete form; on a tie, the first one.
     folder, end = max(forms, key=lambda form: sum(file.is_file() for file in _cifar10_files(*form)))
     batches = tuple(_cifar10_batch(file) for file in _cifar10_files(folder, end))
     searched = search_places(root, _CIFAR10_FOLDERS)
@@ -275,7 +279,7 @@ def _read_cifar10(file: Path) -> tuple[Pixels, Ints]:
 
 
 def _read_binary(file: Path) -> tuple[Pixels, Ints]:
-    """Read images of one byte of label, then 1,024 bytes each of red, green and blue."""
+    """Read a binary batch: for each image the label, then 1,024 red, green and blue bytes each."""
     try:
         content = np.frombuffer(file.read_bytes(), np.uint8)
     except OSError as error:
@@ -291,7 +295,7 @@ def _read_binary(file: Path) -> tuple[Pixels, Ints]:
 
 def _read_pickle(file: Path) -> tuple[Pixels, Ints]:
     """Read the arrays `data` and `labels` of a pickled batch."""
-    batch = _unpickled(file)
+    batch = _unpickle(file)
     data = np.asarray(batch.get(b"data", batch.get("data")))
     labels = np.asarray(batch.get(b"labels", batch.get("labels")))
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS or not len(data):
@@ -307,7 +311,7 @@ def _read_pickle(file: Path) -> tuple[Pixels, Ints]:
     return data, labels.astype(np.int64)
 
 
-def _unpickled(file: Path) -> dict[Any, Any]:
+def _unpickle(file: Path) -> dict[Any, Any]:
     try:
         with file.open("rb") as content:
             batch = _ArraysOnly(content, file).load()
@@ -339,11 +343,11 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) == ("_codecs", "encode"):
             return _as_bytes
         raise BadInput(
-            f"{self._file}: asks to run {module}.{name}, which no batch of images needs, and was "
+            f"{self._file}: asks to run {module}.{name}, which no batch of images needs, so it was "
             "not read; delete the file and download it again"
         )
 
 
 def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
-    """Decode a byte string as Python 3 writes it into old pickles."""
+    """Stand in for `_codecs.encode`, with which Python 3 pickles byte strings in old protocols."""
     return text.encode("latin1")

@@ -29,9 +29,9 @@ from fedraw.storage.lock import acquire
 _FORMAT = 1
 
 Array = npt.NDArray[Any]
-# What arrays depend on, or a description of them: anything that JSON can represent.
+# Everything that arrays depend on, or a description of them: values that JSON can represent.
 Facts = Mapping[str, Any]
-# How a source file is told from a changed one: its name, size in bytes and modification time.
+# The version of a source file: its name, size in bytes and modification time.
 Stamp = tuple[str, int, int]
 
 
@@ -139,9 +139,9 @@ def fingerprint(files: Iterable[Stamp]) -> str:
 
 def cache_folder() -> Path:
     """Return FEDRAW_CACHE, or else the folder `fedraw` in the user's cache folder."""
-    own = os.environ.get("FEDRAW_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
+    configured = os.environ.get("FEDRAW_CACHE")
+    if configured:
+        return Path(configured).expanduser().absolute()
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "")
     return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "fedraw"
 
@@ -172,8 +172,8 @@ def _open(folder: Path) -> Entry | None:
 
 def _make(final: Path, facts: Facts, write: Writer) -> Entry:
     draft = Draft(final.with_name(f"{final.name}.part"))
-    _remove(draft.folder)  # left by a killed process
-    _remove(final)  # damaged
+    _remove(draft.folder)  # a killed process may have left one
+    _remove(final)  # if the entry exists, it is damaged
     try:
         draft.folder.mkdir()
         info = write(draft)

@@ -1,9 +1,9 @@
 """The datasets that a spec can name, and how each of them is loaded and checked.
 
-`digits` ships inside scikit-learn, `npz` is the user's own file, `leaf` a folder that LEAF has
-written, and the public datasets are decoded once from the files of a data root and cached.
-`emnist-labels` and the like have the label counts of the public releases and no images: they are
-enough for a run without training and need no files.
+`digits` ships inside scikit-learn, `npz` is the user's own file, `leaf` is a folder that LEAF's
+scripts wrote, and the public datasets are decoded once from the files of a data root and cached.
+`emnist-labels` and similar datasets have the label counts of the public releases and no images.
+They need no files, and suffice for a run without training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedraw.data.releases import RELEASES, CheckReport, Progress, data_root
 from fedraw.data.shakespeare import find_shakespeare
 from fedraw.errors import BadInput, MissingExtra, nearest
 
-# The paper holds out a fifth of the images of a release without a test set of its own.
+# The paper holds out a fifth of the images of a release that has no official test set.
 _HELD_OUT = 0.2
 DEFAULT_SIZE = 64
 _MAX_SIZE = 1024
@@ -89,8 +89,8 @@ def load(
         size: pixels per side of each image; the default is 64 for photographs, and the original
             size for all other datasets.
         holdout: how a test set is drawn from photographs, 'random' or 'grouped'.
-        rng: draws the test set where none is published.
-        progress: is called while images are decoded.
+        rng: draws the test set of a dataset that has no official one.
+        progress: called while images are decoded.
 
     >>> load("digits", rng=np.random.default_rng(0)).classes
     10
@@ -114,7 +114,7 @@ def load(
     elif name == "digits":
         dataset = digits(rng)
     elif path is None:
-        what = "the .npz file" if name == "npz" else "the folder that LEAF has written"
+        what = "the .npz file" if name == "npz" else "the folder that LEAF's scripts wrote"
         raise BadInput(f"dataset {name!r} needs a path; set path to {what}")
     else:
         dataset = (load_npz if name == "npz" else load_leaf)(path, rng)
@@ -169,7 +169,7 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     names = list(histogram.counts)
     counts = whole_counts(list(histogram.counts.values()), lambda i: f"label {names[i]!r}")
     labels = np.repeat(np.arange(len(counts)), counts)
-    # As in the paper, the test set is drawn from all samples alike, not label by label.
+    # As in the paper, the test set is drawn from all samples together, not label by label.
     kept, held = random_holdout(len(labels), histogram.holdout, rng)
     return Dataset(
         name, _no_pixels(len(kept)), labels[kept], _no_pixels(len(held)), labels[held], tuple(names)

@@ -21,7 +21,7 @@ _BYTE, _WHOLE, _REAL = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.float
 
 
 def model_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which a model gets inputs or targets that are stored in another type.
+    """Return the type to which inputs or targets of a stored type are converted for a model.
 
     Bytes stay bytes (0 to 255, which become 0 to 1 when a network reads them), whole numbers such
     as token ids become int64, and all other numbers become float32.
@@ -34,8 +34,8 @@ def model_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
     return _WHOLE if stored.kind in "iu" else _REAL
 
 
-class FilePlace(NamedTuple):
-    """Where in a file an array is; another process maps the same bytes."""
+class FileLocation(NamedTuple):
+    """The location of an array in a file, from which another process maps the same bytes."""
 
     file: str
     dtype: str
@@ -43,10 +43,10 @@ class FilePlace(NamedTuple):
     offset: int
 
     @classmethod
-    def of(cls, array: Array) -> FilePlace | None:
-        """The place of a memory-mapped array; None if its values are not those of a file.
+    def of(cls, array: Array) -> FileLocation | None:
+        """Return the location of a memory-mapped array; None for any other array.
 
-        A view of a map counts if it is one block of the file, such as a slice of rows.
+        A view of a map has a location if it is one block of the file, such as a slice of rows.
         """
         if not isinstance(array, np.memmap) or not array.flags.c_contiguous:
             return None
@@ -67,8 +67,8 @@ class FilePlace(NamedTuple):
 class Inputs:
     """Rows of an array of shape (n, ...), read when they are needed, in the type of `model_dtype`.
 
-    A selection copies nothing. Inputs in a memory-mapped file are shared by all processes that
-    read them: pickling sends only the place in the file.
+    A selection copies nothing. Processes share inputs in a memory-mapped file: pickling sends only
+    the location in the file.
 
     >>> inputs = Inputs(np.arange(8, dtype=np.uint8).reshape(4, 2)).select([3, 1])
     >>> len(inputs), inputs.shape, inputs[:1].tolist(), inputs.select([1]).take([0]).tolist()
@@ -84,8 +84,8 @@ class Inputs:
     ) -> None:
         """Select `rows` of `values` (default: all).
 
-        `sha256` is the known fingerprint of the whole array, which saves reading all of it. `dtype`
-        is the type of what is read (default: that of `model_dtype`).
+        `sha256` is the fingerprint of the whole array, if it is known already. `dtype` is the type
+        in which inputs are returned (default: that of `model_dtype`).
         """
         if not values.ndim:
             raise BadInput(
@@ -95,18 +95,18 @@ class Inputs:
         self.rows: Ints | None = None if rows is None else np.asarray(rows, np.int64)
         self.dtype = dtype or model_dtype(values.dtype)  # uint8, int64 or float32
         self._sha256 = sha256
-        self._place = FilePlace.of(values)
+        self._location = FileLocation.of(values)
 
     @classmethod
     def open(
         cls,
-        path: Path | FilePlace,
+        path: Path | FileLocation,
         rows: Ints | None = None,
         sha256: str | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> Inputs:
-        """Map the inputs of an .npy file, or of a place in another file, into memory."""
-        values = path.open() if isinstance(path, FilePlace) else np.load(path, mmap_mode="r")
+        """Map the inputs of an .npy file, or at a location of another file, into memory."""
+        values = path.open() if isinstance(path, FileLocation) else np.load(path, mmap_mode="r")
         return cls(values, rows, sha256, dtype)
 
     def __len__(self) -> int:
@@ -118,9 +118,9 @@ class Inputs:
         return (len(self), *self.values.shape[1:])
 
     @property
-    def in_a_file(self) -> bool:
+    def is_mapped(self) -> bool:
         """Whether the values are in a memory-mapped file."""
-        return self._place is not None
+        return self._location is not None
 
     def select(self, rows: npt.ArrayLike) -> Inputs:
         """Select rows of this selection, without copying."""
@@ -137,7 +137,7 @@ class Inputs:
         dtype = _REAL if self.dtype == _WHOLE else self.dtype
         return Inputs(self.values, self.rows, self._sha256, dtype)
 
-    def mapped_to(self, others: Inputs) -> Inputs:
+    def same_rows_of(self, others: Inputs) -> Inputs:
         """Select the same rows of another array, such as features of the same samples."""
         return others if self.rows is None else others.select(self.rows)
 
@@ -165,8 +165,8 @@ class Inputs:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Callable[..., Inputs], tuple[Any, ...]]:
-        if self._place is not None:
-            return Inputs.open, (self._place, self.rows, self._sha256, self.dtype)
+        if self._location is not None:
+            return Inputs.open, (self._location, self.rows, self._sha256, self.dtype)
         return Inputs, (self.values, self.rows, self._sha256, self.dtype)
 
 
@@ -177,23 +177,23 @@ class Dataset:
     Everything is checked on construction. `fedraw.from_arrays` makes one from your own arrays.
 
     Attributes:
-        name: What tables and messages call the dataset.
+        name: The name of the dataset in tables and messages.
         inputs: The inputs of the training samples: bytes, whole numbers (token ids) or floats.
-        labels: The label of each training sample, or its group where the model predicts something
-            else than labels; numbers from 0.
+        labels: The label of each training sample, as a number from 0. If the model predicts
+            `targets`, these are the groups of the samples.
         test_inputs: The inputs of the test samples.
         test_labels: The labels of the test samples.
         label_names: The names of the labels, in the order of their numbers.
         notes: Remarks that every result on this dataset repeats, such as a difference from the
             official release.
-        targets: What training predicts, if it is not the labels: floats for regression.
+        targets: The values to predict, if these are not the labels: floats for regression.
         test_targets: The targets of the test samples.
         owners: The client that each training sample belongs to, as a position in `clients`; -1 if
-            it belongs to none. None: a partition divides the samples.
-        clients: The names of the clients, if the dataset says whose its samples are.
-        has_labels: False if the samples have neither labels nor groups; then all are one group.
-        columns: By name: one value for each training sample, such as the writer of a letter. A
-            partition can make a client of each value.
+            it belongs to none. With None, a partition divides the samples.
+        clients: The names of the clients, if `owners` is given.
+        has_labels: False if the samples have neither labels nor groups; all are then one group.
+        columns: Named arrays with one value for each training sample, such as the writer of a
+            letter. A partition can make a client of each value.
 
     >>> two = Inputs(np.zeros((2, 1, 8, 8), dtype=np.float32))
     >>> test = two.select([0])
@@ -222,7 +222,7 @@ class Dataset:
             twice = next(n for n in self.label_names if self.label_names.count(n) > 1)
             raise BadInput(f"label_names lists {twice!r} twice; make the names unique")
         if not len(self.inputs):
-            raise BadInput(f"dataset {self.name!r} has no samples; give at least one to train on")
+            raise BadInput(f"dataset {self.name!r} has no training samples; give at least one")
         check_samples("", self.inputs, self.labels, self.classes)
         check_samples("test_", self.test_inputs, self.test_labels, self.classes)
         inputs, test = self.inputs, self.test_inputs
@@ -339,7 +339,10 @@ def count_labels(labels: Ints, names: Sequence[str]) -> dict[str, int]:
 def limit_per_label(
     dataset: Dataset, per_label: int | None, test_per_label: int | None, rng: np.random.Generator
 ) -> Dataset:
-    """Keep at most so many randomly drawn samples of each label for training and for testing."""
+    """Keep at most `per_label` training and `test_per_label` test samples of each label.
+
+    The samples are drawn at random. None keeps all samples.
+    """
     if per_label is not None:
         kept = _draw_per_label(dataset.labels, per_label, "per_label", rng)
         dataset = dataset.keep(kept)
@@ -352,11 +355,11 @@ def limit_per_label(
 
 
 def long_tail(dataset: Dataset, imbalance: float, rng: np.random.Generator) -> Dataset:
-    """Keep exponentially fewer training samples of each label, as in CIFAR-10-LT.
+    """Keep exponentially fewer training samples of later labels, as in CIFAR-10-LT.
 
-    Of C labels, label k keeps n · (1 / imbalance)^(k / (C - 1)) samples, where n is the size of the
-    largest label; a label with fewer samples keeps all of them. Labels are in the order of their
-    numbers. The test set stays as it is.
+    Label k of C labels keeps n · (1 / imbalance)^(k / (C - 1)) samples, where n is the size of the
+    largest label and `imbalance` is at least 1. A label with fewer samples keeps all of them. The
+    test set does not change.
 
     Cui, Jia, Lin, Song, Belongie: Class-balanced loss based on effective number of samples. CVPR
     2019.
@@ -366,12 +369,10 @@ def long_tail(dataset: Dataset, imbalance: float, rng: np.random.Generator) -> D
     >>> np.bincount(long_tail(data, 4.0, np.random.default_rng(0)).labels)
     array([8, 4, 2])
     """
-    if not 1 <= imbalance < float("inf"):
-        raise BadInput(f"data.imbalance = {imbalance} must be a number from 1 on")
     sizes = np.bincount(dataset.labels, minlength=dataset.classes)
-    place = np.arange(dataset.classes) / max(1, dataset.classes - 1)
-    most = np.maximum(1, np.rint(sizes.max() * imbalance**-place).astype(np.int64))
-    changed = dataset.keep(_first_of_each(dataset.labels, most, rng))
+    exponent = np.arange(dataset.classes) / max(1, dataset.classes - 1)
+    limits = np.maximum(1, np.rint(sizes.max() * imbalance**-exponent).astype(np.int64))
+    changed = dataset.keep(_draw_at_most(limits, dataset.labels, rng))
     return _with_note(changed, f"long tail, the largest label {imbalance:g} times the smallest")
 
 
@@ -391,57 +392,57 @@ def downscale(dataset: Dataset, size: int) -> Dataset:
     return _with_note(changed, f"images of {size}x{size}, official {height}x{width}")
 
 
-def check_samples(kind: str, inputs: Inputs, labels: Ints, classes: int) -> None:
-    """Raise BadInput if inputs and labels do not fit; `kind` is "" or "test_"."""
+def check_samples(prefix: str, inputs: Inputs, labels: Ints, classes: int) -> None:
+    """Raise BadInput if inputs and labels do not fit; messages name them with `prefix`."""
     if inputs.values.dtype.kind not in "biuf" or labels.dtype != np.int64:
         raise BadInput(
-            f"{kind}inputs are {inputs.values.dtype} and {kind}labels are {labels.dtype}, not "
+            f"{prefix}inputs are {inputs.values.dtype} and {prefix}labels are {labels.dtype}, not "
             "numbers and int64; fedraw.from_arrays converts them"
         )
     if len(inputs.shape) < 2 or labels.shape != inputs.shape[:1]:
         raise BadInput(
-            f"{kind}inputs have shape {inputs.shape} and {kind}labels {labels.shape}; "
+            f"{prefix}inputs have shape {inputs.shape} and {prefix}labels {labels.shape}; "
             "they need (n, ...) and (n,), one label for each sample"
         )
-    check_finite(f"{kind}inputs", inputs)
+    check_finite(f"{prefix}inputs", inputs)
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         row = int(outside.argmax())
         raise BadInput(
-            f"{kind}labels[{row}] = {labels[row]} is outside 0 to {classes - 1}, the numbers of "
+            f"{prefix}labels[{row}] = {labels[row]} is outside 0 to {classes - 1}, the numbers of "
             f"{classes} label names; number labels from 0 without gaps, or give names as labels"
         )
 
 
-def check_finite(what: str, inputs: Inputs) -> None:
-    """Raise BadInput if a value is NaN or infinite; `what` is the name of the array."""
+def check_finite(name: str, inputs: Inputs) -> None:
+    """Raise BadInput if a value is NaN or infinite; `name` is the name of the array."""
     if inputs.dtype != _REAL or not inputs.values.size:
         return
-    # A file may be larger than the memory.
-    step = _CHUNK if inputs.in_a_file else max(1, len(inputs))
+    # A mapped file may be larger than the memory, so it is checked in chunks.
+    step = _CHUNK if inputs.is_mapped else max(1, len(inputs))
     for start in range(0, len(inputs), step):
         values = inputs[start : start + step]
         finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if not np.all(finite):
             raise BadInput(
-                f"{what}[{start + np.argmin(finite)}] has a value that is not a finite number; "
+                f"{name}[{start + np.argmin(finite)}] has a value that is not a finite number; "
                 "replace it or leave the sample out"
             )
 
 
-def _draw_per_label(labels: Ints, most: int, key: str, rng: np.random.Generator) -> Ints:
-    if most < 1:
-        raise BadInput(f"data.{key} = {most} leaves no image; give a number from 1 up")
-    return _first_of_each(labels, np.full(int(labels.max(initial=0)) + 1, most), rng)
+def _draw_per_label(labels: Ints, limit: int, key: str, rng: np.random.Generator) -> Ints:
+    if limit < 1:
+        raise BadInput(f"data.{key} = {limit} keeps no images; give 1 or more")
+    return _draw_at_most(np.full(int(labels.max(initial=0)) + 1, limit), labels, rng)
 
 
-def _first_of_each(labels: Ints, most: Ints, rng: np.random.Generator) -> Ints:
-    """Draw an order of the samples, and keep the first `most[label]` of each label in it."""
+def _draw_at_most(limits: Ints, labels: Ints, rng: np.random.Generator) -> Ints:
+    """Draw up to `limits[label]` samples of each label, and return their sorted positions."""
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     starts = np.searchsorted(labels[by_label], labels[by_label])
     rank = np.arange(len(labels)) - starts
-    return np.sort(by_label[rank < most[labels[by_label]]])
+    return np.sort(by_label[rank < limits[labels[by_label]]])
 
 
 def _with_note(dataset: Dataset, note: str) -> Dataset:

@@ -24,8 +24,8 @@ except ImportError as error:
 # Called with a message for the user.
 Notify = Callable[[str], None]
 
-# Small, because a partly received piece is lost when the connection breaks.
-_PIECE = 1 << 16
+# Bytes; small, because a partly received chunk is lost when the connection breaks.
+_CHUNK = 1 << 16
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -41,8 +41,8 @@ class _Interruption(Exception):
 class RetryPolicy:
     """How often to try a download, and how long to wait.
 
-    `wait` is in seconds before the second attempt and doubles with each further one; `timeout` is
-    for the server's answer, in seconds.
+    `wait` is the number of seconds before the second attempt, and doubles with each further one.
+    `timeout` is how many seconds to wait for a response of the server.
     """
 
     attempts: int = 5
@@ -72,7 +72,7 @@ def download(
 def discard_partial(part: Path) -> None:
     """Delete a partial download and the record of its version."""
     part.unlink(missing_ok=True)
-    _record(part).unlink(missing_ok=True)
+    _version_file(part).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class _FileVersion:
     modified: str | None
 
     @classmethod
-    def of(cls, answer: requests.Response, total: int) -> _FileVersion:
-        return cls(total, answer.headers.get("ETag"), answer.headers.get("Last-Modified"))
+    def of(cls, response: requests.Response, total: int) -> _FileVersion:
+        return cls(total, response.headers.get("ETag"), response.headers.get("Last-Modified"))
 
     @property
     def condition(self) -> dict[str, str]:
@@ -116,28 +116,28 @@ class _ResumableDownload:
         attempts = self.retry.attempts
         for attempt in range(1, attempts + 1):
             try:
-                self._download_rest(url, again=attempt > 1)
+                self._download_rest(url, is_retry=attempt > 1)
                 return
             except _Interruption as problem:
                 if attempt == attempts:
-                    message = f"{problem}; gave up after {attempts} attempts{self._remainder()}"
+                    message = f"{problem}; gave up after {attempts} attempts{self._resume_hint()}"
                     raise DownloadFailed(message) from problem
                 wait = self.retry.wait * 2 ** (attempt - 1)
                 self.notify(f"{problem}; attempt {attempt + 1} of {attempts} in {wait:g} s")
                 time.sleep(wait)
 
-    def _download_rest(self, url: str, again: bool) -> None:
-        version, have = self._partial()
-        if version and 0 < have == version.total:
+    def _download_rest(self, url: str, is_retry: bool) -> None:
+        version, received = self._partial()
+        if version and 0 < received == version.total:
             return
-        with self._request(url, version, have, again) as answer:
-            if have and self._continues(answer, version, have):
-                self._write(answer, have)
+        with self._request(url, version, received, is_retry) as response:
+            if received and self._is_continuation(response, version, received):
+                self._write(response, received)
                 return
-            if answer.status_code == 200:
-                if have:
+            if response.status_code == 200:
+                if received:
                     self.notify(f"{url} changed or cannot be resumed; starting again from 0 bytes")
-                self._write(answer, 0)
+                self._write(response, 0)
                 return
         discard_partial(self.part)
         raise _Interruption(f"{url} changed since its download began; starting again from 0 bytes")
@@ -145,58 +145,61 @@ class _ResumableDownload:
     def _partial(self) -> tuple[_FileVersion | None, int]:
         """Return the version of the partial download and its size in bytes."""
         try:
-            version = _FileVersion(**json.loads(_record(self.part).read_text(encoding="utf-8")))
+            version = _FileVersion(
+                **json.loads(_version_file(self.part).read_text(encoding="utf-8"))
+            )
             return version, self.part.stat().st_size
         except (OSError, ValueError, TypeError):
             return None, 0
 
     def _request(
-        self, url: str, version: _FileVersion | None, have: int, again: bool
+        self, url: str, version: _FileVersion | None, received: int, is_retry: bool
     ) -> requests.Response:
         headers = {"Accept-Encoding": "identity"}
-        if version and have:
-            headers |= {"Range": f"bytes={have}-", **version.condition}
+        if version and received:
+            headers |= {"Range": f"bytes={received}-", **version.condition}
         try:
-            answer = requests.get(url, headers=headers, stream=True, timeout=self.retry.timeout)
+            response = requests.get(url, headers=headers, stream=True, timeout=self.retry.timeout)
         except (requests.ConnectionError, requests.Timeout) as error:
-            # Without any connection so far we are probably offline; otherwise a retry may help.
-            if _never_connected(error) and not again:
+            # If the first attempt finds no connection, this machine is probably offline. After an
+            # interruption, another attempt may help.
+            if _never_connected(error) and not is_retry:
                 raise DownloadFailed(f"{url} cannot be reached ({_reason(error)})") from error
             raise _Interruption(f"{url}: {_reason(error)}") from error
         except requests.RequestException as error:
             raise DownloadFailed(f"{url} cannot be fetched ({error})") from error
-        if answer.status_code in (200, 206, 416):
-            return answer
-        answer.close()
-        message = f"{url} answered {answer.status_code} {answer.reason}".rstrip()
-        transient = answer.status_code in _TRANSIENT
+        if response.status_code in (200, 206, 416):
+            return response
+        response.close()
+        message = f"{url} answered {response.status_code} {response.reason}".rstrip()
+        transient = response.status_code in _TRANSIENT
         raise _Interruption(message) if transient else DownloadFailed(message)
 
-    def _continues(
-        self, answer: requests.Response, version: _FileVersion | None, have: int
+    def _is_continuation(
+        self, response: requests.Response, version: _FileVersion | None, received: int
     ) -> bool:
-        """Return whether the answer is the rest of the partial download."""
-        first, _, total = answer.headers.get("Content-Range", "").partition("/")
+        """Return whether the response continues the partial download."""
+        first, _, total = response.headers.get("Content-Range", "").partition("/")
         return (
-            answer.status_code == 206
+            response.status_code == 206
             and version is not None
-            and first.startswith(f"bytes {have}-")
+            and first.startswith(f"bytes {received}-")
             and total == str(version.total)
-            and _FileVersion.of(answer, version.total) == version
+            and _FileVersion.of(response, version.total) == version
         )
 
-    def _write(self, answer: requests.Response, done: int) -> None:
-        length = answer.headers.get("Content-Length", "")
+    def _write(self, response: requests.Response, done: int) -> None:
+        length = response.headers.get("Content-Length", "")
         total = done + int(length) if length.isdecimal() else 0
         name = self.part.name.removesuffix(".part")
         try:
             if done == 0:
-                version = _FileVersion.of(answer, total)
-                _record(self.part).write_text(json.dumps(asdict(version)), encoding="utf-8")
+                version = _FileVersion.of(response, total)
+                _version_file(self.part).write_text(json.dumps(asdict(version)), encoding="utf-8")
             with self.part.open("ab" if done else "wb") as file:
-                for piece in _pieces(answer):
-                    file.write(piece)
-                    done += len(piece)
+                for chunk in _chunks(response):
+                    file.write(chunk)
+                    done += len(chunk)
                     self.progress(name, done, total)
         except OSError as error:
             raise FedrawError(
@@ -204,7 +207,7 @@ class _ResumableDownload:
                 f"{size_text(max(total - done, 0))} more, and repeat the command to resume"
             ) from error
         if done < total:
-            raise _Interruption(f"{answer.url}: the connection broke at {done} of {total} bytes")
+            raise _Interruption(f"{response.url}: the connection broke at {done} of {total} bytes")
 
     def _verify(self, url: str) -> None:
         if self.checksum is None:
@@ -217,21 +220,21 @@ class _ResumableDownload:
                 "removed, so try again"
             )
 
-    def _remainder(self) -> str:
-        _, have = self._partial()
-        kept = f"; {size_text(have)} are kept in {self.part}; repeat the command to resume"
-        return kept if have else ""
+    def _resume_hint(self) -> str:
+        _, received = self._partial()
+        hint = f"; {size_text(received)} are kept in {self.part}; repeat the command to resume"
+        return hint if received else ""
 
 
-def _record(part: Path) -> Path:
+def _version_file(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-def _pieces(answer: requests.Response) -> Iterator[bytes]:
+def _chunks(response: requests.Response) -> Iterator[bytes]:
     try:
-        yield from answer.iter_content(_PIECE)
+        yield from response.iter_content(_CHUNK)
     except requests.RequestException as error:
-        raise _Interruption(f"{answer.url}: the connection broke") from error
+        raise _Interruption(f"{response.url}: the connection broke") from error
 
 
 def _never_connected(error: requests.RequestException) -> bool:

@@ -1,8 +1,8 @@
 """Fetches a public release into the data root: download, verify, unpack.
 
-Archives are kept in ROOT/downloads; one that was put there by hand is used like a downloaded one.
-Members are copied under the last part of their name, never extracted by path, and an archive with
-a path that leaves its folder is refused altogether.
+Archives are kept in ROOT/downloads. An archive that the user puts there is used like a downloaded
+one. Members are copied under the last part of their name, never extracted by path, and an archive
+with a path that leaves its folder is refused.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Member = tuple[str, IO[bytes]]
 class FetchOptions:
     """How to fetch a release.
 
-    `force` downloads and unpacks it again, `remove_archive` deletes the archives once they are
-    unpacked, `retry` is for interrupted downloads, and `notify` is called with messages for the
-    user.
+    `force` downloads and unpacks the release again. `remove_archive` deletes the archives once they
+    are unpacked. `retry` says how to retry interrupted downloads. `notify` is called with messages
+    for the user.
     """
 
     force: bool = False
@@ -58,12 +58,12 @@ def fetch(
     progress: Progress = lambda *_: None,
     options: FetchOptions = FetchOptions(),  # noqa: B008, frozen
 ) -> bool:
-    """Fetch the files of a release that are missing; return False if none was."""
+    """Fetch the missing files of a release; return False if none is missing."""
     wanted = find(release) if isinstance(release, str) else release
     sources = list(wanted.sources) if options.force else missing(wanted, root)
     if not sources:
         return False
-    downloads = _make_downloads(root)
+    downloads = _make_download_folder(root)
     with _locked(downloads):
         _fetch(wanted, sources, root, progress, options)
     return True
@@ -81,7 +81,7 @@ def unpack(source: Source, archive: Path, root: Path, progress: Progress) -> Non
         part.mkdir(parents=True)
         if _copy_all(source, archive, part, progress) == 0:
             raise BadInput(f"{archive}: contains no {source.members}; it is not {source.url}")
-        _move(part, folder)
+        _move_files(part, folder)
     except _DAMAGED as error:
         raise BadInput(
             f"{archive}: is damaged or not a {source.kind} archive ({error}); fetch it again with "
@@ -100,13 +100,13 @@ def _fetch(
     release: Release, sources: list[Source], root: Path, progress: Progress, options: FetchOptions
 ) -> None:
     downloads = root / "downloads"
-    _check_room(release, sources, downloads)
+    _check_free_space(release, sources, downloads)
     # Download everything first, so that nothing is unpacked twice after an interruption.
     for source in sources:
         _obtain(release, source, downloads, progress, options)
     for source in sources:
         unpack(source, downloads / source.file, root, progress)
-    _check_whole(release, root)
+    _check_complete(release, root)
     for source in sources:
         if options.remove_archive or source.kind == "file":
             (downloads / source.file).unlink()
@@ -126,7 +126,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _make_downloads(root: Path) -> Path:
+def _make_download_folder(root: Path) -> Path:
     folder = root / "downloads"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,10 +135,10 @@ def _make_downloads(root: Path) -> Path:
     return folder
 
 
-def _check_room(release: Release, sources: list[Source], downloads: Path) -> None:
-    there = sum(_size(downloads / source.file) for source in sources)
-    begun = sum(_size(downloads / f"{source.file}.part") for source in sources)
-    rest = max(0, sum(source.size for source in sources) - there - begun)
+def _check_free_space(release: Release, sources: list[Source], downloads: Path) -> None:
+    complete = sum(_size(downloads / source.file) for source in sources)
+    partial = sum(_size(downloads / f"{source.file}.part") for source in sources)
+    rest = max(0, sum(source.size for source in sources) - complete - partial)
     tables_only = all(source.kind == "file" for source in sources)
     unpacked = sum(source.size for source in sources) if tables_only else release.unpacked
     free = shutil.disk_usage(downloads).free
@@ -173,24 +173,24 @@ def _obtain(
             retry=options.retry,
         )
     except DownloadFailed as error:
-        raise FedrawError(f"{error}\n{_by_hand(release, source, downloads)}") from error
+        raise FedrawError(f"{error}\n{_manual_instructions(release, source, downloads)}") from error
 
 
 def _accept(source: Source, archive: Path, notify: Notify) -> None:
     wrong = damage(source, archive)
     if wrong is not None:
         raise BadInput(f"{archive}: {wrong}; delete it, or download it again with --force")
-    notify(f"using {archive}, which is already there")
+    notify(f"using {archive}, which exists already")
 
 
-def _by_hand(release: Release, source: Source, downloads: Path) -> str:
+def _manual_instructions(release: Release, source: Source, downloads: Path) -> str:
     return (
-        f"By hand: download {source.url} in another way (terms: {release.homepage}), save it as "
+        f"To fetch it by hand: download {source.url} (terms: {release.homepage}), save it as "
         f"{source.file} in {downloads.absolute()}, and repeat the command."
     )
 
 
-def _check_whole(release: Release, root: Path) -> None:
+def _check_complete(release: Release, root: Path) -> None:
     for source in missing(release, root):
         raise FedrawError(
             f"{root / source.folder}: has fewer {source.members} than {release.name}; "
@@ -240,7 +240,8 @@ def _tar_members(archive: Path) -> Iterator[Member]:
             if content is not None:
                 with content:
                     yield PurePosixPath(entry.name).name, content
-        while stream.read(1 << 20):  # the tar ends before the gzip stream, whose CRC comes last
+        # The tar ends before the gzip stream, whose CRC is checked at its end.
+        while stream.read(1 << 20):
             pass
 
 
@@ -254,7 +255,7 @@ def _refuse_hostile(archive: Path, name: str, special: bool) -> None:
         )
 
 
-def _move(part: Path, folder: Path) -> None:
+def _move_files(part: Path, folder: Path) -> None:
     if not folder.exists():
         part.rename(folder)
         return

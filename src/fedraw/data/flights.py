@@ -1,4 +1,4 @@
-"""Flights from New York in 2013 as a task: how late will a flight that has left arrive?
+"""Flights from New York in 2013 as a task: predict how late a departed flight will arrive.
 
 Inputs are the delay at departure, the scheduled hour, the month, the distance and the airport of
 departure. Labels are classes of the delay at arrival. The columns are the aircraft (`tailnum`), the
@@ -21,7 +21,7 @@ from fedraw.data.releases import FLIGHTS
 from fedraw.errors import BadInput
 
 COLUMNS = ("tailnum", "carrier", "origin", "dest")
-# The least delay of each label but the first, in minutes, in the order of the labels.
+# The smallest delay of each label after the first, in minutes, in the order of the labels.
 _LATE_FROM = (-15, 15, 60, 180, 300)
 _ORIGINS = ("EWR", "JFK", "LGA")
 _NEEDED = (*COLUMNS, "month", "hour", "distance", "dep_delay", "arr_delay")
@@ -56,7 +56,10 @@ def read_flights(path: Path) -> OwnedSamples:
 
 
 def features(row: Mapping[str, str]) -> list[float]:
-    """Return the inputs of one flight: hours late, hour and month in a circle, 1,000 miles, origin.
+    """Return the inputs of one flight.
+
+    They are the delay in hours, sine and cosine of the hour and of the month, the distance in
+    1,000 miles, and the one-hot airport of departure.
 
     >>> features({"dep_delay": "30", "hour": "6", "month": "12", "distance": "500",
     ...           "origin": "JFK"})

@@ -3,7 +3,7 @@
 LEAF's scripts write the folders `train` and `test`, or `all_data`, each with JSON files of users
 and their samples: {"users": […], "user_data": {user: {"x": […], "y": […]}}}. Samples are lists of
 numbers, or texts of one length, which are read as ASCII codes. Labels are numbers or texts. The
-column `user` says whose each sample is. Samples of 784 numbers become images of 28 x 28.
+column `user` names the user of each sample. Samples of 784 numbers become images of 28 x 28.
 
 Caldas et al.: LEAF: a benchmark for federated settings. arXiv:1812.01097, 2018.
 """
@@ -33,9 +33,10 @@ class _Samples(NamedTuple):
 
 
 def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
-    """Load the dataset of a folder that LEAF's scripts have written.
+    """Load the dataset of a folder that LEAF's scripts wrote.
 
-    Without `test`, a fifth of each label is held out. Who wrote a test sample does not matter.
+    Without the folder `test`, a fifth of each label is held out. The users of test samples are
+    ignored.
     """
     folder = Path(folder)
     train = _read(folder / "train" if (folder / "train").is_dir() else folder / "all_data")
@@ -79,14 +80,14 @@ def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
         raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(
-            f"{file}: is not a file of LEAF, which is an object with user_data, and there for each "
-            "user x and y; write it again with LEAF's preprocess.sh"
+            f"{file}: is not a file of LEAF, an object with user_data, which has x and y for each "
+            "user; write it again with LEAF's preprocess.sh"
         ) from None
     for user, (x, y) in data.items():
         if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
             raise BadInput(
-                f"{file}: user {user!r} has not one y for each x; write the file again with LEAF's "
-                "preprocess.sh"
+                f"{file}: user {user!r} does not have one y for each x; write the file again with "
+                "LEAF's preprocess.sh"
             )
     return data
 
@@ -105,7 +106,7 @@ def _as_inputs(folder: Path, samples: list[Any]) -> npt.NDArray[Any]:
         inputs = np.array(samples, np.float32)
     except (ValueError, TypeError):
         raise BadInput(
-            f"{folder}: the samples are not lists of numbers of one length; flatten them, or give "
-            "texts"
+            f"{folder}: the samples are neither texts nor lists of numbers of one length; flatten "
+            "them"
         ) from None
     return inputs.reshape(-1, *_IMAGE) if inputs.shape[1:] == (_PIXELS,) else inputs

@@ -1,4 +1,4 @@
-"""Reads HAM10000 and ISIC-2019: photographs of skin lesions, and tables of what they show.
+"""Reads HAM10000 and ISIC-2019: photographs of skin lesions, and tables of their diagnoses.
 
 Tschandl, Rosendahl, Kittler: The HAM10000 dataset. Scientific Data 5, 2018.
 ISIC-2019 joins it with BCN_20000 (Combalia et al., 2019) and MSK (Codella et al., 2018).
@@ -85,19 +85,19 @@ class Lesions:
     read_tables: Callable[[], LesionTable]
 
     def facts(self, size: int) -> Facts:
-        """Return what the decoded images depend on."""
+        """Return everything that the decoded images depend on."""
         require_pillow()
-        marks = stamps(self.tables, self.base)
-        marks += [photo.stamp for photo in self._photographs().values()]
-        return {"reader": _READER_VERSION, "size": size, "files": fingerprint(marks)}
+        file_stamps = stamps(self.tables, self.base)
+        file_stamps += [photo.stamp for photo in self._photographs().values()]
+        return {"reader": _READER_VERSION, "size": size, "files": fingerprint(file_stamps)}
 
     def write(self, draft: Draft, size: int, progress: Progress | None) -> Facts:
         """Write `images` of size x size, `labels` and, if known, lesions as `groups`."""
         table = self.read_tables()
-        files, missing = self._located(table.images)
+        files, missing = self._locate(table.images)
         if missing:
             raise BadInput(
-                f"{self.tables[0]} lists {several(missing, 3)}, not found in {self._places}; get "
+                f"{self.tables[0]} lists {several(missing, 3)}, not found in {self._searched}; get "
                 f"the images with 'fedraw data fetch {self.name}'"
             )
         extents: Counter[Extent] = Counter()
@@ -114,10 +114,10 @@ class Lesions:
             table = self.read_tables()
         except BadInput as problem:
             files = [photo.file for photo in self._photographs().values()]
-            found = self._examine(files, progress)
-            return CheckReport(self.name, {"all": {}}, (), (str(problem), *_reasons(found)))
-        files, missing = self._located(table.images)
-        found = self._examine(files, progress)
+            found = self._check_images(files, progress)
+            return CheckReport(self.name, {"all": {}}, (), (str(problem), *_errors(found)))
+        files, missing = self._locate(table.images)
+        found = self._check_images(files, progress)
         whole = {file.stem for file, result in found if not isinstance(result, str)}
         labels = table.labels[[image in whole for image in table.images]]
         extents = Counter(result for _, result in found if not isinstance(result, str))
@@ -125,24 +125,26 @@ class Lesions:
             self.name,
             {"all": count_labels(labels, self.label_names)},
             self._notes(labels, extents),
-            (*self._lost(missing, files), *_reasons(found)),
+            (*self._missing_images(missing, files), *_errors(found)),
         )
 
     def _photographs(self) -> dict[str, Photograph]:
         return _find_photographs(self.base, self.folders)
 
-    def _located(self, images: tuple[str, ...]) -> tuple[list[Path], list[str]]:
+    def _locate(self, images: tuple[str, ...]) -> tuple[list[Path], list[str]]:
         there = self._photographs()
         files = [there[image].file for image in images if image in there]
         return files, [f"{image}.jpg" for image in images if image not in there]
 
     @property
-    def _places(self) -> str:
+    def _searched(self) -> str:
         return search_places(self.base, self.folders)
 
-    def _lost(self, missing: list[str], there: list[Path]) -> list[str]:
+    def _missing_images(self, missing: list[str], there: list[Path]) -> list[str]:
         if missing and not there:
-            return [f"none of the {len(missing):,} images of {self.tables[0]} is in {self._places}"]
+            return [
+                f"none of the {len(missing):,} images of {self.tables[0]} is in {self._searched}"
+            ]
         return [f"{name}: listed in {self.tables[0]} but missing" for name in missing]
 
     def _decode(
@@ -162,10 +164,10 @@ class Lesions:
                 f"check {self.name}' lists all damaged files"
             ) from None
 
-    def _examine(
+    def _check_images(
         self, files: list[Path], progress: Progress | None
     ) -> list[tuple[Path, Extent | str]]:
-        blocks = in_blocks(_extent_or_reason, files, f"checking {self.name}", progress)
+        blocks = in_blocks(_extent_or_error, files, f"checking {self.name}", progress)
         return [(file, r) for file, r in zip(files, (r for b in blocks for r in b), strict=True)]
 
     def _notes(self, labels: Ints, extents: Counter[Extent]) -> tuple[str, ...]:
@@ -213,14 +215,14 @@ def read_isic2019(truth: Path, metadata: Path | None) -> LesionTable:
     return LesionTable(tuple(rows), labels, _groups(rows, lesions))
 
 
-def _extent_or_reason(file: Path) -> Extent | str:
+def _extent_or_error(file: Path) -> Extent | str:
     try:
         return decode_fully(file)
     except Exception as error:  # a damaged image may raise anything
         return f"{file}: does not decode ({failure_reason(error)})"
 
 
-def _reasons(found: list[tuple[Path, Extent | str]]) -> list[str]:
+def _errors(found: list[tuple[Path, Extent | str]]) -> list[str]:
     return [result for _, result in found if isinstance(result, str)]
 
 
@@ -238,7 +240,7 @@ def _find_table(root: Path, name: str, folder: str, tables: Sequence[str]) -> Pa
 
 
 def _find_photographs(base: Path, folders: Sequence[str]) -> dict[str, Photograph]:
-    """Find each ISIC_*.jpg by its stem; if two have the same, the one of the first folder."""
+    """Find each ISIC_*.jpg by its stem; of two with the same stem, the first folder's is used."""
     found: dict[str, Photograph] = {}
     for folder in reversed(folders):
         try:
@@ -251,7 +253,7 @@ def _find_photographs(base: Path, folders: Sequence[str]) -> dict[str, Photograp
 
 
 def _scan(base: Path, folder: str) -> Iterator[Photograph]:
-    # One pass gives names, sizes and times, which is fast even for tens of thousands of files.
+    # One pass over the folder returns names, sizes and times, even of tens of thousands of files.
     with os.scandir(base / folder) as entries:
         for entry in entries:
             if entry.name.startswith("ISIC_") and entry.name.endswith(".jpg"):
@@ -371,22 +373,22 @@ def failure_reason(error: Exception) -> str:
 def in_blocks(
     work: Callable[[Path], Result],
     files: Sequence[Path],
-    doing: str,
+    activity: str,
     progress: Progress | None,
     block: int = _BLOCK,
 ) -> Iterator[list[Result]]:
     """Apply `work` to the files in threads, and yield the results block by block, in order.
 
-    Pillow releases the interpreter lock while it decodes, so threads run in parallel. `doing` is
+    Pillow releases the interpreter lock while it decodes, so threads run in parallel. `activity` is
     the description for `progress`.
     """
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for start in range(0, len(files), block):
             if progress is not None:
-                progress(doing, start, len(files))
+                progress(activity, start, len(files))
             yield list(pool.map(work, files[start : start + block]))
     if progress is not None:
-        progress(doing, len(files), len(files))
+        progress(activity, len(files), len(files))
 
 
 def block_size(size: int) -> int:
@@ -406,26 +408,18 @@ def extent_notes(name: str, extents: Counter[Extent]) -> tuple[str, ...]:
     """
     if not extents:
         return ()
-    if name == "ham10000":
-        return _other_than((600, 450), name, extents)
-    return _at_most((1024, 1024), name, extents)
-
-
-def _other_than(official: Extent, name: str, extents: Counter[Extent]) -> tuple[str, ...]:
-    other = [extent for extent in extents if extent != official]
+    if name == "isic2019":
+        largest = max(extents, key=max)
+        too_small = max(largest) < 1024
+        note = f"{name}: images of at most {_size_text(largest)}, official up to 1024x1024"
+        return (note,) if too_small else ()
+    other = [extent for extent in extents if extent != (600, 450)]
     if len(extents) == 1 and other:
-        return (f"{name}: images of {_text(other[0])}, official {_text(official)}",)
+        return (f"{name}: images of {_size_text(other[0])}, official 600x450",)
     count = sum(extents[extent] for extent in other)
-    some = "1 image" if count == 1 else f"{count:,} images"
-    return (f"{name}: {some} not of the official {_text(official)}",) if other else ()
+    images = "1 image" if count == 1 else f"{count:,} images"
+    return (f"{name}: {images} not of the official 600x450",) if other else ()
 
 
-def _at_most(official: Extent, name: str, extents: Counter[Extent]) -> tuple[str, ...]:
-    largest = max(extents, key=max)
-    if max(largest) >= max(official):
-        return ()
-    return (f"{name}: images of at most {_text(largest)}, official up to {_text(official)}",)
-
-
-def _text(extent: Extent) -> str:
+def _size_text(extent: Extent) -> str:
     return f"{extent[0]}x{extent[1]}"

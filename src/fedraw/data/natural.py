@@ -50,7 +50,7 @@ class NaturalRelease:
         return sorted(f for s in sources for f in (self.root / s.folder).glob(s.members))
 
     def facts(self) -> Facts:
-        """Return what the samples depend on; raise BadInput if a file is missing."""
+        """Return all that the samples depend on; raise BadInput if a file is missing."""
         self._refuse_missing()
         return {"reader": _READER_VERSION, "files": fingerprint(stamps(self.files, self.root))}
 
@@ -105,7 +105,7 @@ class NaturalRelease:
 
 
 def dataset_of(release: Release, entry: Entry, rng: np.random.Generator) -> Dataset:
-    """Make a dataset of a cached release, with a fifth of each label held out for testing."""
+    """Make a dataset from a cached release, with a fifth of each label held out for testing."""
     labels, info = np.array(entry.array("labels")), entry.info
     kept, held = stratified_holdout(labels, _HELD_OUT, rng)
     inputs = Inputs(entry.array("inputs"), sha256=entry.sha256("inputs"))

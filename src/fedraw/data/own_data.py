@@ -1,14 +1,15 @@
-"""Makes a dataset from data in any form that a user may bring.
+"""Makes a dataset from a user's own data, in any of the accepted forms.
 
-A form is one of these:
+The forms are:
 
 - a tuple (X, y) or (X, y, groups) of arrays, tensors, or paths of .npy files;
 - a `fedraw.Dataset`;
 - a map-style torch Dataset with items (x, y) or (x, y, group);
-- a Hugging Face Dataset or DatasetDict, or `Columns` that say which of its columns to use;
-- a list of forms, one for each client, or a dictionary of client names and forms.
+- a Hugging Face Dataset or DatasetDict, or `Columns`, which choose some of its columns;
+- a list with one of these forms for each client, or a dictionary of client names and forms.
 
-Neither torch nor Hugging Face's library is imported: their objects are known by their methods.
+This module imports neither torch nor Hugging Face's library; it recognises their objects by their
+methods.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fedraw.data.dataset import Array, Dataset, Inputs, check_finite
 from fedraw.data.partition import check_partition, client_names, owners_of
 from fedraw.errors import BadInput
 
-# The samples of each client, by number or by name.
+# The positions of each client's samples, by the number or the name of the client.
 Shares = Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike]
 
 _FORMS = (
@@ -48,15 +49,15 @@ _LABEL_COLUMNS = ("label", "labels")
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A Hugging Face dataset, and which of its columns to use.
+    """A Hugging Face dataset, and the columns of it to use.
 
     Args:
         data: A Hugging Face Dataset or DatasetDict.
-        inputs: The column of the inputs, or a list of columns of numbers that are put side by side
-            (default: the only column besides the labels).
+        inputs: The column of the inputs, or a list of columns of numbers, which become the features
+            of one input (default: the only column besides the labels).
         labels: The column of the labels, or of the targets of a regression (default: the only
             column of class labels, or else the column `label` or `labels`).
-        groups: The column that takes the place of labels if `labels` are targets.
+        groups: The column that is used as labels if `labels` are targets.
 
     """
 
@@ -78,12 +79,12 @@ def own_dataset(
 
     Args:
         data: The training data, in any form.
-        test: The test data, in any form; of a `fedraw.Dataset` its test samples. Without them, the
-            test part of `data` is used, or a share is held out.
+        test: The test data, in any form. A `fedraw.Dataset` gives its test samples. By default, the
+            test part of `data` is used, or a share of the training data is held out.
         shares: The positions of each client's samples in `data`. A held-out sample belongs to no
             client.
         holdout: The share of each label that is held out if there is no test set.
-        rng: Draws the samples that are held out.
+        rng: The generator that draws the held-out samples.
 
     """
     known = _read_test(test)
@@ -95,11 +96,13 @@ def own_dataset(
     names = found.label_names
     if held is not None and held.label_names is not None:
         if names not in (None, held.label_names):
-            raise BadInput(_other_names("test", held.label_names, "the training data", names))
+            raise BadInput(
+                _label_name_mismatch("test", held.label_names, "the training data", names)
+            )
         names = held.label_names
     owners, clients = found.owners, found.clients
     if shares is not None:
-        _refuse_two_divisions(clients)
+        _refuse_second_partition(clients)
         checked = check_partition(shares, len(found.samples.inputs))
         owners, clients = owners_of(checked, len(found.samples.inputs)), tuple(checked)
     return make_dataset(
@@ -115,42 +118,42 @@ def own_dataset(
 
 
 def with_shares(dataset: Dataset, shares: Shares) -> Dataset:
-    """Say which client each training sample of a dataset belongs to."""
-    _refuse_two_divisions(dataset.clients)
+    """Return the dataset with each training sample assigned to a client."""
+    _refuse_second_partition(dataset.clients)
     checked = check_partition(shares, len(dataset.labels))
     return replace(dataset, owners=owners_of(checked, len(dataset.labels)), clients=tuple(checked))
 
 
 def with_test(dataset: Dataset, test: Any) -> Dataset:
-    """Replace the test set of a dataset by a user's own, in any form."""
+    """Return the dataset with the user's own test data, in any form, as its test set."""
     known = _read_test(test)
     return dataset if known is None else _with_test(dataset, known)
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """What a form holds; `label_names` are None if the form does not name its labels."""
+class _ParsedData:
+    """The parsed content of a form; `label_names` is None if the form does not name labels."""
 
     name: str
     samples: Samples
-    test: _Found | None = None
+    test: _ParsedData | None = None
     label_names: tuple[str, ...] | None = None
     owners: Ints | None = None
     clients: tuple[ClientId, ...] = ()
 
 
-def one_for_each_client(data: Any) -> TypeGuard[list[Any] | dict[Any, Any]]:
-    """Whether these are a list or dictionary with one dataset for each client."""
+def is_per_client(data: Any) -> TypeGuard[list[Any] | dict[Any, Any]]:
+    """Return whether the data are a list or dictionary with one dataset for each client."""
     # A DatasetDict is a dictionary of splits, not of clients.
     return isinstance(data, list | dict) and not hasattr(data, "column_names")
 
 
-def _read_all(data: Any) -> _Found:
+def _read_all(data: Any) -> _ParsedData:
     """Read one form, or a list or dictionary of one form for each client."""
-    return _read_clients(data) if one_for_each_client(data) else _read(data)
+    return _read_clients(data) if is_per_client(data) else _read(data)
 
 
-def _read(data: Any) -> _Found:
+def _read(data: Any) -> _ParsedData:
     if isinstance(data, Dataset):
         return _read_dataset(data)
     if isinstance(data, tuple):
@@ -159,7 +162,7 @@ def _read(data: Any) -> _Found:
                 f"the data are a tuple of {len(data)}; give (X, y), or (X, y, groups), or a list "
                 "with one dataset for each client"
             )
-        return _Found("arrays", read_samples(*data))
+        return _ParsedData("arrays", read_samples(*data))
     columns = data if isinstance(data, Columns) else Columns(data)
     if hasattr(columns.data, "column_names"):
         if isinstance(columns.data, Mapping):
@@ -167,8 +170,8 @@ def _read(data: Any) -> _Found:
         return _read_columns(columns)
     if isinstance(data, Columns):
         raise BadInput(
-            f"Columns are those of a Hugging Face dataset, got {type(data.data).__name__}; give "
-            "(X, y) of other data"
+            f"Columns needs a Hugging Face dataset, got {type(data.data).__name__}; give other "
+            "data as (X, y)"
         )
     is_array = hasattr(data, "__array__") or isinstance(data, str | bytes | list | Mapping)
     if hasattr(data, "__getitem__") and not is_array:
@@ -176,29 +179,31 @@ def _read(data: Any) -> _Found:
     raise BadInput(f"the data are {_described(data)}; {_FORMS}")
 
 
-def _read_test(test: Any) -> _Found | None:
+def _read_test(test: Any) -> _ParsedData | None:
     if test is None:
         return None
-    with _about("test"):
+    with _error_context("test"):
         if isinstance(test, Dataset) and len(test.test_labels):
             return _read_dataset(test).test
         return _read_all(test)
 
 
-def _read_dataset(data: Dataset) -> _Found:
+def _read_dataset(data: Dataset) -> _ParsedData:
     names = data.label_names if data.has_labels else None
     labels, test_labels = (data.labels, data.test_labels) if data.has_labels else (None, None)
     test = None
     if len(data.test_labels):
         held = Samples(data.test_inputs, test_labels, data.test_targets)
-        test = _Found(data.name, held, label_names=names)
-    return _Found(data.name, Samples(data.inputs, labels, data.targets), test, names)
+        test = _ParsedData(data.name, held, label_names=names)
+    return _ParsedData(data.name, Samples(data.inputs, labels, data.targets), test, names)
 
 
-def _with_test(dataset: Dataset, test: _Found) -> Dataset:
+def _with_test(dataset: Dataset, test: _ParsedData) -> Dataset:
     samples, names = test.samples, test.label_names
     if names is not None and names != dataset.label_names:
-        raise BadInput(_other_names("the test data", names, "the dataset", dataset.label_names))
+        raise BadInput(
+            _label_name_mismatch("the test data", names, "the dataset", dataset.label_names)
+        )
     numbers = np.zeros(len(samples.inputs), np.int64)
     if (samples.labels is not None) != dataset.has_labels:
         raise BadInput("only one of the training and the test data has labels; give both the same")
@@ -209,36 +214,36 @@ def _with_test(dataset: Dataset, test: _Found) -> Dataset:
     )
 
 
-def _read_clients(data: list[Any] | dict[Any, Any]) -> _Found:
-    """Read the data of each client, and put them one after the other."""
+def _read_clients(data: list[Any] | dict[Any, Any]) -> _ParsedData:
+    """Read the data of each client, and concatenate them."""
     forms = data if isinstance(data, dict) else dict(enumerate(data))
     clients = client_names(forms)
     if not clients:
-        raise BadInput("the data are of no client; give at least one dataset")
-    found: dict[ClientId, _Found] = {}
+        raise BadInput("the data have no clients; give at least one dataset")
+    found: dict[ClientId, _ParsedData] = {}
     for client, form in zip(clients, forms.values(), strict=True):
-        with _about(f"client {client!r}"):
+        with _error_context(f"client {client!r}"):
             found[client] = _read(form)
             if not len(found[client].samples.inputs):
                 raise BadInput("the client has no samples; give it some, or leave it out")
             check_finite("inputs", found[client].samples.inputs)
-    _check_alike(found)
+    _check_consistent(found)
     parts = list(found.values())
     tests = [one.test.samples for one in parts if one.test is not None]
     sizes = [len(one.samples.inputs) for one in parts]
     names = parts[0].label_names
-    return _Found(
+    return _ParsedData(
         "clients",
-        _joined([one.samples for one in parts]),
-        _Found("clients", _joined(tests), label_names=names) if tests else None,
+        _concatenated([one.samples for one in parts]),
+        _ParsedData("clients", _concatenated(tests), label_names=names) if tests else None,
         names,
         np.repeat(np.arange(len(parts)), sizes),
         clients,
     )
 
 
-def _check_alike(found: Mapping[ClientId, _Found]) -> None:
-    """Refuse clients whose samples cannot be those of one task."""
+def _check_consistent(found: Mapping[ClientId, _ParsedData]) -> None:
+    """Refuse clients whose samples differ in shape, type or kind of labels."""
     (first, one), *others = found.items()
     for client, other in others:
         shapes = one.samples.inputs.shape[1:], other.samples.inputs.shape[1:]
@@ -251,7 +256,7 @@ def _check_alike(found: Mapping[ClientId, _Found]) -> None:
             )
         if one.label_names != other.label_names:
             raise BadInput(
-                _other_names(
+                _label_name_mismatch(
                     f"client {client!r}", other.label_names, f"client {first!r}", one.label_names
                 )
             )
@@ -279,7 +284,7 @@ def _check_alike(found: Mapping[ClientId, _Found]) -> None:
                 )
 
 
-def _joined(parts: Sequence[Samples]) -> Samples:
+def _concatenated(parts: Sequence[Samples]) -> Samples:
     labels = [part.labels for part in parts if part.labels is not None]
     targets = [part.targets for part in parts if part.targets is not None]
     return Samples(
@@ -289,12 +294,12 @@ def _joined(parts: Sequence[Samples]) -> Samples:
     )
 
 
-def _read_items(data: Any) -> _Found:
-    """Read every item of a map-style torch Dataset once; random transforms are applied once."""
+def _read_items(data: Any) -> _ParsedData:
+    """Read every item of a map-style torch Dataset once, so random transforms are applied once."""
     name = type(data).__name__.lower()
     tensors = getattr(data, "tensors", None)
     if isinstance(tensors, tuple) and len(tensors) in (2, 3):
-        return _Found(name, read_samples(*tensors))
+        return _ParsedData(name, read_samples(*tensors))
     try:
         size = len(data)
     except (TypeError, NotImplementedError):
@@ -317,11 +322,11 @@ def _read_items(data: Any) -> _Found:
     others: list[Any] = [
         np.stack([as_array("labels", value) for value in column]) for column in columns[1:]
     ]
-    return _Found(name, read_samples(np.stack(inputs), *others))
+    return _ParsedData(name, read_samples(np.stack(inputs), *others))
 
 
 def _item(data: Any, position: int) -> Sequence[Any]:
-    item = data[position]  # an error of the user's own class is the user's to see
+    item = data[position]  # an error in the user's own class is not caught
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         raise BadInput(
             f"item {position} of {type(data).__name__} is {_described(item)}; items are (x, y), or "
@@ -330,7 +335,7 @@ def _item(data: Any, position: int) -> Sequence[Any]:
     return item
 
 
-def _read_splits(columns: Columns) -> _Found:
+def _read_splits(columns: Columns) -> _ParsedData:
     """Read the splits `train` and `test` (or `validation`) of a Hugging Face DatasetDict."""
     splits = columns.data
     if "train" not in splits:
@@ -341,13 +346,13 @@ def _read_splits(columns: Columns) -> _Found:
     found = _read_columns(replace(columns, data=splits["train"]))
     for split in _TEST_SPLITS:
         if split in splits:
-            with _about(f"split {split!r}"):
+            with _error_context(f"split {split!r}"):
                 test = _read_columns(replace(columns, data=splits[split]))
             return replace(found, test=test)
     return found
 
 
-def _read_columns(wanted: Columns) -> _Found:
+def _read_columns(wanted: Columns) -> _ParsedData:
     """Read the wanted columns of a Hugging Face Dataset."""
     data, features = wanted.data, dict(wanted.data.features)
     labels = wanted.labels or _label_column(features)
@@ -361,31 +366,31 @@ def _read_columns(wanted: Columns) -> _Found:
                 f"the dataset has no column {column!r} (its columns: {several(features, 10)}); "
                 "name its columns with fedraw.Columns(data, inputs=..., labels=...)"
             )
-    others = [c for c, kind in features.items() if c not in used and _names_clients(kind)]
+    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
     table = data.select_columns(list(dict.fromkeys([*used, *others]))).with_format("numpy")[:]
     values = {column: _column(column, table[column]) for column in (*used, *others)}
-    x = values[str(inputs)] if not several_inputs else _side_by_side(several_inputs, values)
+    x = values[str(inputs)] if not several_inputs else _stacked_columns(several_inputs, values)
     groups = None if wanted.groups is None else values[wanted.groups]
     names = getattr(features[labels if groups is None else wanted.groups], "names", None)
     samples = read_samples(x, values[labels], groups)
     columns = read_columns({column: values[column] for column in others}, len(samples.inputs))
-    return _Found(
+    return _ParsedData(
         "huggingface",
         replace(samples, columns=columns),
         label_names=None if names is None else tuple(names),
     )
 
 
-def _names_clients(kind: Any) -> bool:
-    """Whether a column of this kind holds text or whole numbers, by which clients can be made."""
+def _can_name_clients(kind: Any) -> bool:
+    """Return whether the values of a column, text or whole numbers, can be names of clients."""
     dtype = str(getattr(kind, "dtype", ""))
     return dtype == "string" or dtype.startswith(("int", "uint"))
 
 
 def _label_column(features: Mapping[str, Any]) -> str:
-    of_classes = [column for column, kind in features.items() if hasattr(kind, "names")]
-    if len(of_classes) == 1:
-        return of_classes[0]
+    class_labels = [column for column, kind in features.items() if hasattr(kind, "names")]
+    if len(class_labels) == 1:
+        return class_labels[0]
     named = [column for column in _LABEL_COLUMNS if column in features]
     if len(named) == 1:
         return named[0]
@@ -417,17 +422,17 @@ def _column(name: str, values: Any) -> Array:
     return array
 
 
-def _side_by_side(columns: Sequence[str], values: Mapping[str, Array]) -> Array:
+def _stacked_columns(columns: Sequence[str], values: Mapping[str, Array]) -> Array:
     for column in columns:
         if values[column].ndim != 1 or values[column].dtype.kind not in "iufb":
             raise BadInput(
                 f"column {column!r} has shape {values[column].shape} and type "
-                f"{values[column].dtype}; columns side by side have one number in each row"
+                f"{values[column].dtype}; each of several input columns needs one number per row"
             )
     return np.stack([values[column].astype(np.float32) for column in columns], axis=1)
 
 
-def _refuse_two_divisions(clients: Sequence[ClientId]) -> None:
+def _refuse_second_partition(clients: Sequence[ClientId]) -> None:
     if clients:
         raise BadInput(
             f"the data already say which samples each of {len(clients)} clients has, and a "
@@ -435,7 +440,7 @@ def _refuse_two_divisions(clients: Sequence[ClientId]) -> None:
         )
 
 
-def _other_names(
+def _label_name_mismatch(
     what: str, names: Sequence[str] | None, other: str, others: Sequence[str] | None
 ) -> str:
     def listed(names: Sequence[str] | None) -> str:
@@ -454,8 +459,8 @@ def _described(value: Any) -> str:
 
 
 @contextmanager
-def _about(what: str) -> Iterator[None]:
-    """Say in an error which part of the data is wrong."""
+def _error_context(what: str) -> Iterator[None]:
+    """Prefix an error with the part of the data that it concerns."""
     try:
         yield
     except BadInput as problem:

@@ -55,7 +55,7 @@ def coverage(
         clients, tuple(rare_labels), clients_per_rare_label, clients_per_common_label
     )
     setting.check(np.bincount(labels, minlength=classes))
-    holders = _occupy_all(setting, setting.draw(classes, rng), rng)
+    holders = _fill_idle_clients(setting, setting.draw(classes, rng), rng)
     owner = np.empty(len(labels), np.int64)
     for label, chosen in enumerate(holders):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
@@ -67,7 +67,7 @@ def coverage(
 def iid(labels: Ints, classes: int, rng: np.random.Generator, *, clients: int) -> Ragged:
     """Split the shuffled samples into equal parts.
 
-    `classes` is not used; it is there because all partitions have the same signature.
+    `classes` is ignored; all partitions have the same signature.
 
     >>> [len(part) for part in iid(np.zeros(7), 1, np.random.default_rng(0), clients=3)]
     [3, 2, 2]
@@ -105,10 +105,11 @@ def dirichlet(
         )
     _check_clients(clients, min_samples, len(labels))
     drawn = [
-        _cut(np.flatnonzero(labels == k), _shares(clients, alpha, rng), rng) for k in range(classes)
+        _split(np.flatnonzero(labels == k), _dirichlet_shares(clients, alpha, rng), rng)
+        for k in range(classes)
     ]
     parts = [np.concatenate(pieces) for pieces in zip(*drawn, strict=True)]
-    return Ragged.of(_with_at_least(min_samples, parts, rng)).sorted()
+    return Ragged.of(_with_min_samples(min_samples, parts, rng)).sorted()
 
 
 def by_column(
@@ -116,8 +117,8 @@ def by_column(
 ) -> dict[ClientId, Ints]:
     """Make a client of each value of a column, such as the writer of each letter.
 
-    Values with fewer than `least_samples` samples are left out. `clients` keeps those with the most
-    samples, and of equal ones the first in the order of their names.
+    Values with fewer than `least_samples` samples are left out. `clients` limits the number of
+    clients to those with the most samples; ties are resolved in the order of names.
 
     >>> by_column(np.array(["ann", "bob", "ann", "cy"]), least_samples=1, clients=2)
     {'ann': array([0, 2]), 'bob': array([1])}
@@ -128,8 +129,8 @@ def by_column(
     kept = np.flatnonzero(sizes >= least_samples)
     if not kept.size:
         raise BadInput(
-            f"no client has {least_samples} samples, the largest has {sizes.max(initial=0)}; give "
-            "less as least_samples"
+            f"no client has {least_samples} samples, the largest has {sizes.max(initial=0)}; use a "
+            "smaller least_samples"
         )
     if clients is not None:
         if clients > kept.size:
@@ -180,7 +181,7 @@ def label_counts(
 def check_partition(
     parts: Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike], n: int
 ) -> dict[ClientId, Ints]:
-    """Return a user's own partition of `n` samples in sorted form, or raise BadInput.
+    """Return a user's own partition of `n` samples with sorted indices, or raise BadInput.
 
     A list of index arrays numbers the clients from 0; a mapping gives their names. A sample may
     belong to no client.
@@ -198,7 +199,7 @@ def check_partition(
             ) from None
     names = client_names(parts)
     checked = {
-        name: _as_part(name, part, n) for name, part in zip(names, parts.values(), strict=True)
+        name: _checked_part(name, part, n) for name, part in zip(names, parts.values(), strict=True)
     }
     _check_clients(len(checked), 1, n)
     owners_of(checked, n)
@@ -206,7 +207,7 @@ def check_partition(
 
 
 def owners_of(shares: Mapping[ClientId, Ints], n: int) -> Ints:
-    """Return the position of the client that holds each of `n` samples; -1: no client does.
+    """Return the position of the client that holds each of `n` samples; -1 if no client does.
 
     >>> owners_of({"a": np.array([2, 0]), "b": np.array([3])}, 4)
     array([ 0, -1,  0,  1])
@@ -227,16 +228,16 @@ def owners_of(shares: Mapping[ClientId, Ints], n: int) -> Ints:
 
 
 def client_names(names: Iterable[Any]) -> tuple[ClientId, ...]:
-    """Return the names of clients, which are text or whole numbers, as Python's own types."""
+    """Return the names of clients, text or whole numbers, as `str` and `int`."""
     checked = []
     for name in names:
         plain = name.item() if isinstance(name, np.generic) else name
         if isinstance(plain, bool) or not isinstance(plain, int | str) or plain == "":
-            raise BadInput(f"client {name!r}: a client's name is text or a whole number")
+            raise BadInput(f"client {name!r} is not a name; use text or a whole number")
         checked.append(plain)
     (twice, count), *_ = [*Counter(map(str, checked)).most_common(1), ("", 0)]
     if count > 1:
-        raise BadInput(f"two clients are called {twice!r}; give each its own name")
+        raise BadInput(f"two clients are called {twice!r}; give each client a name of its own")
     return tuple(checked)
 
 
@@ -252,7 +253,9 @@ def stratified_holdout(labels: Ints, share: float, rng: np.random.Generator) -> 
     (5, [0, 1])
     """
     check_share("holdout", share)
-    held = [_held(np.flatnonzero(labels == label), share, rng) for label in np.unique(labels)]
+    held = [
+        _draw_held_out(np.flatnonzero(labels == label), share, rng) for label in np.unique(labels)
+    ]
     is_held = np.zeros(len(labels), dtype=bool)
     is_held[np.concatenate(held) if held else []] = True
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
@@ -295,7 +298,7 @@ def check_share(key: str, share: float) -> None:
         raise BadInput(f"{key} = {share!r} is not a share; it must be in [0, 1)")
 
 
-def _held(positions: Ints, share: float, rng: np.random.Generator) -> Ints:
+def _draw_held_out(positions: Ints, share: float, rng: np.random.Generator) -> Ints:
     if share == 0:
         return positions[:0]
     size = min(max(1, round(share * len(positions))), len(positions) - 1)
@@ -319,7 +322,7 @@ def shuffle_labels(labels: Ints, share: float, rng: np.random.Generator) -> Ints
     return noisy
 
 
-def _as_part(client: ClientId, indices: npt.ArrayLike, n: int) -> Ints:
+def _checked_part(client: ClientId, indices: npt.ArrayLike, n: int) -> Ints:
     part = np.asarray(indices)
     if part.ndim == 1 and not part.size:
         raise BadInput(
@@ -352,27 +355,27 @@ def _check_clients(clients: int, min_samples: int, n: int) -> None:
         )
 
 
-def _shares(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
+def _dirichlet_shares(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
     shares = rng.dirichlet(np.full(clients, alpha))
-    if not np.isclose(shares.sum(), 1):  # NaN included
-        raise BadInput(f"alpha = {alpha!r} cannot be computed with; use 0.001 to 1000000")
+    if not np.isclose(shares.sum(), 1):  # also if the sum is NaN
+        raise BadInput(f"alpha = {alpha!r} is out of range; use a number from 0.001 to 1000000")
     return shares
 
 
-def _cut(positions: Ints, shares: Floats, rng: np.random.Generator) -> list[Ints]:
+def _split(positions: Ints, shares: Floats, rng: np.random.Generator) -> list[Ints]:
     ends = np.floor(np.cumsum(shares)[:-1] * len(positions) + 0.5).astype(np.int64)
     return np.split(rng.permutation(positions), ends)
 
 
-def _with_at_least(least: int, parts: list[Ints], rng: np.random.Generator) -> list[Ints]:
+def _with_min_samples(least: int, parts: list[Ints], rng: np.random.Generator) -> list[Ints]:
     sizes = np.array([len(part) for part in parts])
     while sizes.min() < least:
-        poor, rich = int(sizes.argmin()), int(sizes.argmax())
-        pick = int(rng.integers(sizes[rich]))
-        parts[poor] = np.append(parts[poor], parts[rich][pick])
-        parts[rich] = np.delete(parts[rich], pick)
-        sizes[poor] += 1
-        sizes[rich] -= 1
+        smallest, largest = int(sizes.argmin()), int(sizes.argmax())
+        pick = int(rng.integers(sizes[largest]))
+        parts[smallest] = np.append(parts[smallest], parts[largest][pick])
+        parts[largest] = np.delete(parts[largest], pick)
+        sizes[smallest] += 1
+        sizes[largest] -= 1
     return parts
 
 
@@ -389,6 +392,7 @@ class _Coverage:
         return self.per_rare if label in self.rare else self.per_common
 
     def draw(self, classes: int, rng: np.random.Generator) -> Holders:
+        """Draw the holders of each label."""
         return [self._draw(label, rng) for label in range(classes)]
 
     def _draw(self, label: int, rng: np.random.Generator) -> Ints:
@@ -443,14 +447,14 @@ def _no_samples(label: int, found: list[int]) -> str:
     )
 
 
-def _occupy_all(setting: _Coverage, holders: Holders, rng: np.random.Generator) -> Holders:
+def _fill_idle_clients(setting: _Coverage, holders: Holders, rng: np.random.Generator) -> Holders:
     """Move a common label to every client that holds nothing."""
     load = np.bincount(np.concatenate(holders), minlength=setting.clients)
     common = Ragged.of(
         chosen[:0] if label in setting.rare else chosen for label, chosen in enumerate(holders)
     )
     held = common.flat
-    # Places whose client holds two labels or more, and how many there are in each block of places.
+    # Entries of `held` whose client holds two or more labels, and their number in each block.
     spare = load[held] > 1
     in_block = np.add.reduceat(spare, np.arange(0, len(spare), _BLOCK), dtype=np.int64)
     for idle in np.flatnonzero(load == 0):
@@ -465,14 +469,14 @@ def _occupy_all(setting: _Coverage, holders: Holders, rng: np.random.Generator) 
         load[giver] -= 1
         load[idle] += 1
         taken = [pick] if load[giver] > 1 else [pick, *np.flatnonzero(held == giver).tolist()]
-        for place in taken:
-            in_block[place // _BLOCK] -= spare[place]
-            spare[place] = False
+        for entry in taken:
+            in_block[entry // _BLOCK] -= spare[entry]
+            spare[entry] = False
     return [own if len(own) else rare for own, rare in zip(common, holders, strict=True)]
 
 
 def _nth(chosen: npt.NDArray[np.bool_], in_block: Ints, n: int) -> int:
-    """The place of the n-th true value, counted from 0; `in_block` counts them in each block."""
+    """Return the index of the n-th true value, from 0; `in_block` has their number per block."""
     ends = np.cumsum(in_block)
     block = int(np.searchsorted(ends, n, side="right"))
     first = block * _BLOCK

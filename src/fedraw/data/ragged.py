@@ -11,7 +11,7 @@ from fedraw.core.types import Ints
 
 
 class Ragged(Sequence[Ints]):
-    """A sequence of arrays of whole numbers, one after the other in `flat`.
+    """A sequence of arrays of whole numbers, stored one after the other in `flat`.
 
     Array i is `flat[start[i]:start[i + 1]]`. A million small arrays take as much memory and time as
     two large ones.
@@ -26,7 +26,7 @@ class Ragged(Sequence[Ints]):
 
     @classmethod
     def of(cls, arrays: Iterable[Sequence[int] | Ints]) -> Ragged:
-        """Join arrays; those of a `Ragged` are joined already."""
+        """Make a `Ragged` from arrays; another `Ragged` is not copied."""
         if isinstance(arrays, Ragged):
             return cls(arrays.flat, arrays.start)
         parts = [np.asarray(array, np.int64) for array in arrays]
@@ -35,7 +35,7 @@ class Ragged(Sequence[Ints]):
 
     @classmethod
     def by_owner(cls, owners: Ints, count: int) -> Ragged:
-        """The positions that belong to each of `count` owners, in ascending order.
+        """Return the positions that belong to each of `count` owners, in ascending order.
 
         >>> [own.tolist() for own in Ragged.by_owner(np.array([1, -1, 1, 0]), 2)]
         [[3], [0, 2]]
@@ -43,7 +43,7 @@ class Ragged(Sequence[Ints]):
         sizes = np.bincount(owners[owners >= 0], minlength=count)
         start = np.concatenate([[0], np.cumsum(sizes)])
         # Sorting these keys is faster than a stable argsort. Large arrays are changed in place,
-        # because new memory takes longer than the arithmetic.
+        # because allocating new memory takes longer than the arithmetic.
         keys = owners * len(owners)
         keys += np.arange(len(owners))
         keys.sort()
@@ -61,8 +61,8 @@ class Ragged(Sequence[Ints]):
     def __getitem__(self, index: int | slice) -> Ints | list[Ints]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # negative positions, and an IndexError beyond the end
-        return self.flat[self.start[place] : self.start[place + 1]]
+        i = range(len(self))[index]  # handles negative indices, and raises IndexError
+        return self.flat[self.start[i] : self.start[i + 1]]
 
     @property
     def sizes(self) -> Ints:
@@ -70,15 +70,15 @@ class Ragged(Sequence[Ints]):
         return np.diff(self.start)
 
     def owners(self) -> Ints:
-        """For each element of `flat`, the number of its array."""
+        """Return, for each element of `flat`, the index of its array."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def mapped(self, values: Ints) -> Ragged:
-        """The values at the positions that these arrays hold, in arrays of the same lengths."""
+        """Return `values` at the positions in these arrays, in arrays of the same lengths."""
         return Ragged(values[self.flat], self.start)
 
     def sorted(self) -> Ragged:
-        """The same arrays, each in ascending order; no number may be negative."""
+        """Return the same arrays, each in ascending order; no number may be negative."""
         if not self.flat.size:
             return self
         first = self.owners()

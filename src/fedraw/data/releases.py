@@ -1,9 +1,10 @@
 """The public releases: their label counts, files, checksums, licences and citations.
 
 The files are below the data root, each release in its own layout. This module is the only place
-that describes a release. Readers compare a copy on disk with it, and `fedraw.data.fetch` downloads
-from it. Checksums are the ones published by the owners, by torchvision or by the Dataverse. Where
-none is published, the length and the CRCs of the zip archive are verified instead.
+that describes a release: readers compare a copy on disk with the description, and
+`fedraw.data.fetch` downloads the files that it lists. Checksums are the ones published by the
+owners, by torchvision or by the Dataverse. Where none is published, the length and the CRCs of the
+zip archive are verified instead.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from fedraw.errors import BadInput, nearest
 Kind = Literal["zip", "tar.gz", "file"]
 # Part of a release ("train" and "test", or "all" if it is not split) -> label -> images.
 Counts = Mapping[str, Mapping[str, int]]
-# Called during long work with what is being done, how much of it is done, and the total.
+# Called during long work with a description, the amount that is done, and the total.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file to download, and where its content goes in the data root."""
+    """A file to download, and the folder of the data root for its content."""
 
     url: str
-    file: str  # its name in ROOT/downloads
-    size: int  # bytes, to check the free space; the server's answer decides
+    file: str  # the file's name in ROOT/downloads
+    size: int  # bytes, to check the free space; the server's response decides
     checksum: str | None  # "md5:…" or "sha256:…"
     kind: Kind
     folder: str
@@ -43,9 +44,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Release:
-    """A dataset, or a file of weights, that its owners publish under one name.
+    """A published dataset or file of weights.
 
-    `counts` are empty for weights, and `samples` is what notes call the samples.
+    `counts` is empty for weights. `samples` is the word for samples in notes.
     """
 
     name: str
@@ -118,7 +119,7 @@ class LocalCopy(StrEnum):
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of reading a release: its images, differences from the official, and damage."""
+    """The result of reading a release: label counts, differences from the official, and damage."""
 
     name: str
     counts: Counts
@@ -127,9 +128,9 @@ class CheckReport:
 
 
 def data_root(given: Path | None = None, name: str = "NAME") -> Path:
-    """Return the given folder, or else the one that FEDRAW_DATA names; it must exist.
+    """Return the given folder, or else the folder in FEDRAW_DATA; it must exist.
 
-    `name` is the dataset that the error message suggests to fetch.
+    `name` is the dataset that an error message suggests to fetch.
     """
     from_environment = os.environ.get("FEDRAW_DATA")
     if given is None and not from_environment:
@@ -147,7 +148,7 @@ def data_root(given: Path | None = None, name: str = "NAME") -> Path:
 
 
 def search_places(root: Path, folders: Iterable[str]) -> str:
-    """List the folders in which something was searched, for an error message.
+    """List the folders that were searched, for an error message.
 
     >>> search_places(Path("data"), ["EMNIST/raw", "."])
     'data/EMNIST/raw, data'
@@ -320,7 +321,7 @@ HAM10000 = Release(
     "multi-source dermatoscopic images of common pigmented skin lesions. Scientific Data 2018",
     sources=(
         Source(
-            # Without format=original the table is converted, and no checksum fits it.
+            # Without format=original the table is converted, and its checksum differs.
             url=f"{_DATAVERSE}/4338392?format=original",
             file="HAM10000_metadata.csv",
             size=690_218,

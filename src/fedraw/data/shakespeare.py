@@ -1,10 +1,10 @@
-"""Shakespeare's First Folio as a task: which letter stands in the gap, in the words of a role.
+"""Shakespeare's First Folio as a task: predict the missing letter in the words of a role.
 
 The text of each speaking role is cut into pieces of 15 characters. The letter in the middle is the
 label, and the seven characters before and after it are the inputs, as lower-case ASCII codes. A
-role is a speech prefix of one play; where the printers of 1623 write a name in several ways, each
-is a role of its own. The Folio prints i for j, so there are 25 letters. Roles differ in size from a
-line to a leading part, and small ones never use q, x and z: that is the label skew of this task.
+role is a speech prefix of one play. If the printers of 1623 spell a name in several ways, each
+spelling is a role. The Folio prints i for j, so there are 25 letters. Roles range from a single
+line to a leading part, and small roles never use q, x and z: this is the label skew of the task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedraw.errors import BadInput
 
 BEFORE = AFTER = 7
 _PIECE = BEFORE + 1 + AFTER
-# The label of each character code; -1 if it is no label.
+# The label of each character code; -1 for a code that is not a label.
 _LABEL_OF = np.full(256, -1)
 _LABEL_OF[[ord(letter) for letter in SHAKESPEARE.label_names]] = range(SHAKESPEARE.labels)
 # A speech begins with an indented prefix: "  Fran. Nay answer me".
@@ -41,16 +41,16 @@ def read_play(path: Path) -> OwnedSamples:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}; make the file readable") from None
     play = path.name.removesuffix("_gut_f.txt")
-    found = {role: pieces(words) for role, words in speeches(text).items()}
-    if not any(len(own) for own in found.values()):
+    by_role = {role: pieces(words) for role, words in speeches(text).items()}
+    sizes = [len(own_pieces) for own_pieces in by_role.values()]
+    if not any(sizes):
         raise BadInput(f"{path}: has no speeches of the form '  Name. Text'; download it again")
-    codes = np.concatenate(list(found.values()))
-    sizes = [len(own) for own in found.values()]
+    codes = np.concatenate(list(by_role.values()))
     return OwnedSamples(
         np.delete(codes, BEFORE, axis=1).astype(np.int16),
         _LABEL_OF[codes[:, BEFORE]],
         {
-            "role": np.repeat([f"{play}/{role}" for role in found], sizes),
+            "role": np.repeat([f"{play}/{role}" for role in by_role], sizes),
             "play": np.repeat(np.array([play]), len(codes)),
         },
     )
@@ -77,7 +77,7 @@ def speeches(text: str) -> dict[str, str]:
 
 
 def pieces(words: str) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Cut a text into pieces whose middle character is a letter, one piece a row.
+    """Cut a text into pieces, one per row, and keep those whose middle character is a letter.
 
     >>> ["".join(map(chr, piece)) for piece in pieces("Who's there? Nay answer me")]
     ["who's there? na"]

@@ -435,7 +435,7 @@ class LocalData:
 @contextmanager
 def shared(data: LocalData) -> Iterator[LocalData]:
     """The same data for worker processes, with one copy in memory for all of them."""
-    if data.inputs.in_a_file:
+    if data.inputs.is_mapped:
         yield data
         return
     inputs = SharedArray.copy_of(data.inputs[:])

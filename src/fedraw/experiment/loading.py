@@ -145,8 +145,8 @@ def with_features(
     test = train if same else backbone.features_of(dataset.name, test_pool, progress)
     return replace(
         dataset,
-        inputs=dataset.inputs.mapped_to(train),
-        test_inputs=dataset.test_inputs.mapped_to(test),
+        inputs=dataset.inputs.same_rows_of(train),
+        test_inputs=dataset.test_inputs.same_rows_of(test),
         notes=(*dataset.notes, f"features of {wanted.backbone}, {backbone.loaded}"),
     )
 
@@ -170,12 +170,14 @@ def standardised(dataset: Dataset, rows: Ints) -> Dataset:
 
     def scaled(inputs: Inputs) -> Inputs:
         whole = inputs.everything()[:]
-        return inputs.mapped_to(Inputs(((whole - mean) / sd).astype(np.float32)))
+        return inputs.same_rows_of(Inputs(((whole - mean) / sd).astype(np.float32)))
 
     train = scaled(dataset.inputs)
     same = dataset.test_inputs.values is dataset.inputs.values
     test = (
-        dataset.test_inputs.mapped_to(train.everything()) if same else scaled(dataset.test_inputs)
+        dataset.test_inputs.same_rows_of(train.everything())
+        if same
+        else scaled(dataset.test_inputs)
     )
     return replace(dataset, inputs=train, test_inputs=test)
 

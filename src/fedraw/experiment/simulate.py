@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedraw.core.settings import shown
-from fedraw.data.own_data import one_for_each_client
+from fedraw.data.own_data import is_per_client
 from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
 from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import BUILT_IN
@@ -376,7 +376,7 @@ class _Chosen:
     def _partition(self, wanted: Any) -> None:
         if wanted is None:
             return
-        if one_for_each_client(self._parts.get("data")):
+        if is_per_client(self._parts.get("data")):
             raise BadInput(
                 "the data are one dataset for each client, and a partition is given too; leave the "
                 "partition out, or put the data into one dataset"

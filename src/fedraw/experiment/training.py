@@ -329,7 +329,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
     shape = images.shape[1:]
     dense_layers(trainer.module, trainer.layout, shape)  # refuses others before data are copied
     read: Callable[[Ints], Array] = images.take
-    if not images.in_a_file:
+    if not images.is_mapped:
         # A copy in the clients' order, because a selection would look up its rows at every step.
         read = partial(images[:].take, axis=0)
     samples = ClientSamples(read, data.targets, shape, int(np.diff(data.start).max()))

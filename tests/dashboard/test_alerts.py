@@ -1,4 +1,4 @@
-"""Alerts fire once, reach a real receiver, and survive one that is down."""
+"""Alerts fire once, reach a real receiver, and are given up if a receiver is down."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALERT = Alert("recall_fell", "owl", "it fell", "fedraw", "runs", 3)
 
 
 class Receiver(HTTPServer):
-    """Answers with the given statuses in turn, then with 200; keeps what it was sent."""
+    """Answers with the given statuses in turn, then with 200; records the requests."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     yield
 
 
@@ -61,45 +61,45 @@ def close(server: Receiver) -> None:
     server.server_close()
 
 
-def test_the_story_fires_each_alert_once(tmp_path: Path) -> None:
+def test_each_alert_fires_once(tmp_path: Path) -> None:
     log = write(tmp_path / "events.jsonl", STORY[:7])
     fired: list[Alert] = []
     rules = Alerts(Rules(recall_fell=20.0, site_silent=100.0, disk_low=1e9), fired.append)
     watcher = watched(tmp_path)
 
-    def look(*more: Any) -> list[tuple[str, str]]:
+    def poll(*more: Any) -> list[tuple[str, str]]:
         with log.open("ab") as file:
             file.write(as_bytes(more, after=log))
         del fired[:]
-        watcher.look()
+        watcher.poll()
         rules.evaluate(watcher.views(sites=True))
         return [(alert.rule, alert.subject) for alert in fired]
 
-    assert look() == [("disk_low", "")]
+    assert poll() == [("disk_low", "")]
     # When north gives up `owl`, east was last heard at 0 and west at 10, and it is 110.
-    assert look(*STORY[7:11]) == [
+    assert poll(*STORY[7:11]) == [
         ("last_holder_left", "owl"),
         ("site_silent", "west"),
         ("site_silent", "east"),
     ]
     assert "the last holder of label owl, north, left" in fired[0].text
-    assert look(*STORY[11:]) == []
-    assert look(
+    assert poll(*STORY[11:]) == []
+    assert poll(
         record("joined", event=5, time=160.0, client="south", counts={"owl": 4}),
         record("evaluation", event=5, time=161.0, recall={"cat": 60.0, "owl": 60.0}),
     ) == [("recall_fell", "cat")]
     assert "fell by 30.0 points to 60.0 %" in fired[0].text
-    assert look(record("left", event=5, time=162.0, client="south")) == [
+    assert poll(record("left", event=5, time=162.0, client="south")) == [
         ("last_holder_left", "owl")  # once more, because it had a holder in between
     ]
     log.write_bytes(log.read_bytes()[:-40] + b"\n")
     del fired[:]
-    watcher.look()
+    watcher.poll()
     rules.evaluate(watcher.views(sites=True))
     assert [alert.rule for alert in fired][-1] == "run_stopped"
 
 
-def test_a_webhook_is_tried_again_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_webhook_is_retried_until_it_accepts(caplog: pytest.LogCaptureFixture) -> None:
     server = Receiver(500, 429)
     hook = Webhook(server.url, headers=("Authorization: Bearer secret",))
     with caplog.at_level(logging.WARNING):
@@ -125,7 +125,7 @@ def test_a_receiver_that_refuses_or_is_down_is_given_up(caplog: pytest.LogCaptur
                 delivery(ALERT)
             delivery.close()
         assert (delivery.failed, delivery.delivered) == (failed, 3 - failed)
-        assert caplog.text.count("did not take alert recall_fell") == failed
+        assert caplog.text.count("did not accept alert recall_fell") == failed
     close(refusing)
     assert len(refusing.got) == 3  # an alert that is refused is not sent again
 
@@ -143,10 +143,10 @@ def test_a_command_gets_the_alert_and_may_fail(
     assert "exit code 1 no" in caplog.text
 
 
-def test_too_many_waiting_alerts_only_go_to_the_log(
+def test_alerts_beyond_the_queue_are_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    monkeypatch.setattr(module, "MAX_QUEUED", 2)
     stuck = threading.Event()
     monkeypatch.setattr(Webhook, "__call__", lambda *_: stuck.wait(30))
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""The dashboard as a process: what it says, whom it lets in, what bad folders do to it."""
+"""The dashboard as a process: its content, its access rules, and bad folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.eventlog.logs import arrival, as_bytes, record
 from tests.report.hand_made import write_run
 
 from fedraw.dashboard.alerts import AlertSettings
-from fedraw.dashboard.app import MOST_STREAMS, health_of
+from fedraw.dashboard.app import MAX_STREAMS, health_of
 from fedraw.dashboard.metrics import exposition
 from fedraw.dashboard.serve import Address, bind, read_token
 from fedraw.dashboard.view import MOST_SITES, full, overview, sites_page
@@ -32,8 +32,8 @@ from fedraw.eventlog.records import StartRecord
 NASTY = "<b>owl</b>\x1b[2J\"\\\n</script><script>alert('x')</script>"
 
 
-def test_a_run_from_before_its_folder_exists_to_its_end(tmp_path: Path) -> None:
-    """One process: a late folder, growth, a stream, metrics, a rotated log, its return, the end."""
+def test_a_run_is_followed_from_before_its_folder_exists_to_its_end(tmp_path: Path) -> None:
+    """One process sees a late folder, growth, a stream, metrics, a rotated log and the end."""
     log = tmp_path / "later" / "events.jsonl"
     with dashboard("later", cwd=tmp_path) as seen:
         assert json.loads(seen.get("/api/runs")[1])["problems"] == [
@@ -91,11 +91,11 @@ def first_events(url: str, run: str) -> list[str]:
     return [line[7:] for line in text.decode().splitlines() if line.startswith("event: ")]
 
 
-def test_clients_that_never_read_cost_nothing_but_their_number(tmp_path: Path) -> None:
+def test_clients_that_never_read_are_limited(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", STORY)
     with dashboard(tmp_path, cwd=tmp_path) as seen:
         run = seen.until(seen.runs)[0]["id"]
-        idle = [stream_of(seen.url, run) for _ in range(MOST_STREAMS)]
+        idle = [stream_of(seen.url, run) for _ in range(MAX_STREAMS)]
         try:
             seen.until(lambda: b" 503 " in answer(seen.url, run))
             assert seen.get("/health")[0] == 200
@@ -110,7 +110,7 @@ def answer(url: str, run: str) -> bytes:
         return stream.recv(20)
 
 
-def test_only_this_machine_unless_a_token_is_known(tmp_path: Path) -> None:
+def test_without_a_token_only_this_machine_has_access(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", STORY)
     with dashboard(tmp_path, cwd=tmp_path) as seen:
         assert seen.token == ""
@@ -144,7 +144,9 @@ def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
             "has 5 characters; use at least 16": lambda: read_token(here, tmp_path / "token"),
             "cannot read": lambda: AlertSettings.from_file(tmp_path / "none.toml"),
             "did you mean 'recall_fell'": lambda: AlertSettings.from_file(tmp_path / "alerts.toml"),
-            "must be an address that": lambda: AlertSettings.from_file(tmp_path / "hook.toml"),
+            "is not a URL; give one that begins": lambda: AlertSettings.from_file(
+                tmp_path / "hook.toml"
+            ),
         }
         for words, act in cases.items():
             with pytest.raises(BadInput, match=re.escape(words)):
@@ -155,7 +157,7 @@ def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
 
 def watched(*folders: Path) -> Watcher:
     watcher = Watcher(folders)
-    assert watcher.look()
+    assert watcher.poll()
     return watcher
 
 
@@ -195,7 +197,7 @@ def test_the_serving_average_is_shown_beside_the_last_model(tmp_path: Path) -> N
     assert line[0].endswith('metric="GlobalAcc",run="fedraw",seed=""} 64.0')
 
 
-def test_the_users_own_metrics_are_shown_and_measured(tmp_path: Path) -> None:
+def test_the_users_own_metrics_are_shown_and_exported(tmp_path: Path) -> None:
     """The last reports of training are 0.5 at west and 0.25 at north; an evaluation has an AUC."""
     reports = [("north", 4.0), ("west", 0.5), ("north", 0.25)]
     arrivals = [
@@ -216,7 +218,7 @@ def test_the_users_own_metrics_are_shown_and_measured(tmp_path: Path) -> None:
     assert 'metric="train_loss"' in lines[1] and 'source="training"' in lines[1]
 
 
-def test_names_are_text_everywhere(tmp_path: Path) -> None:
+def test_names_are_never_interpreted(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 1, [(90.0, 10.0)], rare=NASTY)
     watcher = watched(tmp_path)
     text = exposition(lambda: watcher.views(sites=True))().decode()
@@ -236,7 +238,7 @@ def test_series_of_a_run_do_not_change_when_another_run_appears(tmp_path: Path) 
     other = [replace(START, spec={"strategy": {"buffer": 7}}), *STORY[1:]]
     write(tmp_path / "b/events.jsonl", other)
     watcher._next_search = 0.0
-    watcher.look()
+    watcher.poll()
     assert len({view.status.name for view in watcher.views()}) == 2
     assert first in series()
     assert len(series()) == 2
@@ -254,11 +256,11 @@ def test_runs_side_by_side_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert "is not a record of an event log" in rows["seed-2"]["problem"]
     assert health_of(watcher)[1] == 503
     shutil.rmtree(bad.parent)
-    watcher.look()
+    watcher.poll()
     assert sum(run["problem"] is not None for run in overview(watcher.views(), [])["runs"]) == 1
 
 
-def test_a_copy_that_may_not_be_written_is_followed(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_followed(tmp_path: Path) -> None:
     log = write(tmp_path / "copy" / "events.jsonl", [*STORY, END])
     before = sorted(path.name for path in log.parent.iterdir())
     log.chmod(stat.S_IRUSR)
@@ -271,15 +273,15 @@ def test_a_copy_that_may_not_be_written_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_a_view_is_worked_out_once_per_change(tmp_path: Path, runs: int) -> None:
+def test_a_view_is_computed_once_per_change(tmp_path: Path, runs: int) -> None:
     for seed in range(runs):
         write_run(tmp_path, "fedraw", seed, finished=False)
     watcher = watched(tmp_path)
     before = [view.detail for view in watcher.views()]
-    watcher.look()
+    watcher.poll()
     assert all(a is b.detail for a, b in zip(before, watcher.views(), strict=True))
     log = tmp_path / "fedraw/seed-0/events.jsonl"
     with log.open("ab") as file:
         file.write(as_bytes([arrival(event=3, client="b")], after=log))
-    watcher.look()
+    watcher.poll()
     assert watcher.views()[0].status.event == 3

@@ -1,4 +1,4 @@
-"""A real federation of four sites, with TLS and keys, watched from outside while it runs."""
+"""The dashboard of a real federation of four sites, with TLS and keys, while it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def until(ready: Callable[[], Any], seconds: float = 900.0) -> Any:
 
 
 @pytest.mark.slow
-def test_four_sites_are_watched_and_the_loss_of_two_labels_is_told(tmp_path: Path) -> None:
+def test_four_sites_are_followed_and_the_loss_of_two_labels_is_reported(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 

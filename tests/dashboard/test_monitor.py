@@ -1,4 +1,4 @@
-"""A server's own dashboard and alerts: another process, which also notices that the server died."""
+"""The monitor process of a server: its dashboard, its alerts, and the death of the server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_dashboard_and_alerts_beside_a_server(
     assert "alert last_holder_left" in caplog.text
 
 
-def test_a_killed_server_is_told(tmp_path: Path) -> None:
+def test_a_killed_server_is_reported(tmp_path: Path) -> None:
     receiver = Receiver()
     log = write(tmp_path / "federation/events.jsonl", STORY[:9])
     command = [sys.executable, "-c", SERVER, log.parent, alerts_file(tmp_path, receiver)]
@@ -98,7 +98,7 @@ def test_a_port_is_a_number_or_a_text(port: str | int) -> None:
     assert str(read_server_settings(config).dashboard) == "8080"
 
 
-def test_a_line_of_progress_at_an_interval(
+def test_progress_is_logged_at_an_interval(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "fedraw.server"):
@@ -111,7 +111,7 @@ def test_a_line_of_progress_at_an_interval(
     assert re.fullmatch(r"\d+ of 1,000 arrivals; version \d+; 4 sites; no label at risk", lines[0])
 
 
-def test_what_the_line_says(tmp_path: Path) -> None:
+def test_the_text_of_a_progress_line(tmp_path: Path) -> None:
     log = write(tmp_path / "events.jsonl", STORY)
     line = ServerProgress(log.parent, 60.0)
     follower = line._follower

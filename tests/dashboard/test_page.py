@@ -20,7 +20,7 @@ ROWS = "[...document.querySelectorAll('#sites-table tbody th')].map(h => h.first
 
 
 class Page:
-    """An address in the form that `Tab.open` takes."""
+    """An address in the form that `Tab.open` accepts."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -53,7 +53,7 @@ def until(tab: Tab, script: str, wanted: Any) -> None:
         time.sleep(0.1)
 
 
-def test_it_follows_a_server_without_a_reload(tab: Tab, seen: tuple[Dashboard, Path]) -> None:
+def test_the_page_follows_a_server_without_a_reload(tab: Tab, seen: tuple[Dashboard, Path]) -> None:
     process, log = seen
     server = next(run["id"] for run in process.until(process.runs) if run["server"])
     tab.open(Page(f"{process.url}#{server}"))  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_it_follows_a_server_without_a_reload(tab: Tab, seen: tuple[Dashboard, P
         file.write(as_bytes(STORY[7:], after=log))
     until(tab, ROWS, ["west", "north", "east"])
     cautions = "document.querySelector('#run .cautions')?.textContent"
-    until(tab, cautions, "Rare label owl: the last holder, north, is gone.")
+    until(tab, cautions, "Rare label owl: the last holder, north, has left.")
     assert tab.complaints == []
     with log.open("ab") as file:
         file.write(as_bytes([record("joined", event=5, client="<i>x</i>")], after=log))
@@ -71,7 +71,7 @@ def test_it_follows_a_server_without_a_reload(tab: Tab, seen: tuple[Dashboard, P
     assert tab.evaluate("document.querySelectorAll('main i:not(.bar i)').length") == 0
 
 
-def test_hostile_names_stay_text_and_runs_can_be_chosen(
+def test_hostile_names_stay_text_and_runs_can_be_selected(
     tab: Tab, seen: tuple[Dashboard, Path]
 ) -> None:
     process, _ = seen
@@ -88,7 +88,7 @@ def test_hostile_names_stay_text_and_runs_can_be_chosen(
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_and_axe_finds_nothing(
+def test_the_page_fits_the_screen_and_axe_finds_no_problem(
     tab: Tab, seen: tuple[Dashboard, Path], width: int, dark: bool
 ) -> None:
     axe = next((Path(name) for name in AXE if name and Path(name).is_file()), None)

@@ -94,7 +94,7 @@ def test_own_functions_can_use_the_loss_of_the_run(changes: dict[str, Any]) -> N
 
 
 def test_own_functions_cannot_ignore_the_loss_of_the_run() -> None:
-    with pytest.raises(BadInput, match="'fedlc', and the function ignores it; compute the loss"):
+    with pytest.raises(BadInput, match="'fedlc', but the function ignores it; compute the loss"):
         run_seed(skewed(FEDLC), 1, parts=Parts(train=ignores))
 
 

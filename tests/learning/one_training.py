@@ -1,4 +1,4 @@
-"""One training, as a fresh interpreter can run it; prints the digest of the result."""
+"""Runs one training in a new interpreter, and prints the digest of the result."""
 
 from __future__ import annotations
 

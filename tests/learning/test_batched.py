@@ -1,4 +1,4 @@
-"""Many clients in one call: each comes out as it would by itself."""
+"""Training of many clients in one call: each result equals that of a training alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rng(*seed: int) -> np.random.Generator:
 
 
 def deep(_: tuple[int, ...], classes: int) -> nn.Module:
-    """No bias, one ReLU in two places, names and a Sequential inside."""
+    """Make layers without bias, one ReLU used twice, names and a nested Sequential."""
     relu = nn.ReLU()
     inner = nn.Sequential(nn.Linear(9, 8), relu, nn.Linear(8, 7, bias=False), relu)
     parts = [("flat", nn.Flatten()), ("first", nn.Linear(64, 9)), ("relu", relu), ("rest", inner)]
@@ -68,7 +68,7 @@ MODULES = {name: build(model, (1, 8, 8), 10, rng(0)) for name, model in MODELS.i
 
 
 class Federation:
-    """Clients of these sizes, trained together or one by one."""
+    """Clients of these sizes, to be trained together or one by one."""
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ def agree(federation: Federation, proximal: float = 0.0) -> None:
 
 @pytest.mark.parametrize("wanted", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", MODULES)
-def test_clients_of_all_sizes_train_as_by_themselves(name: str, wanted: SGD) -> None:
+def test_clients_of_all_sizes_train_as_if_alone(name: str, wanted: SGD) -> None:
     agree(Federation(MODULES[name], wanted))
 
 
-def test_embeddings_train_as_by_themselves() -> None:
+def test_embeddings_train_as_if_alone() -> None:
     module = build("text", (6,), 10, rng(0), whole_numbers=True)
     codes = rng(1).integers(97, 123, (sum(SIZES), 6))
     federation = Federation(module, SGD(epochs=2, batch=16, momentum=0.5), images=codes)
@@ -152,7 +152,7 @@ def test_other_uses_of_an_embedding_are_refused(layers: list[nn.Module]) -> None
         Federation(nn.Sequential(*layers), SGD(), images=codes)
 
 
-def test_a_proximal_term_pulls_towards_the_own_start() -> None:
+def test_a_proximal_term_pulls_each_client_towards_its_start() -> None:
     federation = Federation(MODULES["mlp"], SGD(epochs=4, momentum=0.5))
     agree(federation, proximal=0.5)
     free, held = federation.together([0]), federation.together([0], proximal=5.0)
@@ -176,7 +176,7 @@ def test_a_batch_larger_than_every_client_costs_no_more(batch: int) -> None:
     assert peak_of_huge < 2 * peak
 
 
-def test_bytes_become_numbers_and_channels_are_scaled() -> None:
+def test_bytes_are_scaled_and_channels_normalised() -> None:
     images = rng(1).integers(256, size=(sum(SIZES), 3, 4, 4), dtype=np.uint8)
     module = build("mlp", (3, 4, 4), 10, rng(0))
     wanted = SGD(epochs=2, batch=16)
@@ -187,7 +187,7 @@ def test_bytes_become_numbers_and_channels_are_scaled() -> None:
     agree(Federation(module, wanted, images=floats, normalisation=normalisation))
 
 
-def test_frozen_layers_stay() -> None:
+def test_frozen_layers_do_not_change() -> None:
     module = build(deep, (1, 8, 8), 10, rng(0))
     module.get_submodule("first").requires_grad_(False)
     federation = Federation(module, SGD(epochs=2, weight_decay=0.1))
@@ -213,7 +213,7 @@ def test_each_client_has_the_rate_of_its_schedule() -> None:
         np.testing.assert_allclose(trained, alone, rtol=0, atol=1e-6)
 
 
-def test_a_step_by_hand() -> None:
+def test_one_step_has_the_computed_values() -> None:
     # Scores (w, v) · x, from zero: both classes have 1/2, so a sample x of class 0 has the gradient
     # (-x/2, x/2). The first client's mean over x = 2 and 4 is 3, the second's one sample is 10.
     module = nn.Linear(1, 2, bias=False)
@@ -242,7 +242,7 @@ def test_a_step_by_hand() -> None:
     proximal=st.sampled_from([0.0, 0.1]),
     data=st.data(),
 )
-def test_who_else_trains_changes_no_bit(
+def test_other_clients_of_the_stack_change_no_bit(
     sizes: list[int],
     widths: list[int],
     classes: int,
@@ -260,7 +260,7 @@ def test_who_else_trains_changes_no_bit(
     assert [v.tobytes() for v in mixed] == [alone[i].tobytes() for i in some]
 
 
-def test_who_diverges_takes_nobody_along() -> None:
+def test_a_diverging_client_does_not_affect_others() -> None:
     federation = Federation(MODULES["mlp"], SGD(epochs=3, batch=16))
     before = federation.together([0, 2])
     federation.starts[1] = federation.starts[1] * np.float32(1e38)
@@ -323,13 +323,13 @@ class Own(nn.Sequential):
         ),
     ],
 )
-def test_what_it_does_not_know_is_refused_by_name(module: nn.Module, words: str) -> None:
+def test_unsupported_layers_are_refused_by_name(module: nn.Module, words: str) -> None:
     samples = ClientSamples(lambda rows: rows, np.zeros(1, np.int64), (1, 8, 8), largest=1)
     with pytest.raises(BadInput, match=rf"cannot train .*{words}.*use --executor inline"):
         BatchedTrainer(module, SGD(), samples)
 
 
-def test_a_client_without_samples_and_a_vector_that_does_not_fit_are_refused() -> None:
+def test_a_client_without_samples_and_a_vector_of_another_size_are_refused() -> None:
     federation = Federation(MODULES["mlp"], SGD())
     nothing = BatchedClient(federation.starts[0], slice(3, 3), rng(0))
     with pytest.raises(BadInput, match="samples = 0"):

@@ -35,7 +35,7 @@ def test_sums_of_clients_have_the_moments_of_the_pooled_features(seed: int, cut:
             np.testing.assert_allclose(covariance, np.cov(own.T), atol=1e-12)
 
 
-def test_draws_have_the_moments() -> None:
+def test_virtual_features_have_the_pooled_moments() -> None:
     sums = FeatureSums.zeros(2, 2)
     sums.add(np.array([[0.0, 5.0], [2.0, 5.0], [4.0, 5.0]]), np.array([1, 1, 1]))
     features, labels = sums.draw(np.array([1]), 4000, rng())
@@ -71,13 +71,13 @@ def test_only_rows_of_labels_with_features_are_trained() -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(4, 7)),
     ],
 )
-def test_a_model_without_such_an_output_layer_is_refused(module: nn.Module) -> None:
+def test_a_model_without_a_linear_output_layer_is_refused(module: nn.Module) -> None:
     with pytest.raises(BadInput, match=r"does not end in an nn\.Linear of 3 outputs"):
         Head(Trainer(module, SGD()), 3)
 
 
-def test_a_model_that_goes_on_after_its_last_layer_is_refused() -> None:
+def test_a_model_that_changes_the_output_of_its_last_layer_is_refused() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
     head = Head(Trainer(module, SGD()), 3)
-    with pytest.raises(BadInput, match="does not give its output"):
+    with pytest.raises(BadInput, match=r"is not the output of its last nn\.Linear"):
         head.features(to_vector(module), Inputs(np.ones((2, 4), np.float32)))

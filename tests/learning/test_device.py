@@ -14,7 +14,7 @@ from fedraw.learning.training import Trainer
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", "meta", "cuda:-1"])
-def test_a_word_that_is_no_device_is_refused(name: str) -> None:
+def test_an_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(
         BadInput, match=f"device = '{name}' is not one of cpu, cuda.*available.*cpu"
     ):
@@ -22,7 +22,7 @@ def test_a_word_that_is_no_device_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7", "mps"])
-def test_a_device_that_is_not_here_is_refused_never_replaced(
+def test_an_unavailable_device_is_refused_and_never_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "available", lambda: ["cpu"])
@@ -33,7 +33,7 @@ def test_a_device_that_is_not_here_is_refused_never_replaced(
         features(nn.Linear(1, 2), np.zeros((1, 1), np.float32), device=name)
 
 
-def test_cuda_without_a_number_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_number_is_the_first_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert available()[:3] == ["cpu", "cuda:0", "cuda:1"]
@@ -42,7 +42,7 @@ def test_cuda_without_a_number_is_the_first(monkeypatch: pytest.MonkeyPatch) -> 
         device_of("cuda:2")
 
 
-def test_seeded_draws_repeat_and_leave_no_trace() -> None:
+def test_seeded_draws_repeat_and_restore_the_generator() -> None:
     before = torch.random.get_rng_state()
     drawn = []
     for seed in (5, 5, 6):

@@ -1,4 +1,4 @@
-"""The code in docs/how-to/training.md runs as it stands, one block after the other."""
+"""The code blocks of docs/how-to/training.md run in order."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def together(module: nn.Module, images: ImageSequence, **how: Any) -> Features:
 
 
 class Norm(nn.Module):
-    """Batch norm alone: what it makes of an image shows its statistics."""
+    """Batch norm alone, whose output shows its statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_the_bits_do_not_depend_on_how_many_images_there_are() -> None:
     assert together(module, images[:1]).tobytes() == whole[:1].tobytes()
 
 
-def test_nor_on_the_state_of_torch() -> None:
+def test_the_bits_do_not_depend_on_the_state_of_torch() -> None:
     module, images = small(), pictures(4)
     first = together(module, images, statistics="estimated")
     torch.set_num_threads(2)
@@ -70,7 +70,7 @@ def test_nor_on_the_state_of_torch() -> None:
 
 
 @pytest.mark.parametrize("statistics", ["stored", "estimated"])
-def test_the_module_is_left_as_it_was(statistics: Statistics) -> None:
+def test_the_module_does_not_change(statistics: Statistics) -> None:
     module = small()
     before = to_vector(module)
     together(module, pictures(4), statistics=statistics)
@@ -79,7 +79,7 @@ def test_the_module_is_left_as_it_was(statistics: Statistics) -> None:
     assert module.get_buffer("bn1.num_batches_tracked").item() == 0
 
 
-def test_stored_statistics_are_used_as_they_are() -> None:
+def test_stored_statistics_are_used_unchanged() -> None:
     module = Norm()
     module.norm.running_mean.fill_(0.5)  # type: ignore[union-attr]
     module.norm.running_var.fill_(0.25)  # type: ignore[union-attr]
@@ -94,7 +94,7 @@ def test_estimated_statistics_are_those_of_the_images() -> None:
     np.testing.assert_allclose(found.ravel(), [-2 / np.sqrt(8), 2 / np.sqrt(8)], rtol=1e-6)
 
 
-def test_images_sorted_by_kind_have_the_statistics_of_all() -> None:
+def test_images_sorted_by_label_give_the_statistics_of_all() -> None:
     # 2,048 images are four batches. In order, each would be of one kind, without any variance.
     images = np.repeat(np.arange(4, dtype=np.float32), 512).reshape(2048, 1, 1, 1)
     found = together(Norm(), images, statistics="estimated")
@@ -102,7 +102,7 @@ def test_images_sorted_by_kind_have_the_statistics_of_all() -> None:
     np.testing.assert_allclose(found, expected.reshape(-1, 1), rtol=1e-5)
 
 
-def test_a_large_set_is_sampled_at_equal_distances() -> None:
+def test_a_large_set_is_sampled_evenly() -> None:
     seen: list[int] = []
 
     class Counted:
@@ -140,18 +140,20 @@ def test_chosen_layers_are_pooled_to_means_and_deviations() -> None:
     assert found.shape == (2, 2 * (128 + 256))
 
 
-def test_layers_behind_the_last_chosen_one_are_not_computed() -> None:
+def test_layers_after_the_last_chosen_one_are_not_computed() -> None:
     pooled = pooled_layers(small(), [1], "mean")
     assert [tuple(p.shape) for p in pooled.parameters()][-1] == (64,)
     assert sum(p.numel() for p in pooled.parameters()) < 200_000
 
 
 def test_layers_of_another_network_cannot_be_chosen() -> None:
-    with pytest.raises(BadInput, match="layers of a Norm cannot be chosen; use 'resnet18'"):
+    with pytest.raises(
+        BadInput, match="layers cannot be chosen in a Norm; use the backbone 'resnet18'"
+    ):
         pooled_layers(Norm(), [2], "mean")
 
 
-def test_no_images_have_no_features() -> None:
+def test_no_images_give_no_features() -> None:
     assert list(features(small(), pictures(0))) == []
 
 
@@ -173,6 +175,6 @@ def test_only_a_residual_network_gives_features(name: str) -> None:
         ),
     ],
 )
-def test_impossible_wishes_are_refused(how: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused(how: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         together(small(), pictures(1), **how)

@@ -29,7 +29,7 @@ def cnn() -> nn.Module:
 
 
 class Lazy:
-    """Images that are only there when a slice of them is asked for."""
+    """Images that exist only when a slice of them is read."""
 
     def __init__(self, pixels: Pixels) -> None:
         self._pixels = pixels
@@ -45,14 +45,14 @@ class Lazy:
 
 
 def outcomes(trainer: Trainer, images: Pixels) -> list[float]:
-    """A trained vector, what it predicts, and its loss."""
+    """Return a trained vector, its predictions and its loss."""
     trained = trainer.train(to_vector(cnn()), images, LABELS, rng(3))
     predicted = trainer.predict(trained, images)
     return [*trained, *predicted, trainer.mean_loss(trained, images, LABELS)]
 
 
 def same(one: list[float], other: list[float]) -> None:
-    """But for the order of sums: images may lie in memory in more than one way."""
+    """Compare up to the order of sums, because the memory format of images may differ."""
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
@@ -62,13 +62,13 @@ def test_bytes_become_fractions_of_255() -> None:
     np.testing.assert_array_equal(found, values.astype(np.float32) / np.float32(255))
 
 
-def test_bytes_train_as_the_floats_they_stand_for() -> None:
+def test_bytes_train_like_the_floats_that_they_represent() -> None:
     trainer = Trainer(cnn(), SGD(epochs=2, batch=16, momentum=0.9))
     floats = BYTES.astype(np.float32) / np.float32(255)
     same(outcomes(trainer, BYTES), outcomes(trainer, floats))
 
 
-def test_a_scale_is_the_same_as_scaled_images() -> None:
+def test_normalisation_equals_normalised_images() -> None:
     settings = SGD(epochs=2, batch=16)
     mean, sd = (
         np.array(part, np.float32).reshape(3, 1, 1) for part in (IMAGENET.mean, IMAGENET.sd)
@@ -78,14 +78,14 @@ def test_a_scale_is_the_same_as_scaled_images() -> None:
     same(by_trainer, outcomes(Trainer(cnn(), settings), scaled))
 
 
-def test_floats_are_scaled_but_not_divided() -> None:
+def test_floats_are_normalised_but_not_divided_by_255() -> None:
     inputs = Preprocessor(CPU, Normalisation((1.0, 2.0), (1.0, 4.0)))
     assert inputs(torch.tensor([[3.0, 4.0]])).tolist() == [[2.0, 0.5]]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_the_colours_of_a_pixel_lie_side_by_side(channels: int, dtype: torch.dtype) -> None:
+def test_images_are_stored_channels_last(channels: int, dtype: torch.dtype) -> None:
     images = torch.ones(5, channels, 8, 8, dtype=dtype)
     parts = list(Preprocessor(CPU).batches(images, 2))
     assert [len(part) for part in parts] == [2, 2, 1]
@@ -134,12 +134,12 @@ def test_large_images_are_evaluated_few_at_a_time() -> None:
         (((math.inf,), (1.0,)), "mean = .*finite"),
     ],
 )
-def test_an_impossible_scale_is_refused(scale: Any, words: str) -> None:
+def test_an_impossible_normalisation_is_refused(scale: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Normalisation(*scale)
 
 
-def test_a_scale_for_other_channels_is_refused() -> None:
+def test_a_normalisation_for_other_channels_is_refused() -> None:
     grey = build("mlp", (1, 8, 8), 5, rng())
     # With this batch size one sample is left over: the other thing that can be wrong.
     trainer, vector = Trainer(grey, SGD(batch=20), normalisation=IMAGENET), to_vector(grey)

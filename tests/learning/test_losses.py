@@ -38,7 +38,7 @@ def test_losses_of_a_common_and_a_rare_label(kind: Any, common: float, rare: flo
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=6).filter(any), st.floats(0.01, 3))
-def test_a_shift_grows_with_the_count_and_masks_what_is_absent(
+def test_a_shift_grows_with_the_count_and_masks_absent_labels(
     counts: list[int], tau: float
 ) -> None:
     for kind in ("fedlc", "logit-adjusted"):
@@ -54,13 +54,13 @@ def test_equal_counts_are_cross_entropy_over_the_held_labels() -> None:
         assert loss(shift, 2) == pytest.approx(np.log(2))
 
 
-def test_without_strength_nothing_is_shifted_or_masked() -> None:
+def test_with_tau_0_nothing_is_shifted_or_masked() -> None:
     assert logit_shift([4, 0], "fedlc", 0.0).tolist() == [0.0, 0.0]
     assert SGD(loss="fedlc", tau=0.0).shift([4, 0]) is None
     assert SGD().shift([4, 0]) is None
 
 
-def test_a_global_prior_goes_by_all_clients() -> None:
+def test_a_global_prior_uses_the_counts_of_all_clients() -> None:
     sgd = SGD(loss="logit-adjusted", prior="global")
     shift = sgd.shift([5, 0], [5, 15])
     assert shift is not None
@@ -121,6 +121,6 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0], [1, -1], [[1, 2]], [1, np.inf]])
-def test_counts_that_are_none_are_refused(counts: Any) -> None:
+def test_invalid_counts_are_refused(counts: Any) -> None:
     with pytest.raises(BadInput, match="one number of samples for each label"):
         logit_shift(counts, "fedlc")

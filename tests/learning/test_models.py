@@ -22,7 +22,7 @@ def test_every_model_scores_every_class(name: str, shape: tuple[int, ...]) -> No
     assert module.training
 
 
-def test_a_model_of_texts_wants_texts() -> None:
+def test_model_text_needs_texts() -> None:
     module = build("text", (14,), 25, rng(), whole_numbers=True)
     assert module(torch.full((2, 14), 127)).shape == (2, 25)
     with pytest.raises(BadInput, match="needs texts of one length"):
@@ -35,7 +35,7 @@ def test_one_generator_gives_one_initial_model() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_does_not_change() -> None:
     before = torch.random.get_rng_state()
     build("cnn", (1, 8, 8), 10, rng())
     assert torch.equal(before, torch.random.get_rng_state())
@@ -57,7 +57,7 @@ def test_a_lazy_module_gets_its_shape() -> None:
     assert to_vector(module).shape == (21,)
 
 
-def test_the_small_network_is_the_large_one_with_half_of_everything() -> None:
+def test_the_small_network_has_half_the_width_of_the_large_one() -> None:
     shapes = [
         [tuple(p.shape) for p in build(name, (3, 8, 8), 5, rng()).parameters()][::2]
         for name in ("cnn", "cnn-small")
@@ -76,7 +76,7 @@ def own(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("model", ["cnn", own])
-def test_a_stem_is_refused_where_there_is_none(model: str | ModelFactory) -> None:
+def test_a_stem_is_refused_for_models_without_one(model: str | ModelFactory) -> None:
     name = model if isinstance(model, str) else "own"
     with pytest.raises(BadInput, match=f"stem = 'cifar', but model '{name}' has no.*'resnet18'"):
         build(model, (1, 8, 8), 3, rng(), stem="cifar")

@@ -1,4 +1,4 @@
-"""A user's own training function: what it gets, what it may do, and what is refused."""
+"""A user's own training function: its arguments, its results, and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(
 
 
 def sgd(model: Any, data: Any, context: Any) -> None:
-    """The built-in training, as torch's users write it."""
+    """The built-in training, written with plain torch."""
     optimizer = torch.optim.SGD(model.parameters(), context.lr)
     for _ in range(context.epochs):
         for x, y in data:
@@ -67,7 +67,7 @@ def sgd(model: Any, data: Any, context: Any) -> None:
 
 @pytest.mark.parametrize("proximal", [0.0, 0.3])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_loop_of_ones_own_draws_and_learns_what_the_built_in_does(
+def test_a_users_loop_draws_and_learns_as_the_built_in_training(
     proximal: float, dropout: float
 ) -> None:
     module = nn.Sequential(mlp(), nn.Dropout(dropout))
@@ -77,7 +77,7 @@ def test_a_loop_of_ones_own_draws_and_learns_what_the_built_in_does(
     np.testing.assert_allclose(own, built_in, rtol=0, atol=1e-6)
 
 
-def test_the_context_says_who_trains_when_and_how() -> None:
+def test_the_context_has_the_client_the_version_and_the_settings() -> None:
     seen: list[Any] = []
 
     def train(model: Any, data: Any, context: Any) -> None:
@@ -204,7 +204,7 @@ def autocast(model: Any, data: Any, context: Any) -> None:
     [in_place, other_memory, loaded, assigned, in_double, autocast],
     ids=lambda f: f.__name__,
 )
-def test_weights_arrive_however_the_function_sets_them(function: Callable[..., Any]) -> None:
+def test_weights_are_returned_however_the_function_sets_them(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module = Tied()
     start, trained = to_vector(module), run(function, module).vector
@@ -214,7 +214,7 @@ def test_weights_arrive_however_the_function_sets_them(function: Callable[..., A
     np.testing.assert_allclose(trained, expected, rtol=1e-6)
 
 
-def test_nothing_that_a_function_leaves_on_the_model_reaches_the_next_client() -> None:
+def test_changes_on_the_model_object_do_not_reach_the_next_client() -> None:
     def train(model: Any, data: Any, context: Any) -> dict[str, Any]:
         found = {"seen": hasattr(model, "mark"), "frozen": not model[1].weight.requires_grad}
         model.mark = 1
@@ -229,13 +229,13 @@ def test_nothing_that_a_function_leaves_on_the_model_reaches_the_next_client() -
         assert done.metrics == {"seen": 0.0, "frozen": 0.0}
 
 
-def test_metrics_may_be_numbers_of_any_kind_and_what_is_not_finite_is_null() -> None:
+def test_metrics_may_be_any_kind_of_number_and_are_null_if_not_finite() -> None:
     done = run(lambda *_: {"a": torch.tensor(2.5), "b": np.float32(1), "c": float("nan"), 4: True})
     assert done.metrics == {"a": 2.5, "b": 1.0, "c": None, "4": 1.0}
     assert run(lambda *_: None).metrics is None
 
 
-def test_a_clients_state_comes_back_and_is_its_own() -> None:
+def test_each_client_keeps_its_own_state() -> None:
     def train(model: Any, data: Any, context: Any) -> None:
         context.state["count"] = context.state.get("count", 0) + 1
         context.state.setdefault("grad", torch.zeros(3))
@@ -271,7 +271,7 @@ def test_a_proximal_term_that_is_ignored_is_refused() -> None:
     run(lambda model, data, context: {"mine": context.proximal}, proximal=0.3)
 
 
-def test_the_proximal_term_by_hand() -> None:
+def test_the_proximal_term_has_the_computed_value() -> None:
     def train(model: Any, data: Any, context: Any) -> dict[str, Any]:
         before = context.proximal_term(model).item()
         moves_by_one(model)
@@ -293,20 +293,22 @@ def removed(model: Any, data: Any, context: Any) -> None:
     ("function", "words"),
     [
         (lambda model, *_: model, "returned a Sequential; train the model in place"),
-        (lambda *_: {"loss": "low"}, "returned 'loss': str, which is no number"),
-        (lambda *_: {"loss": torch.ones(2)}, "returned 'loss': Tensor, which is no number"),
+        (lambda *_: {"loss": "low"}, "returned 'loss': str, which is not a number"),
+        (lambda *_: {"loss": torch.ones(2)}, "returned 'loss': Tensor, which is not a number"),
         (lambda m, d, context: context.state.update(a="text"), r"state\['a'\] is a str"),
         (lambda m, d, context: context.state.update({1: 2.0}), "a dict of arrays by name"),
         (reshaped, r"'1.weight' of shape \(64, 64\) has shape \(3, 64\)"),
-        (removed, "'3.weight' of shape .* is gone"),
+        (removed, "'3.weight' of shape .* is missing"),
     ],
 )
-def test_what_cannot_be_used_is_named(function: Callable[..., Any], words: str) -> None:
+def test_unusable_results_are_refused_with_the_reason(
+    function: Callable[..., Any], words: str
+) -> None:
     with pytest.raises(BadInput, match=f"(?s)train = .*client 3, training 0.*{words}"):
         run(function)
 
 
-def test_an_error_in_the_function_is_told_with_its_traceback_and_no_other() -> None:
+def test_an_error_in_the_function_is_reported_with_the_users_traceback_only() -> None:
     def train(model: Any, data: Any, context: Any) -> None:
         raise KeyError("no such setting")
 

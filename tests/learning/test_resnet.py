@@ -30,7 +30,7 @@ def convolved(
 
 
 def by_hand(state: Tensors, x: torch.Tensor) -> torch.Tensor:
-    """The published network, written down once more from its table of tensors."""
+    """The published network, written independently from its table of tensors."""
     large = state["conv1.weight"].shape[-1] == 7
     x = convolved(state, "conv1", "bn1", x, stride=2 if large else 1).relu()
     x = functional.max_pool2d(x, 3, 2, 1) if large else x

@@ -62,7 +62,7 @@ def dropping() -> nn.Module:
 
 
 def plain_loop(module: nn.Module, settings: SGD, seed: int, n: int = SAMPLES) -> Vector:
-    """The same training as torch's users write it."""
+    """The same training, written with plain torch."""
     images, labels = (torch.from_numpy(array) for array in samples(n))
     module = copy.deepcopy(module)
     optimizer = torch.optim.SGD(
@@ -94,7 +94,7 @@ def test_training_equals_torchs_own_sgd(settings: SGD) -> None:
     np.testing.assert_allclose(ours, plain_loop(module, settings, seed=5), rtol=0, atol=1e-6)
 
 
-def test_the_rate_of_a_training_takes_the_place_of_the_usual_one() -> None:
+def test_the_learning_rate_of_a_training_replaces_that_of_the_settings() -> None:
     module, start = mlp(), to_vector(mlp())
     usual = Trainer(module, SGD(lr=0.05)).train(start, *samples(), rng(5))
     given = Trainer(module, SGD(lr=0.7)).train(start, *samples(), rng(5), lr=0.05)
@@ -111,14 +111,14 @@ def test_the_rate_of_a_training_takes_the_place_of_the_usual_one() -> None:
         ("step", [0.8, 0.8, 0.08, 0.008, 0.008]),
     ],
 )
-def test_schedules_by_hand(schedule: Schedule, rates: list[float]) -> None:
+def test_schedules_have_the_computed_rates(schedule: Schedule, rates: list[float]) -> None:
     settings = SGD(lr=0.8, schedule=schedule)
     assert [settings.rate(now) for now in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx(rates)
     assert settings.rate(1.2) == pytest.approx(rates[-1])  # a round that ends after the run
 
 
 @pytest.mark.parametrize("batch", [10**8, 2**63, 10**30])
-def test_a_batch_beyond_all_samples_is_all_samples(batch: int) -> None:
+def test_a_batch_larger_than_the_data_has_all_samples(batch: int) -> None:
     module = mlp()
     whole, huge = (
         Trainer(module, SGD(epochs=2, batch=size)).train(to_vector(module), *samples(), rng(5))
@@ -127,7 +127,7 @@ def test_a_batch_beyond_all_samples_is_all_samples(batch: int) -> None:
     assert huge.tobytes() == whole.tobytes()
 
 
-def test_batch_norm_trains_as_in_torch_statistics_included() -> None:
+def test_batch_norm_trains_as_in_torch_including_statistics() -> None:
     module, settings = normed(), SGD(epochs=2, batch=20)
     images, labels = samples(40)
     trainer = Trainer(module, settings)
@@ -137,7 +137,7 @@ def test_batch_norm_trains_as_in_torch_statistics_included() -> None:
 
 
 @pytest.mark.parametrize("module", [mlp(), normed(), normed(momentum=None), dropping()])
-def test_a_training_does_not_depend_on_those_before(module: nn.Module) -> None:
+def test_a_training_does_not_depend_on_earlier_ones(module: nn.Module) -> None:
     images, labels = samples(40)
     start, settings = to_vector(module), SGD(epochs=2, batch=16, momentum=0.9)
     fresh = Trainer(module, settings).train(start, images, labels, rng(3))
@@ -156,7 +156,7 @@ def test_dropout_draws_from_the_generator() -> None:
     assert np.abs(first - other).max() > 1e-3
 
 
-def test_torchs_global_generator_is_left_alone() -> None:
+def test_torchs_global_generator_does_not_change() -> None:
     before = torch.random.get_rng_state()
     Trainer(dropping(), SGD()).train(to_vector(mlp()), *samples(), rng())
     assert torch.equal(before, torch.random.get_rng_state())
@@ -177,7 +177,7 @@ def test_neither_the_start_nor_the_samples_nor_the_module_change() -> None:
     assert np.array_equal(start, to_vector(module))
 
 
-def test_frozen_parameters_stay_even_with_weight_decay() -> None:
+def test_frozen_parameters_do_not_change_even_with_weight_decay() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10))
     module[1].requires_grad_(False)
     trainer = Trainer(module, SGD(weight_decay=0.1))
@@ -205,7 +205,7 @@ def test_a_proximal_term_pulls_towards_the_start() -> None:
         assert trained[1] == pytest.approx(-trained[0], abs=1e-6)
 
 
-def test_a_strong_pull_keeps_the_model_near_its_start() -> None:
+def test_a_strong_proximal_term_keeps_the_model_near_its_start() -> None:
     trainer, start = Trainer(mlp(), SGD(epochs=20, lr=0.1)), to_vector(mlp())
 
     def way(pull: float) -> float:
@@ -215,7 +215,7 @@ def test_a_strong_pull_keeps_the_model_near_its_start() -> None:
     assert way(5.0) < way(0.5) < way(0.0)
 
 
-def test_mean_loss_and_prediction_by_hand() -> None:
+def test_mean_loss_and_prediction_have_the_computed_values() -> None:
     trainer = Trainer(nn.Linear(1, 2), SGD())
     vector = np.array([1, -1, 0, 0], dtype=np.float32)  # scores (x, -x)
     images = np.array([[2], [-1]], dtype=np.float32)
@@ -224,7 +224,7 @@ def test_mean_loss_and_prediction_by_hand() -> None:
     assert trainer.mean_loss(vector, images, np.array([0, 0])) == pytest.approx(by_hand, rel=1e-6)
 
 
-def test_evaluation_is_chunked_without_a_seam() -> None:
+def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
     images, labels = samples(1100)
     trainer, vector = Trainer(mlp(), SGD()), to_vector(mlp())
     with torch.no_grad():
@@ -236,7 +236,7 @@ def test_evaluation_is_chunked_without_a_seam() -> None:
     assert trainer.mean_loss(vector, images, labels) == pytest.approx(loss, rel=1e-6)
 
 
-def test_evaluation_uses_the_statistics_and_drops_nothing() -> None:
+def test_evaluation_uses_batch_norm_statistics_and_no_dropout() -> None:
     images, _ = samples()
     for module in (normed(), dropping()):
         trainer, vector = Trainer(module, SGD()), to_vector(module)
@@ -245,13 +245,13 @@ def test_evaluation_uses_the_statistics_and_drops_nothing() -> None:
         assert whole.tolist() == single
 
 
-def test_no_images_have_no_predictions() -> None:
+def test_no_images_give_no_predictions() -> None:
     images, _ = samples()
     predictions = Trainer(mlp(), SGD()).predict(to_vector(mlp()), images[:0])
     assert (predictions.shape, predictions.dtype) == ((0,), np.dtype(np.int64))
 
 
-def test_a_diverging_training_returns_what_it_came_to() -> None:
+def test_a_diverging_training_returns_nan() -> None:
     trainer = Trainer(mlp(), SGD(epochs=5, lr=1e30))
     assert np.isnan(trainer.train(to_vector(mlp()), *samples(), rng())).any()
 
@@ -268,7 +268,7 @@ def test_one_thread_only() -> None:
     assert torch.get_num_threads() == 1
 
 
-def test_a_trainer_stays_in_its_process() -> None:
+def test_a_trainer_cannot_be_pickled() -> None:
     with pytest.raises(TypeError, match="create one in the process"):
         pickle.dumps(Trainer(mlp(), SGD()))
 

@@ -10,7 +10,7 @@ from fedraw.learning.vectors import FlatModule, layout_of, to_vector
 
 
 class Tied(nn.Module):
-    """The classifier reads the same matrix as the embedding."""
+    """The classifier uses the same matrix as the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def count_up(size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return np.arange(size, dtype=np.float32)
 
 
-def test_parameters_come_first_and_counters_not_at_all() -> None:
+def test_parameters_come_first_and_counters_are_left_out() -> None:
     layout = layout_of(normed())
     assert [segment.name for segment in layout.segments] == [
         *("0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"),
@@ -49,7 +49,7 @@ def test_parameters_come_first_and_counters_not_at_all() -> None:
     assert layout.head_bias.name == "2.bias"
 
 
-def test_frozen_parameters_are_no_part_of_the_trainable_slice() -> None:
+def test_frozen_parameters_are_not_in_the_trainable_slice() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     module[0].requires_grad_(False)
     layout = layout_of(module)
@@ -57,7 +57,7 @@ def test_frozen_parameters_are_no_part_of_the_trainable_slice() -> None:
     assert [segment.name for segment in layout.segments][2:] == ["0.weight", "0.bias"]
 
 
-def test_a_vector_goes_in_and_comes_out() -> None:
+def test_a_loaded_vector_is_returned() -> None:
     flat = FlatModule(normed())
     flat.load(count_up(29))
     assert np.array_equal(flat.vector(), count_up(29))
@@ -65,13 +65,13 @@ def test_a_vector_goes_in_and_comes_out() -> None:
     assert np.array_equal(to_vector(flat.module), count_up(29))
 
 
-def test_binding_changes_no_value() -> None:
+def test_a_flat_module_keeps_its_values() -> None:
     module = normed()
     before = to_vector(module)
     assert np.array_equal(FlatModule(module).vector(), before)
 
 
-def test_a_loaded_vector_is_neither_kept_nor_changed() -> None:
+def test_a_loaded_vector_is_copied() -> None:
     vector = count_up(29)
     vector.setflags(write=False)
     flat = FlatModule(normed())
@@ -81,7 +81,7 @@ def test_a_loaded_vector_is_neither_kept_nor_changed() -> None:
     assert not flat.vector().any()
 
 
-def test_gradients_land_in_one_flat_tensor() -> None:
+def test_gradients_are_in_one_flat_tensor() -> None:
     flat = FlatModule(normed())
     torch.autograd.backward(flat.module(torch.randn(4, 2)).square().sum())
     parts = [p.grad for p in flat.module.parameters() if p.grad is not None]
@@ -131,7 +131,7 @@ def test_memory_shared_by_two_parameters_is_refused() -> None:
         (nn.ReLU(), "no parameters"),
     ],
 )
-def test_what_cannot_be_a_vector_is_refused(module: nn.Module, words: str) -> None:
+def test_modules_that_have_no_vector_are_refused(module: nn.Module, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         layout_of(module)
 
@@ -141,7 +141,7 @@ def test_a_vector_of_another_model_is_refused() -> None:
         FlatModule(normed()).load(count_up(4))
 
 
-def test_a_model_elsewhere_is_reached_through_its_host_copy() -> None:
+def test_a_model_on_another_device_uses_a_host_copy() -> None:
     flat = FlatModule(normed(), torch.device("cpu"))
     flat._host = flat.flat.clone()  # what another device than the cpu has from the start
     flat._array = flat._host.numpy()

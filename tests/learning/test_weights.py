@@ -45,7 +45,7 @@ def normed(classes: int = 3, seed: int = 0, *, kernel: int = 3, channels: int = 
 
 
 def file_of(module: nn.Module, path: Path, **changes: torch.Tensor | None) -> Path:
-    """The module's state, some tensors of it changed, or left out: "fc_weight" is fc.weight."""
+    """Write the module's state with changed or removed tensors; "fc_weight" is fc.weight."""
     state = dict(module.state_dict())
     for key, tensor in changes.items():
         name = key.replace("_", ".", 1)
@@ -64,7 +64,7 @@ def part(module: nn.Module, vector: Vector, *names: str) -> list[float]:
 
 
 def refused(module: nn.Module, path: Path, words: str) -> None:
-    """With these words, and nothing of the module is changed."""
+    """Expect an error with these words, and an unchanged module."""
     before = to_vector(module)
     with pytest.raises(BadInput, match=words):
         load_weights(module, path)
@@ -72,7 +72,7 @@ def refused(module: nn.Module, path: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "safetensors"])
-def test_a_file_of_the_same_model_is_taken_over_whole(ending: str, tmp_path: Path) -> None:
+def test_a_file_of_the_same_model_is_loaded_completely(ending: str, tmp_path: Path) -> None:
     given, module = normed(seed=1), normed(seed=2)
     path = file_of(given, tmp_path / f"given.{ending}")
     loaded = load_weights(module, str(path))
@@ -92,7 +92,7 @@ def test_a_run_can_start_from_the_model_of_another(tmp_path: Path) -> None:
     assert np.array_equal(to_vector(module), vector)
 
 
-def test_a_head_for_other_classes_stays_new(tmp_path: Path) -> None:
+def test_a_head_for_other_classes_is_not_loaded(tmp_path: Path) -> None:
     given, module = normed(classes=9, seed=1), normed(classes=3, seed=2)
     fresh = to_vector(module)
     loaded = load_weights(module, file_of(given, tmp_path / "nine.pth"))
@@ -103,13 +103,13 @@ def test_a_head_for_other_classes_stays_new(tmp_path: Path) -> None:
     assert part(module, now, "conv1", "bn1") == part(given, to_vector(given), "conv1", "bn1")
 
 
-def test_a_head_that_is_absent_stays_new(tmp_path: Path) -> None:
+def test_an_absent_head_is_not_loaded(tmp_path: Path) -> None:
     path = file_of(normed(seed=1), tmp_path / "no_head.pth", fc_weight=None, fc_bias=None)
     loaded = load_weights(normed(), path)
     assert (loaded.loaded, loaded.new) == (5, ("fc.weight", "fc.bias"))
 
 
-def test_a_backbone_leaves_the_files_head_aside(tmp_path: Path) -> None:
+def test_a_backbone_ignores_the_head_of_the_file(tmp_path: Path) -> None:
     whole = build("resnet18", (3, 8, 8), 10, rng(1), stem="cifar")
     module = backbone("resnet18", (3, 8, 8), rng(2), stem="cifar")
     loaded = load_weights(module, file_of(whole, tmp_path / "resnet18.pth"))
@@ -166,7 +166,7 @@ def test_a_file_that_does_not_fit_is_refused(
     refused(normed(seed=2), file_of(normed(), tmp_path / "c.pth", **changes), words)
 
 
-def test_a_small_kernel_in_the_file_asks_for_the_other_stem(tmp_path: Path) -> None:
+def test_a_small_kernel_in_the_file_suggests_the_other_stem(tmp_path: Path) -> None:
     refused(normed(kernel=7), file_of(normed(), tmp_path / "c.pth"), "use stem = 'cifar'")
 
 
@@ -176,13 +176,13 @@ def test_at_most_five_names_are_listed(tmp_path: Path) -> None:
     refused(normed(), path, r"has x0.w, x1.w, x2.w, x3.w, x4.w and 2 more, which")
 
 
-def test_a_file_that_would_give_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_any_fitting_tensor_is_refused(tmp_path: Path) -> None:
     given, module = build("linear", (4,), 9, rng()), build("linear", (4,), 3, rng())
     refused(module, file_of(given, tmp_path / "c.pth"), "no tensor that fits this model")
 
 
 class Hostile:
-    """Unpickled carelessly, it makes a file."""
+    """Creates a file if it is unpickled without care."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
@@ -210,7 +210,7 @@ def test_a_pickled_module_is_refused_with_the_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
-def test_part_of_a_file_is_refused(ending: str, share: float, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(ending: str, share: float, tmp_path: Path) -> None:
     path = file_of(normed(), tmp_path / f"c.{ending}")
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
@@ -218,7 +218,7 @@ def test_part_of_a_file_is_refused(ending: str, share: float, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
-def test_any_bytes_are_refused(ending: str, tmp_path: Path) -> None:
+def test_arbitrary_bytes_are_refused(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"c.{ending}"
     for seed in range(20):
         path.write_bytes(rng(seed).bytes(400))
@@ -234,13 +234,13 @@ def test_any_bytes_are_refused(ending: str, tmp_path: Path) -> None:
         ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "not tensors: model, epoch; save"),
     ],
 )
-def test_a_file_of_something_else_is_refused(content: Any, words: str, tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_refused(content: Any, words: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "c.pth")
     refused(normed(), tmp_path / "c.pth", words)
 
 
-def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_of_weights_is_refused(tmp_path: Path) -> None:
     refused(normed(), tmp_path / "none.pth", r"none.pth cannot be read \(No such file")
     (tmp_path / "folder.pth").mkdir()
     refused(normed(), tmp_path / "folder.pth", r"folder.pth cannot be read \(Is a directory\)")
-    refused(normed(), tmp_path / "weights.onnx", r"must end in .pth, .pt or .safetensors")
+    refused(normed(), tmp_path / "weights.onnx", r"ends in .pth, .pt or .safetensors")

@@ -103,7 +103,7 @@ def look(follower: LogFollower) -> object:
 
 def dashboard(log: Path) -> object:
     watcher = Watcher([log.parent])
-    assert watcher.look()
+    assert watcher.poll()
     (view,) = watcher.views(sites=True)
     return view.detail, view.time, view.problem
 

@@ -49,7 +49,7 @@ def dashboard(
     if settings is not None:
         delivery = Delivery(settings)
         rules = Alerts(settings.rules, delivery)
-        watcher.on_look(lambda: rules.evaluate(watcher.views(sites=True)))
+        watcher.on_poll(lambda: rules.evaluate(watcher.views(sites=True)))
     url = address.url(listener.getsockname()[1], token)
     console.say(f"dashboard at {url} (press Ctrl-C to stop)")
     watcher.start()

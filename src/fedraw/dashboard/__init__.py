@@ -1,11 +1,12 @@
 """The live dashboard: event logs in a browser, for Prometheus, and as alerts.
 
-watcher   follows the logs of several folders in a thread, whatever happens to the files
-view      what the page shows of a run, as bounded JSON
+watcher   follows the logs of several folders in a thread, even if files are moved or damaged
+view      the JSON that the page shows, of bounded size
 app       the web application: page, event stream, metrics, health
-metrics   the same status in the format of Prometheus
-alerts    rules over the status of runs; delivery to the log, a webhook or a command
+serve     the address, the token and the socket of the web application
+metrics   the status of runs in the format of Prometheus
+alerts    rules over the status of runs, and delivery to the log, a webhook or a command
 monitor   the process that a server starts for its dashboard and its alerts
 
-Everything here only reads the folders of runs.
+This package only reads the folders of runs.
 """

@@ -1,8 +1,8 @@
 """Alerts: rules over the status of runs, and their delivery.
 
-A rule fires once when its condition begins to hold, and again only after it has ceased to hold.
-Deliveries wait in a bounded queue and happen in a thread of their own, so that a receiver that is
-down delays nothing.
+A rule fires when its condition becomes true, and again only after the condition has been false.
+Alerts are queued and delivered by a separate thread, so that a receiver that is down delays
+nothing else.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from fedraw.errors import BadInput, nearest
 
 LOGGER = logging.getLogger("fedraw.alerts")
 
-# Alerts that wait for a receiver; further ones only go to the log.
-MOST_WAITING = 100
-# A rule names at most so many subjects (labels, sites) of one run.
-MOST_SUBJECTS = 100
-# Seconds before the second attempt; each further pause is twice as long.
-PAUSE = 1.0
+# The largest number of queued alerts; further alerts are only logged.
+MAX_QUEUED = 100
+# The largest number of subjects (labels or sites) of one run for which a rule fires.
+MAX_SUBJECTS = 100
+# Seconds before the second attempt; each further attempt waits twice as long.
+RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When an alert fires; None or false switches a rule off."""
+    """The rules that fire alerts; None or false switches a rule off."""
 
-    last_holder_left: bool = True  # a label has no holder left
-    recall_fell: float | None = None  # points, over the last three evaluations
-    site_silent: float | None = None  # seconds without an update
-    disk_low: float | None = None  # GB free where the run is written
-    run_stopped: bool = True  # the run ended without having completed
-    run_finished: bool = False
+    last_holder_left: bool = True  # no member holds a label any more
+    recall_fell: float | None = None  # a label's recall fell by so many points in 3 evaluations
+    site_silent: float | None = None  # a site has sent no update for so many seconds
+    disk_low: float | None = None  # fewer GB are free on the disk of the run
+    run_stopped: bool = True  # the run stopped without completing
+    run_finished: bool = False  # the run completed
 
     def __post_init__(self) -> None:
         for name in ("recall_fell", "site_silent", "disk_low"):
@@ -60,7 +60,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Webhook:
-    """An address to which every alert is posted as JSON."""
+    """A URL to which every alert is posted as JSON."""
 
     url: str
     timeout: float = 5.0  # seconds for one attempt
@@ -71,19 +71,19 @@ class Webhook:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInput(
-                f"webhook.url = {shown(self.url)} must be an address that begins with https:// or "
-                "http://"
+                f"webhook.url = {shown(self.url)} is not a URL; give one that begins with https:// "
+                "or http://"
             )
         positive("webhook.timeout", self.timeout)
         at_least("webhook.attempts", self.attempts, 1)
         for header in self.headers:
             if ":" not in header or "\n" in header or "\r" in header:
                 raise BadInput(
-                    f"webhook.headers holds {shown(header)}; write 'Name: value', one a text"
+                    f"webhook.headers has {shown(header)}; write each header as 'Name: value'"
                 )
 
     def __call__(self, alert: Alert) -> None:
-        """Post the alert; an OSError or ValueError says that it was not taken."""
+        """Post the alert; raise OSError or ValueError if the receiver does not accept it."""
         body = json.dumps(alert.as_dict()).encode()
         request = urllib.request.Request(self.url, body, method="POST")
         request.add_header("Content-Type", "application/json")
@@ -109,11 +109,11 @@ class Command:
             raise BadInput("command.run is empty; list the program and its arguments")
         if shutil.which(self.run[0]) is None:
             raise BadInput(
-                f"command.run = {shown(self.run[0])} is no program that can be found; give its path"
+                f"command.run: the program {shown(self.run[0])} was not found; give its path"
             )
 
     def __call__(self, alert: Alert) -> None:
-        """Run the program; an OSError says that it failed."""
+        """Run the program; raise OSError if it fails."""
         try:
             done = subprocess.run(
                 self.run,
@@ -124,7 +124,7 @@ class Command:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise OSError(f"it took more than {self.timeout:g} s") from None
+            raise OSError(f"the program ran longer than {self.timeout:g} s") from None
         if done.returncode:
             words = one_line(done.stderr.decode(errors="replace"))[-200:]
             raise OSError(f"exit code {done.returncode} {words}".rstrip())
@@ -140,14 +140,16 @@ class AlertSettings:
 
     @classmethod
     def from_file(cls, path: Path) -> AlertSettings:
-        """Read an alerts file; BadInput names the file and the key that is wrong."""
+        """Read an alerts file; raise BadInput with the file and the wrong key."""
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as problem:
-            raise BadInput(f"cannot read {path}: {problem.strerror}; name an alerts file") from None
+            raise BadInput(
+                f"cannot read {path}: {problem.strerror}; give the path of an alerts file"
+            ) from None
         except ValueError as problem:
             raise BadInput(
-                f"{path} is no TOML file: {problem}; see docs/how-to/dashboard.md"
+                f"{path} is not a TOML file: {problem}; see docs/how-to/dashboard.md"
             ) from None
         try:
             return cls.from_tables(tables)
@@ -156,7 +158,7 @@ class AlertSettings:
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> AlertSettings:
-        """The settings of a parsed alerts file.
+        """Return the settings of a parsed alerts file.
 
         >>> AlertSettings.from_tables({"rules": {"recall_fell": 20}}).rules.recall_fell
         20.0
@@ -173,31 +175,34 @@ class Alert(NamedTuple):
 
     rule: str
     subject: str  # a label, a site or a path; empty for the run itself
-    text: str  # the whole message
+    text: str  # the complete message
     run: str
     folder: str
     event: int
     time: float = 0.0  # unix seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """The alert as receivers get it."""
+        """Return the alert in the form that receivers get."""
         return {"alert": self.rule, **{k: v for k, v in self._asdict().items() if k != "rule"}}
 
 
 def conditions(view: RunView, rules: Rules) -> Iterator[Alert]:
-    """The alerts whose conditions hold for a run now."""
+    """Yield the alerts whose conditions are true for a run now."""
     status, folder = view.status, str(view.status.folder)
     name = status.name if status.seed is None else f"{status.name}, seed {status.seed}"
-    for rule, subject, text in chain.from_iterable(of(view, rules) for of in _CONDITIONS):
-        words = one_line(f"{name} ({folder}): {text}")
-        yield Alert(rule, subject, words, name, folder, status.event)
+    for rule, subject, text in chain(
+        _label_alerts(view, rules), _site_alerts(view, rules), _run_alerts(view, rules)
+    ):
+        message = one_line(f"{name} ({folder}): {text}")
+        yield Alert(rule, subject, message, name, folder, status.event)
 
 
-def _of_labels(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
-    for risk in view.detail.at_risk[:MOST_SUBJECTS]:
+def _label_alerts(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+    for risk in view.detail.at_risk[:MAX_SUBJECTS]:
         if rules.last_holder_left and "last holder gone" in risk.reasons:
-            who = "" if risk.last_holder is None else f", {risk.last_holder},"
-            yield "last_holder_left", risk.label, f"the last holder of label {risk.label}{who} left"
+            name = "" if risk.last_holder is None else f", {risk.last_holder},"
+            text = f"the last holder of label {risk.label}{name} left"
+            yield "last_holder_left", risk.label, text
     limit = rules.recall_fell
     for trend in view.detail.labels if limit is not None else ():
         if trend.change is not None and limit is not None and trend.change <= -limit:
@@ -209,12 +214,12 @@ def _of_labels(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
             )
 
 
-def _of_sites(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+def _site_alerts(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
     limit = rules.site_silent
     if limit is None or view.status.state == "finished":
         return
     silent = [site for site in view.sites if site.silent >= limit]
-    for site in silent[:MOST_SUBJECTS]:
+    for site in silent[:MAX_SUBJECTS]:
         client = str(site.client)
         yield (
             "site_silent",
@@ -223,7 +228,7 @@ def _of_sites(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _of_run(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
+def _run_alerts(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
     status = view.status
     if rules.disk_low is not None and status.state != "finished":
         try:
@@ -235,16 +240,13 @@ def _of_run(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
     if rules.run_stopped and view.problem is not None:
         yield "run_stopped", "", f"the log cannot be followed: {view.problem}"
     elif rules.run_stopped and status.state == "stopped":
-        yield "run_stopped", "", f"the run stopped at event {status.event} without having completed"
+        yield "run_stopped", "", f"the run stopped at event {status.event} without completing"
     if rules.run_finished and status.state == "finished":
-        yield "run_finished", "", f"the run has completed at event {status.event}"
-
-
-_CONDITIONS = (_of_labels, _of_sites, _of_run)
+        yield "run_finished", "", f"the run completed at event {status.event}"
 
 
 class Alerts:
-    """Evaluates rules after every look at the logs, and hands what fires to a `Delivery`."""
+    """Evaluates rules after every poll of the logs, and passes alerts that fire to a `Delivery`."""
 
     def __init__(
         self,
@@ -255,36 +257,38 @@ class Alerts:
         self._rules = rules
         self._deliver = deliver
         self._clock = clock
-        self._holding: set[tuple[str, str, str]] = set()
+        self._active: set[tuple[str, str, str]] = set()
         self.fired = 0
 
     def evaluate(self, views: Sequence[RunView]) -> None:
-        """Deliver alerts whose conditions have begun to hold; runs not yet read are left out."""
-        holding: set[tuple[str, str, str]] = set()
+        """Deliver alerts whose conditions have become true; skip runs that are not read yet."""
+        active: set[tuple[str, str, str]] = set()
         for view in views:
             if view.status.unread and view.problem is None:
-                holding |= {key for key in self._holding if key[0] == view.id}
+                active |= {key for key in self._active if key[0] == view.id}
                 continue
             for alert in conditions(view, self._rules):
                 key = (view.id, alert.rule, alert.subject)
-                holding.add(key)
-                if key not in self._holding:
+                active.add(key)
+                if key not in self._active:
                     self.fired += 1
                     self._deliver(alert._replace(time=round(self._clock(), 3)))
-        self._holding = holding
+        self._active = active
 
 
 class Delivery:
-    """Brings alerts to the log at once, and to webhook and command in a thread."""
+    """Logs alerts at once, and sends them to the webhook and the command in a thread."""
 
     def __init__(self, settings: AlertSettings) -> None:
         receivers = {"webhook": settings.webhook, "command": settings.command}
         self._receivers = {n: receiver for n, receiver in receivers.items() if receiver is not None}
-        self._waiting: queue.Queue[Alert | None] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[Alert | None] = queue.Queue(MAX_QUEUED)
         self._closing = threading.Event()
         self.delivered = 0
         self.failed = 0
-        self._thread = threading.Thread(target=self._work, name="fedraw-alerts", daemon=True)
+        self._thread = threading.Thread(
+            target=self._deliver_queue, name="fedraw-alerts", daemon=True
+        )
         self._thread.start()
 
     def __call__(self, alert: Alert) -> None:
@@ -293,32 +297,32 @@ class Delivery:
         if not self._receivers:
             return
         try:
-            self._waiting.put_nowait(alert)
+            self._queue.put_nowait(alert)
         except queue.Full:
             self.failed += 1
-            LOGGER.error("%d alerts wait already; this one is only logged", MOST_WAITING)
+            LOGGER.error("%d alerts are queued already; this one is only logged", MAX_QUEUED)
 
     def close(self, seconds: float = 10.0) -> None:
-        """Deliver what waits, for so many seconds at most."""
+        """Deliver the queued alerts, for at most `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
-                self._waiting.put(None, timeout=0.1)
+                self._queue.put(None, timeout=0.1)
                 break
             except queue.Full:
                 continue
         self._thread.join(max(0.0, until - time.monotonic()))
         self._closing.set()
 
-    def _work(self) -> None:
-        while (alert := self._waiting.get()) is not None:
+    def _deliver_queue(self) -> None:
+        while (alert := self._queue.get()) is not None:
             for name, receiver in self._receivers.items():
-                self._try(name, receiver, alert)
+                self._deliver_to(name, receiver, alert)
 
-    def _try(self, name: str, receiver: Webhook | Command, alert: Alert) -> None:
+    def _deliver_to(self, name: str, receiver: Webhook | Command, alert: Alert) -> None:
         problem: Exception | None = None
         for attempt in range(receiver.attempts):
-            if attempt and self._closing.wait(PAUSE * 2 ** (attempt - 1)):
+            if attempt and self._closing.wait(RETRY_SECONDS * 2 ** (attempt - 1)):
                 break
             try:
                 receiver(alert)
@@ -326,10 +330,10 @@ class Delivery:
                 problem = refusal
                 refusal.close()
                 if 400 <= refusal.code < 500 and refusal.code not in (408, 429):
-                    break  # the receiver does not want it, however often it is sent
+                    break  # the receiver would refuse every further attempt
             except (OSError, ValueError) as failure:
                 problem = failure
-            except Exception as failure:  # nothing that a receiver does may end the thread
+            except Exception as failure:  # no error of a receiver may end the thread
                 LOGGER.exception("the %s failed", name)
                 problem = failure
                 break
@@ -337,4 +341,4 @@ class Delivery:
                 self.delivered += 1
                 return
         self.failed += 1
-        LOGGER.error("the %s did not take alert %s: %s", name, alert.rule, problem)
+        LOGGER.error("the %s did not accept alert %s: %s", name, alert.rule, problem)

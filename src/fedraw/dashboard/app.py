@@ -1,7 +1,7 @@
 """The web application of the dashboard: the page, its event stream, metrics and health.
 
-Nothing can be changed through it. Every stream sends only the newest state, so a client that reads
-slowly misses states in between and costs no memory; one that does not read at all is let go.
+The application is read-only. Every stream sends only the newest state: a client that reads slowly
+misses states and costs no memory, and a client that does not read at all is disconnected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from fedraw.dashboard.metrics import exposition
 from fedraw.dashboard.view import full, overview, sites_page
-from fedraw.dashboard.watcher import EVERY, Watcher
+from fedraw.dashboard.watcher import POLL_SECONDS, Watcher
 from fedraw.errors import MissingExtra
 from fedraw.pages.html import fill
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-# Open event streams; further ones are refused.
-MOST_STREAMS = 64
-# Seconds between two signs of life, and seconds after which a client that does not read is let go.
-HEARTBEAT, UNREAD = 15.0, 30.0
+# The largest number of open event streams; further requests are refused.
+MAX_STREAMS = 64
+# Seconds between two heartbeats, and seconds until a client that does not read is disconnected.
+HEARTBEAT, SEND_TIMEOUT = 15.0, 30.0
 COOKIE = "fedraw-token"
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 class Feed:
-    """The newest state of runs as JSON, worked out once after each look for all streams."""
+    """The newest state of runs as JSON, computed once per poll for all streams."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._lock = threading.Lock()
-        self._looks = -1
+        self._polls = -1
         self._texts: dict[str, str | None] = {}
-        self.streams = 0  # open ones
+        self.streams = 0  # the number of open streams
 
     def text(self, run_id: str) -> str | None:
-        """The state of a run, or of all runs for the empty id; None if there is no such run."""
+        """Return the state of a run, or of all runs if the id is empty; None for an unknown id."""
         with self._lock:
-            if self._looks != self._watcher.looks:
-                self._looks, self._texts = self._watcher.looks, {}
+            if self._polls != self._watcher.polls:
+                self._polls, self._texts = self._watcher.polls, {}
             if run_id not in self._texts:
                 view = self._watcher.view(run_id) if run_id else None
                 if run_id and view is None:
@@ -65,28 +65,28 @@ class EventStream:
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request until its client goes."""
-        if self._feed.streams >= MOST_STREAMS:
-            await _plain(send, 503, f"{MOST_STREAMS} pages are open already; close some of them")
+        """Answer one request until its client disconnects."""
+        if self._feed.streams >= MAX_STREAMS:
+            await _plain(send, 503, f"{MAX_STREAMS} pages are open already; close some of them")
             return
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("run", [""])[0]
+        run_id = parse_qs(scope["query_string"].decode("latin-1")).get("run", [""])[0]
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
         self._feed.streams += 1
-        gone = asyncio.ensure_future(_until_gone(receive))
+        disconnected = asyncio.ensure_future(_until_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._send_all(asked, send, gone)
+            await self._send_all(run_id, send, disconnected)
         except (TimeoutError, OSError):
-            return  # it does not read, or has gone
+            return  # the client does not read, or has disconnected
         finally:
-            gone.cancel()
+            disconnected.cancel()
             self._feed.streams -= 1
 
-    async def _send_all(self, run_id: str, send: Send, gone: asyncio.Future[None]) -> None:
+    async def _send_all(self, run_id: str, send: Send, disconnected: asyncio.Future[None]) -> None:
         wanted = {"overview": "", **({"run": run_id} if run_id else {})}
         sent: dict[str, str] = {}
         last = -HEARTBEAT
-        while not gone.done():
+        while not disconnected.done():
             parts = []
             for name, key in wanted.items():
                 text = await asyncio.to_thread(self._feed.text, key)
@@ -97,12 +97,13 @@ class EventStream:
                 last = time.monotonic()
                 body = "".join([*parts, f"event: now\ndata: {time.time():.1f}\n\n"]).encode()
                 await asyncio.wait_for(
-                    send({"type": "http.response.body", "body": body, "more_body": True}), UNREAD
+                    send({"type": "http.response.body", "body": body, "more_body": True}),
+                    SEND_TIMEOUT,
                 )
-            await asyncio.wait([gone], timeout=EVERY)
+            await asyncio.wait([disconnected], timeout=POLL_SECONDS)
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -114,10 +115,10 @@ async def _plain(send: Send, status: int, text: str, *headers: tuple[bytes, byte
 
 
 class Guard:
-    """Lets in whoever has the token; without a token, only requests to this machine by name.
+    """Admits requests with the token; without a token, only requests to a local host name.
 
-    A page of another site could reach a port of this machine through a name that it makes resolve
-    to it. The `Host` of such a request gives it away.
+    The second rule prevents DNS rebinding: a page of another site can make its own name resolve to
+    this machine, but the `Host` header of its requests has that name.
     """
 
     def __init__(self, app: Any, token: str | None) -> None:
@@ -134,13 +135,15 @@ class Guard:
             if _host(headers.get(b"host", "")) in LOCAL:
                 await self._app(scope, receive, send)
             else:
-                await _plain(send, 403, "this dashboard answers to localhost only")
+                await _plain(
+                    send, 403, "this dashboard accepts only requests to localhost; use that name"
+                )
             return
-        if scope["path"] == "/health" or self._known(headers):
+        if scope["path"] == "/health" or self._is_authorized(headers):
             await self._app(scope, receive, send)
             return
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if self._fits(given):  # the page is opened by its address; from then on a cookie does
+        if self._is_token(given):  # the first address has the token, and a cookie replaces it
             cookie = f"{COOKIE}={given}; HttpOnly; SameSite=Strict; Path=/"
             await _plain(
                 send, 303, "", (b"location", b"/"), (b"set-cookie", cookie.encode("latin-1"))
@@ -149,24 +152,24 @@ class Guard:
         await _plain(
             send,
             401,
-            "a token is needed: open the address that 'fedraw dashboard' has printed, or send the "
+            "a token is needed; open the address that 'fedraw dashboard' printed, or send the "
             "header 'Authorization: Bearer TOKEN'",
             (b"www-authenticate", b"Bearer"),
         )
 
-    def _known(self, headers: dict[bytes, str]) -> bool:
+    def _is_authorized(self, headers: dict[bytes, str]) -> bool:
         scheme, _, given = headers.get(b"authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._fits(given.strip()):
+        if scheme.lower() == "bearer" and self._is_token(given.strip()):
             return True
         cookies = (part.strip().partition("=") for part in headers.get(b"cookie", "").split(";"))
-        return any(name == COOKIE and self._fits(value) for name, _, value in cookies)
+        return any(name == COOKIE and self._is_token(value) for name, _, value in cookies)
 
-    def _fits(self, given: str) -> bool:
+    def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
 
 def _host(header: str) -> str:
-    """The host of a Host header, without its port.
+    """Return the host of a Host header, without its port.
 
     >>> _host("localhost:8080"), _host("[::1]:8080"), _host("evil.example")
     ('localhost', '[::1]', 'evil.example')
@@ -177,9 +180,9 @@ def _host(header: str) -> str:
 
 
 def make_app(watcher: Watcher, token: str | None = None) -> Any:
-    """Return the ASGI application over a watcher, which somebody else starts."""
+    """Return the ASGI application for a watcher, which the caller starts."""
     try:
-        import prometheus_client  # noqa: F401 - a clear message now, not at the first scrape
+        import prometheus_client  # noqa: F401 - report a missing package now, not at a request
         from starlette.applications import Starlette
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "starlette", "dashboard") from None
@@ -215,12 +218,12 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
 
     def sites(request: Request) -> Response:
         view = watcher.view(request.path_params["run"])
-        asked = request.query_params.get("offset", "0")
-        if view is None or not asked.isdecimal() or len(asked) > 9:
-            words = "there is no such run, or the offset is no whole number; see /api/runs"
-            return PlainTextResponse(words, 404, headers=safe)
+        offset = request.query_params.get("offset", "0")
+        if view is None or not offset.isdecimal() or len(offset) > 9:
+            text = "there is no such run, or the offset is not a whole number; see /api/runs"
+            return PlainTextResponse(text, 404, headers=safe)
         search = request.query_params.get("search", "")
-        return JSONResponse(sites_page(view, int(asked), search), headers=safe)
+        return JSONResponse(sites_page(view, int(offset), search), headers=safe)
 
     def metrics(_: Request) -> Response:
         kind = "text/plain; version=0.0.4; charset=utf-8"
@@ -243,13 +246,13 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
 
 
 def health_of(watcher: Watcher) -> tuple[dict[str, Any], int]:
-    """The answer to a health check, and its HTTP status: 503 if a run stopped or is unreadable.
+    """Return the content of a health check, and its status: 503 if a run stopped or is unreadable.
 
-    It names no run, because it is given without a token.
+    The content names no run, because the check needs no token.
     """
     views = watcher.views()
     stopped = sum(view.status.state == "stopped" for view in views)
     unreadable = sum(view.problem is not None for view in views)
-    word = "failing" if stopped or unreadable else "reading" if not watcher.is_complete else "ok"
-    content = {"status": word, "runs": len(views), "stopped": stopped, "unreadable": unreadable}
-    return content, 503 if word == "failing" else 200
+    health = "failing" if stopped or unreadable else "ok" if watcher.is_complete else "reading"
+    content = {"status": health, "runs": len(views), "stopped": stopped, "unreadable": unreadable}
+    return content, 503 if health == "failing" else 200

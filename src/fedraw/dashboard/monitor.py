@@ -1,9 +1,10 @@
 """The process that a server starts for its dashboard and its alerts.
 
-It is a process of its own, so that training is not slowed, a failure of it hurts nobody, and it can
-still tell that the server died. The server holds the writing end of its standard input: when that
-closes, the monitor looks at the log a last time, delivers what is due, and ends. Its log messages
-go to its standard output, one JSON object a line, and the server logs them.
+The monitor is a separate process, so that it does not slow training, its failure does not affect
+the server, and it can report that the server died. The server holds the writing end of the
+monitor's standard input. When that closes, the monitor reads the log a last time, delivers the last
+alerts, and ends. It writes its log messages to its standard output, one JSON object per line, and
+the server logs them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from fedraw.errors import BadInput, FedrawError
 
 LOGGER = logging.getLogger("fedraw.dashboard")
 
-# A restarted server may start its monitor before the last one has gone: seconds to wait for the
-# port, and seconds that the last deliveries may take.
-PORT_WAIT, LAST_WORDS = 60.0, 10.0
+# Seconds to wait for the port, because a restarted server may start its monitor before the old one
+# has ended; and seconds that the last deliveries may take.
+PORT_WAIT, CLOSE_SECONDS = 60.0, 10.0
 
 
 class Monitor:
-    """The server's side: starts the process, and passes its messages on."""
+    """The server's side: starts the process, and logs its messages."""
 
     def __init__(
         self,
@@ -56,38 +57,40 @@ class Monitor:
             "alerts": None if alerts is None else str(alerts),
         }
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has died already, and its messages say why
+        with suppress(OSError):  # if the process has died already, its messages say why
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
             self._process.stdin.flush()
-        self._reader = threading.Thread(target=self._pass_on, name="fedraw-monitor", daemon=True)
+        self._reader = threading.Thread(
+            target=self._relay_messages, name="fedraw-monitor", daemon=True
+        )
         self._reader.start()
 
     @staticmethod
     def check(address: str, token_file: Path | None, alerts: Path | None) -> None:
-        """Refuse settings that the process would refuse, while somebody still reads the message."""
+        """Refuse bad settings before the process starts, so that the caller gets the error."""
         if address:
             read_token(Address.parse(address), token_file)
         if alerts is not None:
             AlertSettings.from_file(alerts)
 
-    def _pass_on(self) -> None:
+    def _relay_messages(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                told = json.loads(line)
-                level = logging.getLevelName(told["level"])
-                extra = {"alert": told["alert"]} if "alert" in told else {}
-                LOGGER.log(level, "%s", told["message"], extra=extra)
+                record = json.loads(line)
+                level = logging.getLevelName(record["level"])
+                extra = {"alert": record["alert"]} if "alert" in record else {}
+                LOGGER.log(level, "%s", record["message"], extra=extra)
             except (ValueError, LookupError, TypeError):
                 LOGGER.info("%s", line.decode(errors="replace").rstrip())
 
     def close(self) -> None:
-        """Let the process finish what it delivers, and end."""
+        """Wait for the last deliveries of the process and for its end."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(LAST_WORDS + 10.0)
+            self._process.wait(CLOSE_SECONDS + 10.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -100,7 +103,7 @@ class Monitor:
 def monitored(
     folder: Path, address: str, token_file: Path | None, alerts: Path | None
 ) -> Iterator[None]:
-    """In this block, a monitor runs beside a server if its settings want a dashboard or alerts."""
+    """Run a monitor during the block if a dashboard or alerts are configured."""
     if not address and alerts is None:
         yield
         return
@@ -111,17 +114,17 @@ def monitored(
         monitor.close()
 
 
-def _wait_for_end(gone: threading.Event) -> None:
-    """Set the event when the server has closed its end of the pipe, as it also does by dying."""
+def _wait_for_server_end(server_ended: threading.Event) -> None:
+    """Set the event when the server closes its end of the pipe, which also happens if it dies."""
     while sys.stdin.buffer.read(1 << 10):
         pass
-    gone.set()
+    server_ended.set()
 
 
 def run(settings: dict[str, Any]) -> None:
-    """Follow one folder until the server has gone."""
-    gone = threading.Event()
-    threading.Thread(target=_wait_for_end, args=[gone], daemon=True).start()
+    """Follow one folder until the server ends."""
+    server_ended = threading.Event()
+    threading.Thread(target=_wait_for_server_end, args=[server_ended], daemon=True).start()
     watcher = Watcher([Path(settings["folder"])])
     rules, delivery = None, None
     if settings["alerts"] is not None:
@@ -129,29 +132,29 @@ def run(settings: dict[str, Any]) -> None:
         delivery = Delivery(read)
         rules = Alerts(read.rules, delivery)
         evaluate = rules.evaluate
-        watcher.on_look(lambda: evaluate(watcher.views(sites=True)))
+        watcher.on_poll(lambda: evaluate(watcher.views(sites=True)))
     watcher.start()
     try:
         if settings["address"]:
-            _serve(settings, watcher, gone)
-        gone.wait()
+            _serve(settings, watcher, server_ended)
+        server_ended.wait()
     finally:
         watcher.stop()
-        watcher.look(LAST_WORDS)
+        watcher.poll(CLOSE_SECONDS)
         if rules is not None and delivery is not None:
-            rules.evaluate([_without_its_server(view) for view in watcher.views(sites=True)])
-            delivery.close(LAST_WORDS)
+            rules.evaluate([_after_its_server(view) for view in watcher.views(sites=True)])
+            delivery.close(CLOSE_SECONDS)
 
 
-def _without_its_server(view: RunView) -> RunView:
-    """The run as it is once its server has gone: it has stopped unless it has finished."""
+def _after_its_server(view: RunView) -> RunView:
+    """Return the view of the run after its server ended: it has stopped unless it has finished."""
     if view.status.state == "finished":
         return view
     return replace(view, status=replace(view.status, state="stopped"))
 
 
-def _serve(settings: dict[str, Any], watcher: Watcher, gone: threading.Event) -> None:
-    """Serve the dashboard; a failure is told and ends nothing else."""
+def _serve(settings: dict[str, Any], watcher: Watcher, server_ended: threading.Event) -> None:
+    """Serve the dashboard; log a failure, and keep the monitor running."""
     try:
         address = Address.parse(settings["address"])
         file = settings["token_file"]
@@ -162,17 +165,17 @@ def _serve(settings: dict[str, Any], watcher: Watcher, gone: threading.Event) ->
                 listener = bind(address)
                 break
             except BadInput:
-                if time.monotonic() > until or gone.is_set():
+                if time.monotonic() > until or server_ended.is_set():
                     raise
                 time.sleep(1.0)
         LOGGER.info("dashboard at %s", address.url(listener.getsockname()[1], token))
-        serve(watcher, listener, token, until=gone.is_set)
+        serve(watcher, listener, token, until=server_ended.is_set)
     except FedrawError as problem:
         LOGGER.error("no dashboard: %s", problem)
 
 
 def main() -> None:
-    """Run the process: the settings are the first line of standard input."""
+    """Run the process with the settings from the first line of standard input."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.getLogger("fedraw").addHandler(handler)

@@ -1,4 +1,4 @@
-"""Serves the dashboard on a port: the address, the token, the socket, the process's signals."""
+"""Serves the dashboard on a port: the address, the token, the socket and the server loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedraw.errors import BadInput, MissingExtra
 PORT = 8080
 TOKEN = "FEDRAW_DASHBOARD_TOKEN"
 # A shorter token could be guessed.
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 
 class Address(NamedTuple):
-    """Where a dashboard listens."""
+    """The host and port on which a dashboard listens."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -44,7 +44,7 @@ class Address(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -53,38 +53,43 @@ class Address(NamedTuple):
             return False
 
     def url(self, port: int, token: str | None) -> str:
-        """The address to open in a browser."""
+        """Return the URL to open in a browser."""
         host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{port}/" + (f"?token={token}" if token else "")
 
 
 def read_token(address: Address, file: Path | None) -> str | None:
-    """The token of the file or of the environment; None is only allowed on this machine itself."""
+    """Return the token from the file or the environment, or else a new one.
+
+    A local address needs no token: without a configured one, the result is None.
+    """
     if file is not None:
         try:
             token = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as problem:
             raise BadInput(
-                f"cannot read the token from {file}: {problem}; name a file that holds it"
+                f"cannot read the token from {file}: {problem}; give a file with the token"
             ) from None
         source = str(file)
     else:
         token, source = os.environ.get(TOKEN, "").strip(), f"the environment variable {TOKEN}"
         if not token:
             return None if address.is_local else secrets.token_urlsafe(24)
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
         raise BadInput(
-            f"the token in {source} has {len(token)} characters; use at least {SHORTEST_TOKEN} "
-            "printable ASCII characters without blanks, such as those of: openssl rand -hex 24"
+            f"the token in {source} has {len(token)} characters; use at least {MIN_TOKEN_LENGTH} "
+            "printable ASCII characters without blanks, such as the output of openssl rand -hex 24"
         )
     if any(c in token for c in ' ;,"\\'):
-        raise BadInput(f"the token in {source} holds a blank, ';', ',', '\"' or '\\'; leave it out")
+        raise BadInput(
+            f"the token in {source} has a blank, ';', ',', '\"' or '\\'; use other characters"
+        )
     return token
 
 
 def bind(address: Address) -> socket.socket:
-    """A socket that listens at the address; BadInput if another program does so already."""
+    """Return a socket that listens at the address; raise BadInput if the port is in use."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -109,7 +114,7 @@ def bind(address: Address) -> socket.socket:
 def serve(
     watcher: Watcher, listener: socket.socket, token: str | None, until: Callable[[], bool]
 ) -> None:
-    """Serve the dashboard until the process is asked to stop, or until `until` says so."""
+    """Serve the dashboard until a signal stops the process, or until `until` returns true."""
     try:
         import uvicorn
     except ModuleNotFoundError:

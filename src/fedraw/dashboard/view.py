@@ -1,7 +1,6 @@
-"""What the page shows of runs, as JSON of bounded size.
+"""The JSON that the page shows about runs, of bounded size.
 
-Ages are not part of it, because they would change every second: the page works them out from the
-times that are.
+It has times and no ages, which would change every second; the page computes ages from the times.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from fedraw.eventlog.follow import plain
 from fedraw.eventlog.sites import SiteState
 from fedraw.eventlog.status import SHOWN, EvaluationPoint
 
-# The most that is shown of sequences that may be long.
+# The largest number of items that are shown of a long sequence.
 MOST_SITES, MOST_LABELS, MOST_LINES, MOST_SLOTS, MOST_NAMED = 200, 300, 16, 60, 12
-# The points of a run's curve in the list of all runs, and the decimals of all numbers.
+# The number of points of a run's curve in the list of runs, and the decimals of all numbers.
 POINTS, DIGITS = 60, 4
-# What the list of all runs has of a run's status.
+# The fields of a run's status in the list of runs.
 STATUS = (
     "name", "seed", "folder", "state", "event", "events", "rate", "written", "unread", "checkpoint",
     "metrics",
@@ -34,7 +33,7 @@ ORDER: dict[SiteState, int] = {
 
 
 def overview(views: Sequence[RunView], problems: Sequence[str]) -> dict[str, Any]:
-    """All runs, a row and a short curve each."""
+    """Return a row and a short curve for each run, and the problems of the folders."""
     return {"runs": [plain(_row(view), DIGITS) for view in views], "problems": list(problems)}
 
 
@@ -56,14 +55,14 @@ def _row(view: RunView) -> dict[str, Any]:
 
 
 def full(view: RunView) -> dict[str, Any]:
-    """One run with everything that the page shows of it."""
+    """Return everything that the page shows about one run."""
     detail = view.detail
     found: dict[str, Any] = {
         **_row(view),
         "time": view.time,
         "changes": detail.changes,
         "serving": detail.serving,
-        # As text, because these numbers may be of any size.
+        # Formatted here, because these numbers may have any magnitude.
         "own": [
             {**own._asdict(), "value": None if own.value is None else f"{own.value:.4g}"}
             for own in detail.own
@@ -90,13 +89,13 @@ def full(view: RunView) -> dict[str, Any]:
 
 
 def _labels(view: RunView) -> dict[str, Any]:
-    """The labels at risk, then rare ones, then the others, the lowest recall first."""
+    """Return labels at risk first, then rare ones, then others, each by increasing recall."""
     detail, rare = view.detail, set(view.rare_labels)
     trends = {trend.label: trend for trend in detail.labels}
     reasons = {risk.label: risk.reasons for risk in detail.at_risk}
     names = dict.fromkeys([*reasons, *trends, *detail.holders])
 
-    def place(label: str) -> tuple[bool, bool, float]:
+    def order(label: str) -> tuple[bool, bool, float]:
         trend = trends.get(label)
         return label not in reasons, label not in rare, 101.0 if trend is None else trend.recall
 
@@ -112,11 +111,11 @@ def _labels(view: RunView) -> dict[str, Any]:
             "reasons": reasons.get(label, ()),
         }
 
-    return {"rows": list(map(row, sorted(names, key=place)[:MOST_LABELS])), "total": len(names)}
+    return {"rows": list(map(row, sorted(names, key=order)[:MOST_LABELS])), "total": len(names)}
 
 
 def _lines(view: RunView) -> dict[str, Any]:
-    """The recall of labels over the run: of those at risk, of rare ones, of the worst others."""
+    """Return the recall over the run of labels at risk, of rare ones, and of the worst others."""
     points = view.detail.curve
     shown = [row for row in _labels(view)["rows"] if row["recall"] is not None][:MOST_LINES]
     return {
@@ -137,29 +136,29 @@ def _lines(view: RunView) -> dict[str, Any]:
 
 
 def sites_page(view: RunView, offset: int = 0, search: str = "") -> dict[str, Any]:
-    """Some sites, those that need attention first, and how many there are."""
+    """Return one page of sites, those that need attention first, and the total number."""
     rare, doubted = set(view.detail.rare_clients), view.detail.doubted
     found = [site for site in view.sites if search.lower() in str(site.client).lower()]
     found.sort(key=lambda site: (ORDER[site.state], site.client not in rare, -site.silent))
     rows = []
     for site in found[offset : offset + MOST_SITES]:
-        own = site._asdict()
-        del own["silent"]  # an age
+        fields = site._asdict()
+        del fields["silent"]  # an age
         claims = doubted.get(str(site.client), ())[:MOST_NAMED]
-        rows.append({**own, "rare": site.client in rare, "doubted": list(claims)})
+        rows.append({**fields, "rare": site.client in rare, "doubted": list(claims)})
     return {"rows": plain(rows, DIGITS), "offset": offset, "total": len(found)}
 
 
 def _incidents(view: RunView) -> dict[str, Any]:
-    """Refusals, departures, notes, restarts and doubts, newest first."""
+    """Return refusals, departures, notes, restarts and doubted claims, newest first."""
     detail = view.detail
     history = detail.history
-    most = sorted(detail.rejected.items(), key=lambda item: -item[1])[:MOST_NAMED]
+    most_rejected = sorted(detail.rejected.items(), key=lambda item: -item[1])[:MOST_NAMED]
     return {
         "rejected": {
             "total": sum(detail.rejected.values()),
             "clients": len(detail.rejected),
-            "most": most,
+            "most": most_rejected,
             "last": detail.refusals,
         },
         "away": history.away[:MOST_NAMED],

@@ -1,7 +1,8 @@
-"""Follows the event logs of several folders, whatever happens to the files.
+"""Follows the event logs of several folders, even if files are moved or damaged.
 
-A folder may appear later. A log may be truncated, replaced, damaged or of another version: its run
-is then shown with the reason, the others go on, and the log is read anew when it changes.
+A folder may appear later. If a log is truncated, replaced, damaged or of another version, its run
+is shown with the reason, the other runs are not affected, and the log is read again when it
+changes.
 """
 
 from __future__ import annotations
@@ -25,70 +26,70 @@ from fedraw.eventlog.status import RunDetail, RunStatus
 
 LOGGER = logging.getLogger("fedraw.dashboard")
 
-# Seconds between two looks at the logs, and between two searches for new ones.
-EVERY, SEARCH_EVERY = 1.0, 5.0
-# Logs are read for at most so many seconds before what was read is shown.
+# Seconds between two polls of the logs, and between two searches for new logs.
+POLL_SECONDS, SEARCH_SECONDS = 1.0, 5.0
+# Seconds for which a poll reads logs before the page shows what was read.
 READ_SECONDS = 0.3
-# A log with more bytes to read is skimmed first.
-LONG = 8 << 20
+# A log with more unread bytes is skimmed first.
+LONG_LOG = 8 << 20
 # A longer name is replaced by the method and the folder.
-LONGEST_NAME = 60
-# So many runs are followed, those that were written last.
-MOST_RUNS = 200
+MAX_NAME_LENGTH = 60
+# The largest number of runs; of more runs, those that were written last are followed.
+MAX_RUNS = 200
 
 
 @dataclass(eq=False)
 class WatchedRun:
-    """One log, and why it cannot be read, if it cannot."""
+    """One log; `problem` says why it cannot be read, if it cannot."""
 
     log: Path
     follower: LogFollower
     problem: str | None = None
     complete: bool = False
-    stamp: tuple[int, ...] | None = None  # of the file that could not be read
-    _known: tuple[tuple[int, bool], RunDetail] | None = field(default=None, repr=False)
+    stamp: tuple[int, ...] | None = None  # the version of the file that cannot be read
+    _cached_detail: tuple[tuple[int, bool], RunDetail] | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
-        """A short name for addresses."""
+        """A short identifier for URLs."""
         return hashlib.blake2b(str(self.log).encode(errors="replace"), digest_size=6).hexdigest()
 
     def detail(self) -> RunDetail:
-        """What the log says so far, worked out again only if more of it was read."""
+        """Return the details of the run, computed again only if more of the log was read."""
         now = (self.follower.read, self.complete)
-        if self._known is None or self._known[0] != now:
-            self._known = (now, self.follower.detail())
-        return self._known[1]
+        if self._cached_detail is None or self._cached_detail[0] != now:
+            self._cached_detail = (now, self.follower.detail())
+        return self._cached_detail[1]
 
-    def look(self, seconds: float) -> bool:
-        """Take in what was appended; return whether that was all."""
+    def poll(self, seconds: float) -> bool:
+        """Read appended records for at most `seconds`; return whether none is left."""
         if self.problem is not None:
             if self.stamp == _stamp(self.log):
                 return True
             self.follower, self.problem, self.complete = LogFollower(self.log), None, False
         first = not self.complete and self.follower.start is None
         try:
-            if first and not self.follower.poll(0.0) and self.follower.unread > LONG:
+            if first and not self.follower.poll(0.0) and self.follower.unread > LONG_LOG:
                 self.follower.preview()
             self.complete = self.follower.poll(seconds)
         except BadInput as problem:
-            self._give_up(str(problem))
-        except Exception as problem:  # a forged log must not end the others
+            self._fail(str(problem))
+        except Exception as problem:  # a forged log must not affect other runs
             LOGGER.exception("cannot follow %s", self.log)
-            self._give_up(f"cannot follow {self.log}: {type(problem).__name__} {problem}")
+            self._fail(f"cannot follow {self.log}: {type(problem).__name__} {problem}")
         return self.complete or self.problem is not None
 
-    def _give_up(self, reason: str) -> None:
-        """Show the reason until the file changes."""
+    def _fail(self, reason: str) -> None:
+        """Record the reason, which is shown until the file changes."""
         self.problem, self.stamp = one_line(reason), _stamp(self.log)
 
 
 @dataclass(frozen=True)
 class RunView:
-    """What is known about one run at one moment."""
+    """The state of one run at one moment."""
 
     id: str
-    method: str  # unlike the name in the status, it does not depend on the other runs
+    method: str  # unlike the name in the status, the method does not depend on other runs
     status: RunStatus
     detail: RunDetail
     sites: Sequence[SiteStatus]
@@ -111,12 +112,12 @@ class Watcher:
         self._problems: list[str] = []
         self._next_search = 0.0
         self._listeners: list[Callable[[], None]] = []
-        self.looks = 0  # so often the logs were looked at
+        self.polls = 0  # the number of polls so far
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
-    def on_look(self, listener: Callable[[], None]) -> None:
-        """Call the listener in the watcher's thread after every look."""
+    def on_poll(self, listener: Callable[[], None]) -> None:
+        """Call the listener in the watcher's thread after every poll."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -134,36 +135,36 @@ class Watcher:
         while not self._stop.is_set():
             complete = True
             try:
-                complete = self.look(READ_SECONDS)
+                complete = self.poll(READ_SECONDS)
                 for listener in self._listeners:
                     listener()
-            except Exception:  # such as a folder that disappears while it is searched
-                LOGGER.exception("a look at the logs failed; trying again")
-            self._stop.wait(EVERY if complete else 0.02)
+            except Exception:  # for example, a folder disappears during the search
+                LOGGER.exception("polling the logs failed; trying again")
+            self._stop.wait(POLL_SECONDS if complete else 0.02)
 
-    def look(self, seconds: float = 3600.0) -> bool:
-        """Take in what is new, for so many seconds at most; return whether that was all."""
+    def poll(self, seconds: float = 3600.0) -> bool:
+        """Read new records of all logs for at most `seconds`; return whether none is left."""
         with self._lock:
             self._search()
         until = time.monotonic() + seconds
         complete = True
         for run in sorted(self._runs.values(), key=lambda run: -run.follower.written):
-            with self._lock:  # held for one run at a time, so that requests are not kept waiting
-                complete = run.look(max(0.0, until - time.monotonic())) and complete
+            with self._lock:  # held for one run at a time, so that requests do not wait long
+                complete = run.poll(max(0.0, until - time.monotonic())) and complete
         with self._lock:
-            self.looks += 1
+            self.polls += 1
             starts = {log: run.follower.start for log, run in self._runs.items()}
             known = {log: start for log, start in starts.items() if start is not None}
             if known.keys() != self._names.keys():
                 self._names = {
-                    log: _short(n, known[log], log) for log, n in run_names(known).items()
+                    log: _short_name(n, known[log], log) for log, n in run_names(known).items()
                 }
         return complete
 
     def _search(self) -> None:
         if self._runs and self._clock() < self._next_search:
             return
-        self._next_search = self._clock() + SEARCH_EVERY
+        self._next_search = self._clock() + SEARCH_SECONDS
         self._problems = []
         logs: dict[Path, None] = {}
         for folder in self._folders:
@@ -174,13 +175,13 @@ class Watcher:
                 logs.update(dict.fromkeys(find_logs(folder)))
             except BadInput as problem:
                 self._problems.append(one_line(str(problem)))
-                if folder.is_dir():  # one run of several may be incomplete
+                if folder.is_dir():  # one of several runs may be incomplete
                     logs.update(dict.fromkeys(sorted(folder.rglob(LOG))))
-        logs.update(dict.fromkeys(self._runs))  # a log that has gone is told, not forgotten
-        newest = sorted(logs, key=modified, reverse=True)[:MOST_RUNS]
+        logs.update(dict.fromkeys(self._runs))  # a log that disappeared is still shown
+        newest = sorted(logs, key=modified, reverse=True)[:MAX_RUNS]
         if len(newest) < len(logs):
             self._problems.append(
-                f"{len(logs) - len(newest)} more runs are not shown; name fewer folders"
+                f"{len(logs) - len(newest)} more runs are not shown; give fewer folders"
             )
         kept = set(newest)
         self._runs = {
@@ -191,23 +192,26 @@ class Watcher:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the folders, apart from single logs."""
+        """The problems of the folders; problems of single logs are in the views."""
         with self._lock:
             return list(self._problems)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every log was read to its end."""
+        """Whether every log is read to its end."""
         with self._lock:
             return all(run.complete or run.problem for run in self._runs.values())
 
     def views(self, *, sites: bool = False) -> list[RunView]:
-        """All runs, in the order of their folders and seeds; without `sites`, only their number."""
+        """Return all runs in the order of their folders and seeds.
+
+        Without `sites`, the views have no list of sites.
+        """
         with self._lock:
             return [self._view(run, sites) for run in self._runs.values()]
 
     def view(self, run_id: str) -> RunView | None:
-        """One run; None if there is none of this id."""
+        """Return the run with this id; None if there is none."""
         with self._lock:
             found = next((run for run in self._runs.values() if run.id == run_id), None)
             return None if found is None else self._view(found, sites=True)
@@ -229,9 +233,9 @@ class Watcher:
         )
 
 
-def _short(name: str, start: StartRecord, log: Path) -> str:
-    """The name, or the method and the folder if runs differ in too much to be named by it."""
-    if len(name) <= LONGEST_NAME:
+def _short_name(name: str, start: StartRecord, log: Path) -> str:
+    """Return the name; if it is too long, the method and the folder."""
+    if len(name) <= MAX_NAME_LENGTH:
         return name
     folder = log.parent if start.is_server else log.parent.parent
     return f"{start.name} ({folder.name})"
@@ -242,4 +246,4 @@ def _stamp(log: Path) -> tuple[int, ...] | None:
         found = [path.stat() for path, _ in parts_of(log)]
     except OSError:
         return None
-    return tuple(n for own in found for n in (own.st_ino, own.st_size, own.st_mtime_ns)) or None
+    return tuple(n for one in found for n in (one.st_ino, one.st_size, one.st_mtime_ns)) or None

@@ -33,15 +33,15 @@ def refuse_uncalibrated(trainer: Trainer, dataset: Dataset) -> None:
 
 def labels_left_out(clients: Clients) -> tuple[str, ...]:
     """Return the note of a calibrated run about labels with too few samples, if there are any."""
-    from fedraw.learning.calibration import LEAST
+    from fedraw.learning.calibration import MIN_SAMPLES
 
     totals: Counter[str | int] = Counter()
     for held in clients.epochs[-1].table.counts().values():
         totals.update(held)
-    few = [name for name in clients.dataset.label_names if totals[name] < LEAST]
+    few = [name for name in clients.dataset.label_names if totals[name] < MIN_SAMPLES]
     if not few:
         return ()
-    return (f"calibration leaves out {several(few)}: fewer than {LEAST} samples in all",)
+    return (f"calibration leaves out {several(few)}: fewer than {MIN_SAMPLES} samples in all",)
 
 
 def calibrated(scenario: Scenario, model: Vector) -> Vector | None:
@@ -53,7 +53,7 @@ def calibrated(scenario: Scenario, model: Vector) -> Vector | None:
     wanted, trainer = scenario.spec.calibration, scenario.trainer
     if wanted is None or trainer is None:
         return None
-    from fedraw.learning.calibration import LEAST, FeatureSums, Head
+    from fedraw.learning.calibration import MIN_SAMPLES, FeatureSums, Head
 
     data, classes = LocalData.of(scenario.clients), scenario.clients.dataset.classes
     head = Head(trainer, classes)
@@ -65,7 +65,7 @@ def calibrated(scenario: Scenario, model: Vector) -> Vector | None:
         rows = data.rows(number)
         sums.add(head.features(model, data.inputs.select(np.arange(rows.start, rows.stop))),
                  data.targets[rows])  # fmt: skip
-    labels = np.flatnonzero(sums.counts >= LEAST)
+    labels = np.flatnonzero(sums.counts >= MIN_SAMPLES)
     if not labels.size:
         return model.copy()
     rng = Streams(scenario.seed).generator("calibration")

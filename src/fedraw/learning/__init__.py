@@ -2,9 +2,11 @@
 
 Import from the modules: importing this package alone does not load torch.
 
-- `models`: the networks by name; `resnet` has ResNet-18.
-- `sgd`: `SGD`, the settings of local training; `training`: `Trainer`, the local training of one
-  client; `batched`: many clients at once.
-- `vectors`: a module as one flat vector; `weights`: weights from files.
-- `inputs`: from stored images to inputs; `features`: outputs of a frozen network; `device`.
+- `models`: the networks that a spec can name; `resnet`: ResNet-18.
+- `sgd`: the settings of local training; `losses`: losses that correct for label skew.
+- `training`: local training and evaluation of one client; `batched`: training of many clients at
+  once; `own_training`: training with a user's function.
+- `vectors`: conversion between modules and flat vectors; `weights`: weights from files.
+- `inputs`: conversion of stored images to inputs; `features`: outputs of a frozen network.
+- `calibration`: re-training of the output layer; `device`: the device and repeatable computation.
 """

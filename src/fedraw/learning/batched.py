@@ -27,17 +27,18 @@ from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
 from fedraw.learning.inputs import Normalisation, Pixels, Preprocessor, input_tensor
 from fedraw.learning.sgd import SGD
-from fedraw.learning.vectors import layout_of
+from fedraw.learning.training import require_samples
+from fedraw.learning.vectors import check_size, layout_of
 
 # The first axis counts networks, and in a mini-batch the second counts samples.
 Stacked = npt.NDArray[np.float32]
 
 
 class BatchedClient(NamedTuple):
-    """A client's training: the model to start from, its rows of the data, and its generator.
+    """One training of a client: the start model, the client's rows of the data, its generator.
 
-    `lr` is the rate of this training, if the settings have a schedule. `shift` is added to the
-    scores of the labels before the cross-entropy; see `SGD.shift`.
+    `lr` is the learning rate of this training, if the settings have a schedule. `shift` is added to
+    the scores of the labels before the cross-entropy; see `SGD.shift`.
     """
 
     start: Vector
@@ -88,7 +89,8 @@ class BatchedTrainer:
         self._preprocess = Preprocessor(torch.device("cpu"), normalisation)
         self._is_normalised = normalisation is not None
         self._width = min(settings.batch, samples.largest)
-        threadpool_limits(1, "blas")  # with more the bits may change, and runs share the cores
+        # More threads may change the bits, and several runs share the cores.
+        threadpool_limits(1, "blas")
 
     def train(self, clients: Sequence[BatchedClient], proximal: float = 0.0) -> list[Vector]:
         """Return each client's trained vector, in the order of the clients.
@@ -105,27 +107,23 @@ class BatchedTrainer:
                 [plans[i] for i in order],
                 proximal,
                 self._rates(clients, order),
-                _shifts([clients[i].shift for i in order]),
+                _stacked_shifts([clients[i].shift for i in order]),
             )
         trained = dict(zip(order, values, strict=True))
         return [trained[i].copy() for i in range(len(clients))]
 
     def _rates(self, clients: Sequence[BatchedClient], order: Sequence[int]) -> Stacked | None:
-        """The learning rate of each client, in a column; None if all have that of the settings."""
+        """Return each client's learning rate as a column; None if all have that of the settings."""
         if self._settings.schedule == "constant":
             return None
         rates = [clients[i].lr for i in order]
-        usual = self._settings.lr
-        return np.array([usual if own is None else own for own in rates], np.float32)[:, None]
+        default = self._settings.lr
+        return np.array([default if lr is None else lr for lr in rates], np.float32)[:, None]
 
     def _stacked(self, starts: Sequence[Vector]) -> Stacked:
         values = np.empty((len(starts), self._layout.size), np.float32)
         for row, start in zip(values, starts, strict=True):
-            if start.shape != row.shape:
-                raise BadInput(
-                    f"a vector of shape {start.shape} does not fit this model of {row.size} "
-                    "values; give a vector of the same model"
-                )
+            check_size(start, row.size)
             row[:] = start
         return values
 
@@ -141,17 +139,17 @@ class BatchedTrainer:
         stack = DenseStack(self._layers, values, np.zeros_like(values))
         start = values.copy() if proximal else values
         velocity = np.zeros_like(values) if self._settings.momentum else stack.gradient
-        moved = self._layout.parameters  # frozen values come after them
-        for steps, count in _stretches(plans):
-            rows, shares = _side_by_side(plans[:count], steps)
-            some = stack.first(count)
-            arrays = (some.values, some.gradient, velocity[:count], start[:count])
-            x, gradient, v, first = (array[:, moved] for array in arrays)
+        trainable = self._layout.parameters  # frozen values come after them
+        for steps, count in _phases(plans):
+            rows, shares = _stacked_plans(plans[:count], steps)
+            active = stack.first(count)
+            arrays = (active.values, active.gradient, velocity[:count], start[:count])
+            x, gradient, v, first = (array[:, trainable] for array in arrays)
             lr = self._settings.lr if rates is None else rates[:count]
             shift = None if shifts is None else shifts[:count]
             for now, share in zip(rows, shares, strict=True):
                 labels = self._samples.labels.take(now)
-                some.differentiate(self._read(now), labels, share, smoothing, shift)
+                active.differentiate(self._read(now), labels, share, smoothing, shift)
                 self._add_terms(x, gradient, first, proximal)
                 self._step(x, gradient, v, lr)
 
@@ -185,9 +183,10 @@ class BatchedTrainer:
 
 
 class DenseLayer(NamedTuple):
-    """A linear layer by its place in the model vector, and whether a ReLU follows it.
+    """A linear layer as segments of the model vector, and whether a ReLU follows it.
 
-    A first layer that `embeds` looks up rows of its weight by whole numbers, and joins them.
+    If `embeds` is true, the layer is an embedding: it looks up a row of its weight for each whole
+    number, and concatenates the rows.
     """
 
     weight: Segment
@@ -212,11 +211,11 @@ def dense_layers(
     layers: list[DenseLayer] = []
     flat = len(input_shape) == 1
     for name, layer in _leaves(module):
-        if _hooked(layer):
-            raise _unsupported(name, layer, " (it has hooks)")
-        if _flattens(layer):
+        if _has_hooks(layer):
+            raise _unsupported_layer(name, layer, " (it has hooks)")
+        if _is_flatten(layer):
             flat = True
-        elif _embeds(layer) and flat and not layers:
+        elif _is_plain_embedding(layer) and flat and not layers:
             layers.append(_dense(name, layer, segments)._replace(embeds=True))
             flat = False
         elif type(layer) is nn.Linear and flat:
@@ -224,7 +223,7 @@ def dense_layers(
         elif type(layer) is nn.ReLU and layers and not layers[-1].embeds:
             layers[-1] = layers[-1]._replace(relu=True)
         else:
-            raise _unsupported(name, layer)
+            raise _unsupported_layer(name, layer)
     return layers
 
 
@@ -268,8 +267,9 @@ class DenseStack:
         if smoothing:
             flow -= smoothing / self._classes
         flow *= shares[:, :, None]
-        own = np.arange(labels.size) * self._classes + labels.ravel()
-        flow.reshape(-1)[own] -= (1 - smoothing) * shares.ravel() if smoothing else shares.ravel()
+        true_label = np.arange(labels.size) * self._classes + labels.ravel()
+        target = (1 - smoothing) * shares.ravel() if smoothing else shares.ravel()
+        flow.reshape(-1)[true_label] -= target
         self._backward(inputs, outputs, flow)
 
     def _forward(self, inputs: Stacked) -> list[Stacked]:
@@ -328,13 +328,13 @@ def softmax(scores: Stacked) -> Stacked:
     return exponents
 
 
-def _shifts(shifts: Sequence[Vector | None]) -> Stacked | None:
-    """The shifts of the clients, one per row; None if no client has one."""
+def _stacked_shifts(shifts: Sequence[Vector | None]) -> Stacked | None:
+    """Return the shifts of the clients, one per row; None if no client has one."""
     known = [shift for shift in shifts if shift is not None]
     if not known:
         return None
-    none = np.zeros_like(known[0])
-    return np.stack([none if shift is None else shift for shift in shifts])
+    no_shift = np.zeros_like(known[0])
+    return np.stack([no_shift if shift is None else shift for shift in shifts])
 
 
 class BatchPlan(NamedTuple):
@@ -346,32 +346,31 @@ class BatchPlan(NamedTuple):
 
 def _plan(client: BatchedClient, settings: SGD, width: int) -> BatchPlan:
     samples = client.rows.stop - client.rows.start
-    if samples < 1:
-        raise BadInput("samples = 0 is not possible; it must be 1 or more")
-    client.rng.integers(2**63)  # `Trainer` draws a seed for dropout here, which these never use
-    places, shares = _epoch(samples, min(settings.batch, samples), width)
+    require_samples(samples)
+    client.rng.integers(2**63)  # `Trainer` draws a seed for dropout here, which is not needed
+    places, shares = _epoch_batches(samples, min(settings.batch, samples), width)
     epochs = [client.rng.permutation(samples)[places] for _ in range(settings.epochs)]
     rows = np.concatenate(epochs) + client.rows.start
     return BatchPlan(rows, np.concatenate([shares] * settings.epochs))
 
 
 @lru_cache(maxsize=1024)
-def _epoch(samples: int, batch: int, width: int) -> tuple[Ints, Stacked]:
+def _epoch_batches(samples: int, batch: int, width: int) -> tuple[Ints, Stacked]:
     """Return each mini-batch as positions in the shuffled samples, and the weight of each sample.
 
-    >>> places, shares = _epoch(samples=5, batch=4, width=4)
+    >>> places, shares = _epoch_batches(samples=5, batch=4, width=4)
     >>> places.tolist(), shares.tolist()
     ([[0, 1, 2, 3], [4, 4, 4, 4]], [[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])
     """
     places = np.arange(0, samples, batch)[:, None] + np.arange(width)
     size = np.minimum(batch, samples - places[:, :1])
     shares = np.where(places < samples, 1 / size, 0).astype(np.float32)
-    # Padding repeats a sample of the same mini-batch, so it overflows only if that one does.
+    # Padding repeats a sample of the same mini-batch, so it overflows only if that sample does.
     return np.minimum(places, samples - 1), shares
 
 
-def _stretches(plans: Sequence[BatchPlan]) -> Iterator[tuple[slice, int]]:
-    """Yield ranges of steps in which the same number of clients trains; longest plan first."""
+def _phases(plans: Sequence[BatchPlan]) -> Iterator[tuple[slice, int]]:
+    """Yield ranges of steps with a constant number of clients; the longest plan comes first."""
     done = 0
     for count in range(len(plans), 0, -1):
         steps = len(plans[count - 1].rows)
@@ -380,7 +379,7 @@ def _stretches(plans: Sequence[BatchPlan]) -> Iterator[tuple[slice, int]]:
             done = steps
 
 
-def _side_by_side(plans: Sequence[BatchPlan], steps: slice) -> tuple[Ints, Stacked]:
+def _stacked_plans(plans: Sequence[BatchPlan], steps: slice) -> tuple[Ints, Stacked]:
     rows = np.stack([plan.rows[steps] for plan in plans], axis=1)
     return rows, np.stack([plan.shares[steps] for plan in plans], axis=1)
 
@@ -391,7 +390,7 @@ def _views(layer: DenseLayer, rows: Stacked) -> tuple[Stacked, Stacked | None]:
 
 
 def _leaves(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential or _hooked(module):
+    if type(module) is not nn.Sequential or _has_hooks(module):
         yield name, module
         return
     # `named_children` would list a layer that is used twice only once.
@@ -400,11 +399,11 @@ def _leaves(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]
         yield from _leaves(child, f"{name}.{key}" if name else key)
 
 
-def _flattens(layer: nn.Module) -> bool:
+def _is_flatten(layer: nn.Module) -> bool:
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
-def _embeds(layer: nn.Module) -> bool:
+def _is_plain_embedding(layer: nn.Module) -> bool:
     return (
         type(layer) is nn.Embedding
         and layer.padding_idx is None
@@ -416,21 +415,21 @@ def _embeds(layer: nn.Module) -> bool:
 
 def _dense(name: str, layer: nn.Module, segments: dict[str, Segment]) -> DenseLayer:
     prefix = f"{name}." if name else ""
-    own = ("weight",) if getattr(layer, "bias", None) is None else ("weight", "bias")
-    for key in own:
+    keys = ("weight",) if getattr(layer, "bias", None) is None else ("weight", "bias")
+    for key in keys:
         if prefix + key not in segments:
-            raise _unsupported(name, layer, f" (its {key} is not a parameter of its own)")
-    weight, *bias = (segments[prefix + key] for key in own)
+            raise _unsupported_layer(name, layer, f" (its {key} is not a parameter of its own)")
+    weight, *bias = (segments[prefix + key] for key in keys)
     return DenseLayer(weight, bias[0] if bias else None, relu=False)
 
 
-def _hooked(layer: nn.Module) -> bool:
+def _has_hooks(layer: nn.Module) -> bool:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, kind) for kind in kinds)
 
 
-def _unsupported(name: str, layer: nn.Module, why: str = "") -> BadInput:
-    # The text of a whole network would fill pages.
+def _unsupported_layer(name: str, layer: nn.Module, why: str = "") -> BadInput:
+    # The representation of a whole network is too long for a message.
     what = type(layer).__name__ if next(layer.children(), None) else str(layer)
     where = f"layer {name!r}, {what}" if name else f"a model of type {what}"
     return BadInput(

@@ -1,4 +1,4 @@
-"""The device on which torch computes, which the user chooses, and repeatable computation."""
+"""The torch device that the user chooses, and repeatable computation on it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ def device_of(name: str) -> torch.device:
     """
     exact = "cuda:0" if name == "cuda" else name
     if not re.fullmatch(r"cpu|cuda:\d+|mps", exact):
-        raise BadInput(f"device = {name!r} is not one of cpu, cuda, cuda:N and mps; {_offer()}")
+        raise BadInput(
+            f"device = {name!r} is not one of cpu, cuda, cuda:N and mps; {_available_text()}"
+        )
     if exact not in available():
-        raise BadInput(f"device = {name!r} is not available to this torch build; {_offer()}")
+        raise BadInput(
+            f"device = {name!r} is not available to this torch build; {_available_text()}"
+        )
     return torch.device(exact)
 
 
@@ -33,7 +37,7 @@ def available() -> list[str]:
 
 
 def make_repeatable(device: torch.device) -> None:
-    """Set torch to one thread, as more change the bits, and cuDNN to deterministic algorithms."""
+    """Set torch to one thread, because more change the bits, and cuDNN to be deterministic."""
     torch.set_num_threads(1)
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True
@@ -42,7 +46,7 @@ def make_repeatable(device: torch.device) -> None:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Let torch draw from this seed, on host and device, and restore its generators afterwards."""
+    """Seed torch's generators of host and device within a block, and restore them afterwards."""
     host, before = torch.default_generator, torch.default_generator.get_state()
     host.manual_seed(seed)
     try:
@@ -62,5 +66,5 @@ def _seeded_device(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def _offer() -> str:
+def _available_text() -> str:
     return f"available here: {', '.join(available())}"

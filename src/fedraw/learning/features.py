@@ -1,4 +1,4 @@
-"""Features of images: the output of a frozen network, on which a classifier is trained."""
+"""Features of images: the outputs of a frozen network, from which a classifier is trained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Features = npt.NDArray[np.float32]
 Statistics = Literal["stored", "estimated"]
 Pool = Literal["mean", "mean+std"]
 
-# Images in every forward pass, including the last: another size would give other bits.
+# Images in every forward pass, including the last one, because another size changes the bits.
 _CHUNK = 32
 # Maximum number of images from which the statistics of batch norm are estimated.
 _MAX_ESTIMATE = 4096
@@ -53,17 +53,17 @@ def backbone(
 
 
 class PooledLayers(nn.Module):
-    """Maps of a ResNet-18 after chosen groups of blocks, each pooled over its positions.
+    """Feature maps of a ResNet-18 after chosen groups of blocks, each pooled over its positions.
 
-    Early groups see texture and colour, late ones the kinds of objects of the pre-training. With
-    pool "mean+std" a map gives its mean and its standard deviation.
+    Early groups respond to texture and colour, late ones to the objects of the pre-training data.
+    With pool "mean+std", a map gives its mean and its standard deviation.
     """
 
     def __init__(self, network: ResNet18, layers: Sequence[int], pool: Pool) -> None:
         super().__init__()
         self.stem = nn.Sequential(network.conv1, network.bn1, nn.ReLU(), network.maxpool)
         groups = (network.layer1, network.layer2, network.layer3, network.layer4)
-        self.groups = nn.ModuleList(groups[: max(layers)])  # later ones are not computed
+        self.groups = nn.ModuleList(groups[: max(layers)])  # later groups are not computed
         self.layers, self.pool = tuple(layers), pool
 
     @property
@@ -73,7 +73,7 @@ class PooledLayers(nn.Module):
         return 2 * maps if self.pool == "mean+std" else maps
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the features of the images: layer after layer, means before deviations."""
+        """Return the features of the images, layer by layer, means before deviations."""
         x, found = self.stem(images), []
         for number, group in enumerate(self.groups, start=1):
             x = group(x)
@@ -85,7 +85,7 @@ class PooledLayers(nn.Module):
 
 
 def pooled_layers(module: nn.Module, layers: Sequence[int], pool: Pool) -> PooledLayers:
-    """Pool the maps of these layers of a backbone, in place of the last layer's means.
+    """Return the backbone with the pooled maps of these layers as its output.
 
     >>> network = backbone("resnet18", (3, 32, 32), np.random.default_rng(0))
     >>> pooled = pooled_layers(network, [2, 3], "mean+std")
@@ -93,7 +93,9 @@ def pooled_layers(module: nn.Module, layers: Sequence[int], pool: Pool) -> Poole
     (torch.Size([1, 768]), 768)
     """
     if not isinstance(module, ResNet18):
-        raise BadInput(f"layers of a {type(module).__name__} cannot be chosen; use 'resnet18'")
+        raise BadInput(
+            f"layers cannot be chosen in a {type(module).__name__}; use the backbone 'resnet18'"
+        )
     return PooledLayers(module, layers, pool)
 
 
@@ -108,15 +110,15 @@ def features(
     """Yield the module's output for all images in order, in arrays of up to 32 rows.
 
     `statistics="estimated"` computes the means and variances of batch norm from these images, or
-    from 4,096 of them at equal distances, because those of a pre-trained file may belong to very
-    different images. The module itself is not changed.
+    from 4,096 evenly spaced ones, because the statistics of a pre-trained file may belong to very
+    different images. The module does not change.
     """
     if statistics not in ("stored", "estimated"):
         raise BadInput(f"statistics = {statistics!r} is unknown; use 'stored' or 'estimated'")
-    place = device_of(device)
-    make_repeatable(place)
-    preprocess = Preprocessor(place, normalisation)
-    module = copy.deepcopy(module).to(place)
+    torch_device = device_of(device)
+    make_repeatable(torch_device)
+    preprocess = Preprocessor(torch_device, normalisation)
+    module = copy.deepcopy(module).to(torch_device)
     if statistics == "estimated":
         _estimate_statistics(module, images, preprocess)
     return _outputs(module.eval(), images, preprocess)
@@ -144,17 +146,17 @@ def _estimate_statistics(
     norms = [layer for layer in module.modules() if isinstance(layer, _NORMS)]
     for layer in norms:
         layer.reset_running_stats()
-        layer.momentum = None  # all batches have the same weight
+        layer.momentum = None  # give all batches the same weight
     module.train()
-    for rows in _spread(len(images), max(_CHUNK, chunk_size(images[:1].shape[1:]))):
+    for rows in _spread_batches(len(images), max(_CHUNK, chunk_size(images[:1].shape[1:]))):
         batch = np.concatenate([images[row : row + 1] for row in rows])
         module(preprocess(input_tensor(batch)))
 
 
-def _spread(count: int, size: int) -> list[list[int]]:
+def _spread_batches(count: int, size: int) -> list[list[int]]:
     """Return batches of equal size that each span all images, which may be sorted by label.
 
-    >>> _spread(7, 3)
+    >>> _spread_batches(7, 3)
     [[0, 2, 4], [1, 3, 5]]
     """
     if count < 2:

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 Pixels = Array  # uint8, 0 to 255; or float32, used unchanged
 _BYTE = np.dtype(np.uint8)
 
-# Bounds on one forward pass outside of training: a ResNet keeps 64 feature maps of each image.
+# Limits of one forward pass outside of training: a ResNet keeps 64 feature maps of each image.
 _MAX_IMAGES = 512
 _MAX_PIXELS = 512 * 32 * 32
 
@@ -43,9 +43,9 @@ class Normalisation:
                 f"mean = {self.mean} and sd = {self.sd} must have one number for each channel"
             )
         if not all(math.isfinite(mean) for mean in self.mean):
-            raise BadInput(f"mean = {self.mean} must be finite numbers")
+            raise BadInput(f"mean = {self.mean} must have finite numbers")
         if not all(0 < sd < math.inf for sd in self.sd):
-            raise BadInput(f"sd = {self.sd}: pixels are divided by it, so all must be above 0")
+            raise BadInput(f"sd = {self.sd} must have numbers above 0; pixels are divided by them")
 
 
 # Statistics of the images on which the published ImageNet weights were trained.
@@ -80,10 +80,10 @@ class Preprocessor:
         return _channels_last(batch)
 
     def batches(self, images: torch.Tensor, size: int) -> Iterable[torch.Tensor]:
-        """Split the images into mini-batches of this size, each prepared when it is needed."""
+        """Split the images into mini-batches of this size, and preprocess each when it is used."""
         ready = images.dtype == torch.float32 and images.device == self.device
         if ready and self._normalisation is None:
-            # All at once: for tiny networks, a call for each mini-batch is measurable.
+            # For tiny networks, a call for each mini-batch would take a measurable time.
             return torch.split(_channels_last(images), size)
         return map(self, torch.split(images, size))
 
@@ -106,7 +106,7 @@ class Preprocessor:
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
     """Store the channels of a pixel side by side: CPUs convolve and pool up to 3 times faster."""
-    # `contiguous` would not change images of one channel, and gain nothing.
+    # `contiguous(memory_format=...)` has no effect on images with one channel.
     return images.to(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
@@ -136,5 +136,5 @@ def target_tensor(targets: Array) -> torch.Tensor:
 
 def tensor(array: Pixels, dtype: npt.DTypeLike) -> torch.Tensor:
     """Convert an array to a tensor of this type, sharing memory if possible."""
-    # "W": torch warns about read-only arrays, so those are copied; all others are not.
+    # "W" copies read-only arrays, about which torch warns; others are not copied.
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))

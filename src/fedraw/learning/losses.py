@@ -8,16 +8,16 @@ FedLC (Zhang et al., ICML 2022), with n_l samples of label l on the client:
 
     shift_l = −τ · n_l^(−1/4)
 
-The published formula leaves the true label out of the softmax's denominator; public code keeps it,
-as here, because training without it diverges.
+The published formula leaves the true label out of the softmax's denominator. Published code keeps
+it, as this module does, because training diverges without it.
 
 Logit adjustment (Menon et al., ICLR 2021), with the share π_l of label l in the client's samples or
 in those of all clients; τ = 1 is the balanced softmax (Ren et al., NeurIPS 2020):
 
     shift_l = τ · log π_l
 
-A label with a count of 0 is masked: its shift is −∞, its probability is 0, and so is its gradient.
-With τ = 0 nothing is shifted or masked. This module needs no torch.
+A label with a count of 0 is masked: its shift is −∞, and its probability and gradient are 0. With
+τ = 0 nothing is shifted or masked. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def logit_shift(
     loss: Literal["fedlc", "logit-adjusted"],
     tau: float = 1.0,
 ) -> Vector:
-    """Return what is added to the scores of the labels before the cross-entropy.
+    """Return the shift that is added to the scores of the labels before the cross-entropy.
 
     Args:
         counts: The number of samples of each label: the client's, or all clients' for logit
             adjustment with a global prior.
         loss: "fedlc" or "logit-adjusted".
-        tau: The strength τ, from 0.
+        tau: The strength τ, 0 or more.
 
     >>> logit_shift([16, 1, 0], "fedlc")
     array([-0.5, -1. , -inf], dtype=float32)
@@ -58,7 +58,7 @@ def logit_shift(
     """
     one_of("loss", loss, ("fedlc", "logit-adjusted"))
     if not 0 <= tau < math.inf:
-        raise BadInput(f"tau = {tau} must be a number from 0")
+        raise BadInput(f"tau = {tau} must be a finite number of at least 0")
     n = np.asarray(counts, np.float64)
     if n.ndim != 1 or not np.isfinite(n).all() or (n < 0).any() or not n.any():
         raise BadInput(

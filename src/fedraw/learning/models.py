@@ -1,4 +1,4 @@
-"""The networks that a spec can name, and how they or a user's own network are built."""
+"""The networks that a spec can name, and the function that builds them or a user's network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedraw.learning.resnet import resnet18
 from fedraw.learning.training import scores_of
 
 Module = nn.Module
-# Takes the shape of one image and the number of classes; returns a network that maps (n, *shape)
-# to (n, classes).
+# Takes the shape of one sample and the number of classes, and returns a network that maps
+# (n, *shape) to (n, classes).
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
-# Model 'text' knows the codes of ASCII.
+# The number of character codes of model 'text': ASCII.
 CHARACTERS = 128
 
 
 def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Build one linear layer: a classifier for features that another network has computed.
+    """Build one linear layer, as a classifier of features from another network.
 
     >>> sum(p.numel() for p in linear((512,), 10).parameters())
     5130
@@ -64,7 +64,7 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def text(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Build an embedding of character codes in 8 numbers each, then 64 units.
 
-    A sample is a text of one length, as ASCII codes below 128.
+    A sample is a text as ASCII codes below 128, and all texts have the same length.
 
     >>> text((14,), 25)(torch.full((5, 14), ord("a"))).shape
     torch.Size([5, 25])
@@ -113,7 +113,7 @@ def build(
         rng: Draws the weights.
         stem: For 'resnet18' only: "imagenet" or "cifar".
         whole_numbers: Whether samples consist of whole numbers, such as the ids of tokens.
-        any_output: Whether the network may return something else than one score for each class.
+        any_output: Whether the network may return anything else than one score per class.
 
     >>> small = build(lambda shape, classes: nn.Linear(*shape, classes), (4,), 3,
     ...               np.random.default_rng(0))
@@ -149,15 +149,15 @@ def _factory(model: str | ModelFactory, stem: str | None) -> ModelFactory:
 
 
 def _remedy(blank: torch.Tensor) -> str:
-    """What to do about a model that does not accept a sample of this form."""
+    """Return the remedy for a model that does not accept a sample of this shape."""
     if blank.ndim == 3:
         return (
-            "change the model, or reshape the inputs; convolutions want a channel axis: "
+            "change the model, or reshape the inputs; convolutions need a channel axis: "
             "X[:, None] has shape (n, 1, height, width)"
         )
     if blank.ndim == 2:
         return (
-            "change the model, or reshape the inputs; an embedding wants whole numbers, which are "
+            "change the model, or reshape the inputs; an embedding needs whole numbers, which are "
             "inputs of type int64 (uint8 stands for 0 to 1)"
         )
     return "change the model, or reshape the inputs"
@@ -171,7 +171,7 @@ def _check_output(module: nn.Module, blank: torch.Tensor, classes: int | None) -
             shape = tuple(scores_of(module(blank)).shape)
     except BadInput:
         raise
-    except Exception as error:  # a user's model may fail in any way
+    except Exception as error:  # a user's model may raise anything
         raise BadInput(
             f"the model does not accept a sample of shape {tuple(blank.shape[1:])} and type "
             f"{str(blank.dtype).removeprefix('torch.')} ({error}); {_remedy(blank)}"
@@ -180,7 +180,7 @@ def _check_output(module: nn.Module, blank: torch.Tensor, classes: int | None) -
         wanted = "(1, …), one row for each sample" if classes is None else f"(1, {classes})"
         raise BadInput(
             f"the model maps one sample to shape {shape}, not {wanted}; "
-            "let its last layer return one score for each class"
+            "make its last layer return one score for each class"
         )
     module.train()
 
@@ -196,8 +196,8 @@ def _cnn(
     channels, height, width = input_shape
     first, second, hidden = widths
     return nn.Sequential(
-        *_halving(channels, first),
-        *_halving(first, second),
+        *_conv_block(channels, first),
+        *_conv_block(first, second),
         nn.Flatten(),
         nn.Linear(second * (height // 4) * (width // 4), hidden),
         nn.ReLU(),
@@ -205,6 +205,6 @@ def _cnn(
     )
 
 
-def _halving(channels: int, filters: int) -> tuple[nn.Module, ...]:
+def _conv_block(channels: int, filters: int) -> tuple[nn.Module, ...]:
     # Pooling before the ReLU gives the same values and gradients with a quarter of the elements.
     return nn.Conv2d(channels, filters, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()

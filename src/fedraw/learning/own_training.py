@@ -1,7 +1,7 @@
-"""Local training with a function of the user's: any optimiser, loss, schedule and precision.
+"""Local training with a user's function: any optimiser, loss, schedule and precision.
 
 The function is called as `train(model, data, context)`. It trains `model` in place, and may return
-a dict of metrics. `docs/how-to/training.md` is its guide.
+a dict of metrics. The guide is `docs/how-to/training.md`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedraw.learning.vectors import layout_of, load_vector, read_vector, standal
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 State = Mapping[str, npt.NDArray[Any]]
-# The user's function. What it returns is checked when it has run.
+# The user's function. Its return value is checked after each call.
 TrainFunction = Callable[[Any, Any, Any], Mapping[str, Any] | None]
 
 
@@ -70,14 +70,14 @@ class ClientData:
         yield from zip(batches, torch.split(targets, self.batch), strict=True)
 
     def tensors(self) -> Batch:
-        """All samples in the order in which the client stores them: inputs and targets."""
-        # Copies, so that a function that changes them changes no data of the run.
+        """Return the inputs and targets of all samples, in the client's own order."""
+        # Copies protect the data of the run from changes in the user's function.
         x, y = input_tensor(self._inputs).clone(), target_tensor(self._targets).clone()
         return self._preprocess(x), self._on_device(y)
 
     @cached_property
     def dataset(self) -> TensorDataset:
-        """All samples as a torch `Dataset`, for a `DataLoader` of your own."""
+        """All samples as a torch `Dataset`, for your own `DataLoader`."""
         return TensorDataset(*self.tensors())
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -86,26 +86,26 @@ class ClientData:
 
 @dataclass(eq=False)
 class TrainingContext:
-    """What a training function knows about the training.
+    """The facts about one training, for the training function.
 
     Attributes:
         client: The client that trains.
         training: The number of this client's training, from 0.
-        version: The version of the model that the client was handed.
-        event: The number of updates that had reached the server by then.
+        version: The version of the model that the client received.
+        event: The number of updates that had reached the server when the client received it.
         epochs: The passes over the data that the run asks for.
         lr: The learning rate that the run asks for, after its schedule.
-        device: Where the model and the mini-batches are.
-        needs_loss: Whether the strategy needs the mean loss of the handed-out model on the client's
+        device: The device of the model and the mini-batches.
+        needs_loss: Whether the strategy needs the mean loss of the received model on the client's
             data; the function then returns it as "loss".
-        rng: A NumPy generator for draws of your own.
-        generator: A torch generator for draws of your own.
-        state: What this client keeps from one training to the next: arrays by name. It is empty in
-            the client's first training, and belongs to the checkpoints of the run.
-        label_counts: How many training samples of each label the client has; None if the targets
-            of the data are no labels.
-        label_totals: How many all clients have together, which a server knows if clients report
-            their counts; None if the targets are no labels.
+        rng: A NumPy generator for your own draws.
+        generator: A torch generator for your own draws.
+        state: Arrays by name that this client keeps from one training to the next. The state is
+            empty in the client's first training, and is stored in the checkpoints of the run.
+        label_counts: The number of the client's training samples of each label; None if the targets
+            of the data are not labels.
+        label_totals: The number of training samples of each label over all clients, which a server
+            knows if clients report their counts; None if the targets are not labels.
 
     """
 
@@ -129,17 +129,17 @@ class TrainingContext:
     _loss_was_called: bool = field(default=False, repr=False)
 
     def loss(self, output: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss that [training] asks for: loss, tau, prior and label_smoothing.
+        """Return the loss of a mini-batch with the settings loss, tau, prior and label_smoothing.
 
-        `output` is what the model returns for a mini-batch, and `labels` are those of the batch.
+        `output` is the model's output for the mini-batch, and `labels` are its labels.
         """
         self._loss_was_called = True
         scores, settings = scores_of(output), self._settings
         if settings.loss != CROSS_ENTROPY:
             if self.label_counts is None:
                 raise BadInput(
-                    f"training.loss = {settings.loss!r} goes by label counts, and the targets of "
-                    "these data are no labels; use 'cross-entropy'"
+                    f"training.loss = {settings.loss!r} needs label counts, but the targets of "
+                    "these data are not labels; use 'cross-entropy'"
                 )
             shift = settings.shift(self.label_counts, self.label_totals)
             if shift is not None:
@@ -162,8 +162,8 @@ class TrainingContext:
         trainable = [p for p in model.parameters() if p.requires_grad]
         if [p.shape for p in trainable] != [p.shape for p in self._start]:
             raise BadInput(
-                "proximal_term needs the model that was handed to the training function, with the "
-                "parameters that were trainable then"
+                "proximal_term needs the model that the training function received, with the same "
+                "trainable parameters; pass that model"
             )
         for parameter, start in zip(trainable, self._start, strict=True):
             term = term + (parameter - start).square().sum()
@@ -172,14 +172,14 @@ class TrainingContext:
     def _refuse_ignored_proximal(self, name: str) -> None:
         if self._proximal and not self._proximal_was_read:
             raise BadInput(
-                f"{name}: the strategy asks for a proximal term (ρ = {self._proximal:g}), and the "
+                f"{name}: the strategy asks for a proximal term (ρ = {self._proximal:g}), but the "
                 "function ignores it; add context.proximal_term(model) to the loss"
             )
 
     def _refuse_ignored_loss(self, name: str) -> None:
         if self._settings.loss != CROSS_ENTROPY and not self._loss_was_called:
             raise BadInput(
-                f"{name}: training.loss = {self._settings.loss!r}, and the function ignores it; "
+                f"{name}: training.loss = {self._settings.loss!r}, but the function ignores it; "
                 "compute the loss with context.loss(model(x), y), or leave training.loss out"
             )
 
@@ -187,7 +187,8 @@ class TrainingContext:
 class Request(NamedTuple):
     """One training of one client, apart from the model and the data.
 
-    `shuffle` draws the order of the samples, and `rng` is for the function's own draws.
+    `shuffle` is the generator for the order of the samples, and `rng` that for the function's own
+    draws.
     """
 
     client: ClientId
@@ -205,7 +206,7 @@ class Request(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a training function has made: the model, metrics and the client's state."""
+    """The result of a training function: the model, metrics and the client's state."""
 
     vector: Vector
     loss: float | None
@@ -216,9 +217,9 @@ class Outcome(NamedTuple):
 class OwnTraining:
     """Calls a user's training function, each time with a fresh copy of one module.
 
-    Nothing but the arguments reaches a call: hooks, attributes or gradients that the function
-    leaves on the model are gone in the next one. As long as the function itself remembers nothing
-    elsewhere, the results are the same in every process.
+    A call depends only on its arguments: hooks, attributes or gradients that the function leaves on
+    the model do not reach the next call. If the function keeps no state elsewhere, the results are
+    the same in every process.
 
     >>> def train(model, data, context):
     ...     with torch.no_grad():
@@ -255,7 +256,7 @@ class OwnTraining:
         model = copy.deepcopy(self._module)
         load_vector(model, self._layout, start)
         model = model.to(self._device).train()
-        # The same draws as those of the built-in SGD: first its seed, then one order per pass.
+        # As in the built-in SGD, the first draw is a seed, and each pass then draws an order.
         seed = int(request.shuffle.integers(2**63))
         data = ClientData(inputs, targets, self._settings.batch, self._preprocess, request.shuffle)
         context = self._context(model, request)
@@ -267,8 +268,8 @@ class OwnTraining:
         loss = metrics.get("loss")
         if request.needs_loss and loss is None:
             raise BadInput(
-                f"{name}: the strategy needs the client's loss, and the function returned no "
-                "'loss'; return {'loss': …}, the mean loss of the handed-out model before training"
+                f"{name}: the strategy needs the client's loss, but the function returned no "
+                "'loss'; return {'loss': …}, the mean loss of the received model before training"
             )
         try:
             vector = read_vector(model, self._layout)
@@ -294,7 +295,7 @@ class OwnTraining:
             needs_loss=request.needs_loss,
             rng=request.rng,
             generator=torch.Generator(self._device).manual_seed(seed),
-            # A copy: the arrays are the run's until the training is over, and may be read-only.
+            # Copies, because the run still owns these arrays, and they may be read-only.
             state={key: np.array(value) for key, value in (request.state or {}).items()},
             label_counts=request.label_counts,
             label_totals=request.label_totals,
@@ -313,12 +314,12 @@ class OwnTraining:
 
 
 def function_name(function: object) -> str:
-    """Return what messages call a user's function: its module and its name.
+    """Return the name of a user's function for messages: its module and its qualified name.
 
     >>> function_name(math.sqrt), function_name(OwnTraining)
     ('math.sqrt', 'fedraw.learning.own_training.OwnTraining')
     """
-    named: Any = getattr(function, "func", function)  # of functools.partial
+    named: Any = getattr(function, "func", function)  # the function of a functools.partial
     if not hasattr(named, "__qualname__"):
         named = type(named)
     return f"{named.__module__}.{named.__qualname__}"
@@ -339,7 +340,7 @@ def _checked_metrics(name: str, returned: Any) -> dict[str, float]:
             metrics[str(key)] = float(plain)
         except (TypeError, ValueError, RuntimeError):
             raise BadInput(
-                f"{name} returned {key!r}: {type(value).__name__}, which is no number; return a "
+                f"{name} returned {key!r}: {type(value).__name__}, which is not a number; return a "
                 "dict of numbers"
             ) from None
     return metrics
@@ -347,7 +348,10 @@ def _checked_metrics(name: str, returned: Any) -> dict[str, float]:
 
 def _checked_state(name: str, state: Any) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
-        raise BadInput(f"{name}: context.state must stay a dict of arrays by name")
+        raise BadInput(
+            f"{name}: context.state is no longer a dict with text as keys; change its entries, and "
+            "do not replace it"
+        )
     kept = {}
     for key, value in state.items():
         plain = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value

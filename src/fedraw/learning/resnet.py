@@ -4,8 +4,8 @@ He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition", CVPR 2016.
 
     y = relu(F(x) + x),   F = two 3x3 convolutions with batch norm,
 
-eight times, in four groups of 64, 128, 256 and 512 maps. Where a group halves the image, the x in
-the sum passes a 1x1 convolution with stride 2.
+eight times, in four groups of 64, 128, 256 and 512 maps. If a group halves the image, a 1x1
+convolution with stride 2 is applied to the x in the sum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resnet18(input_shape: tuple[int, ...], classes: int, stem: Stem = "imagenet"
         raise BadInput(f"stem = {stem!r} is unknown; use 'imagenet' or 'cifar'")
     smallest = _SMALLEST[stem]
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
-        small = ", or use stem = 'cifar' from 8 on" if stem == "imagenet" else ""
+        small = ", or use stem = 'cifar' for 8 or more" if stem == "imagenet" else ""
         raise BadInput(
             f"model 'resnet18' with stem {stem!r} needs images of shape (channels, height, width), "
             f"each side {smallest} or more, got {input_shape}; enlarge them{small}"
@@ -71,16 +71,16 @@ class ResNet18(nn.Module):
 class ResidualBlock(nn.Module):
     """relu(F(x) + x), where F is two 3x3 convolutions with batch norm."""
 
-    def __init__(self, before: int, maps: int, stride: int = 1) -> None:
+    def __init__(self, inputs: int, maps: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv1 = _convolution(before, maps, 3, stride)
+        self.conv1 = _convolution(inputs, maps, 3, stride)
         self.bn1 = nn.BatchNorm2d(maps)
         self.conv2 = _convolution(maps, maps, 3)
         self.bn2 = nn.BatchNorm2d(maps)
-        # No tensors where the shape does not change, so that names match the published ones.
+        # If the shape does not change, there are no tensors here, as in the published network.
         self.downsample: nn.Module = nn.Identity()
         if stride > 1:
-            shrink = _convolution(before, maps, 1, stride)
+            shrink = _convolution(inputs, maps, 1, stride)
             self.downsample = nn.Sequential(shrink, nn.BatchNorm2d(maps))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ class ResidualBlock(nn.Module):
         return functional.relu(self.bn2(self.conv2(inner)) + self.downsample(x))
 
 
-def _convolution(before: int, maps: int, size: int, stride: int = 1) -> nn.Conv2d:
-    layer = nn.Conv2d(before, maps, size, stride, padding=size // 2, bias=False)
+def _convolution(inputs: int, maps: int, size: int, stride: int = 1) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, maps, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

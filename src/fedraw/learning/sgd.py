@@ -1,4 +1,4 @@
-"""Settings of the built-in local training. This module needs no torch, so specs can check them."""
+"""Settings of the built-in local training. The module needs no torch, because specs use it."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class SGD:
     Args:
         epochs: Passes over the client's samples in one training.
         batch: Samples in a mini-batch.
-        lr: The learning rate, from 0 (excluded).
-        momentum: The factor of the velocity v, from 0 to below 1.
+        lr: The learning rate, above 0.
+        momentum: The factor of the velocity v, at least 0 and below 1.
         weight_decay: The factor of x in the step.
-        nesterov: Whether a step goes along g + weight_decay · x + momentum · v instead of v.
-            It needs momentum.
-        schedule: How the rate falls while the run goes on; see `rate`.
+        nesterov: Whether a step uses g + weight_decay · x + momentum · v instead of v. It needs
+            momentum.
+        schedule: How the learning rate decreases during the run; see `rate`.
         lr_decay: The factor of the schedule "step".
-        clip_norm: The largest norm of g; a longer gradient is scaled down to it, before weight
-            decay and a proximal term are added. None: no limit.
+        clip_norm: The largest norm of g. A longer gradient is scaled down to it before weight decay
+            and a proximal term are added. None sets no limit.
         label_smoothing: The share ε of the target that is spread over all labels. The loss is the
             cross-entropy with (1 − ε) for the true label and ε / labels for every label.
         loss: "cross-entropy"; or a loss that corrects for the client's uneven labels, "fedlc" or
-            "logit-adjusted", with the formulas of `fedraw.logit_shift`. Both mask the labels that
-            the counts lack, so they exclude label_smoothing.
-        tau: The strength τ of "fedlc" and "logit-adjusted", from 0, which is cross-entropy.
+            "logit-adjusted", with the formulas of `fedraw.logit_shift`. Both mask labels with a
+            count of 0, so they exclude label_smoothing.
+        tau: The strength τ of "fedlc" and "logit-adjusted", 0 or more; 0 is cross-entropy.
         prior: The label counts of "logit-adjusted": the client's own ("local"), or those of all
-            clients together ("global"), which clients then have to be told.
+            clients together ("global"), which the server then sends to the clients.
 
     >>> SGD(lr=0.2, schedule="cosine").rate(0.5)
     0.1
@@ -89,31 +89,33 @@ class SGD:
         _require(0 <= smoothing < 1, "label_smoothing", smoothing, "in [0, 1)")
         if self.nesterov and not self.momentum:
             raise BadInput("nesterov = true needs momentum; set momentum, for example to 0.9")
-        self._refuse_loss()
+        self._check_loss()
 
-    def _refuse_loss(self) -> None:
-        """Refuse settings of the loss that would be ignored or contradict one another."""
+    def _check_loss(self) -> None:
+        """Refuse settings of the loss that would have no effect or contradict one another."""
         _require(0 <= self.tau < math.inf, "tau", self.tau, "0 or a number above")
         if self.loss == CROSS_ENTROPY and self.tau != SGD.tau:
             raise BadInput("tau goes with loss = 'fedlc' or 'logit-adjusted'; set the loss")
         if self.loss != "logit-adjusted" and self.prior != SGD.prior:
             raise BadInput(
-                f"prior = {self.prior!r} goes with loss = 'logit-adjusted', not with {self.loss!r}"
+                f"prior = {self.prior!r} goes with loss = 'logit-adjusted', not with "
+                f"{self.loss!r}; set the loss"
             )
         if self.loss != CROSS_ENTROPY and self.label_smoothing:
             raise BadInput(
-                f"label_smoothing = {self.label_smoothing} raises labels that loss = "
+                f"label_smoothing = {self.label_smoothing} gives weight to labels that loss = "
                 f"{self.loss!r} masks; leave one of them out"
             )
 
     def shift(
         self, counts: Sequence[int] | Ints, totals: Sequence[int] | Ints | None = None
     ) -> Vector | None:
-        """Return what the loss adds to a client's scores; None for plain cross-entropy.
+        """Return the shift that the loss adds to a client's scores; None for cross-entropy.
 
         Args:
-            counts: How many samples of each label the client has.
-            totals: How many all clients have; only a global prior needs them.
+            counts: The number of the client's samples of each label.
+            totals: The number of samples of each label over all clients; only a global prior needs
+                them.
 
         >>> SGD(loss="fedlc", tau=2.0).shift([16, 1])
         array([-1., -2.], dtype=float32)
@@ -129,10 +131,9 @@ class SGD:
     def rate(self, progress: float) -> float:
         """Return the learning rate of a training that starts at this point of the run.
 
-        `progress` is the share of the run's events that had happened when the client was handed its
-        model. All clients that start at the same time therefore have the same rate, however many
-        trainings each of them has behind it: slow clients do not keep the large rate of the
-        beginning.
+        `progress` is the share of the run's events that had happened when the client received its
+        model. Clients that start at the same time therefore have the same rate, whatever the number
+        of their earlier trainings, and slow clients do not keep the large rate of the beginning.
 
             constant  lr
             cosine    lr · (1 + cos(π · progress)) / 2

@@ -1,4 +1,4 @@
-"""Local training and evaluation of one model: a few epochs of mini-batch SGD on a client's data."""
+"""Local training and evaluation of one model, with mini-batch SGD on a client's data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedraw.learning.sgd import SGD
 from fedraw.learning.vectors import FlatModule
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-# Of a module's output and the labels of a mini-batch.
+# Computes the loss from a module's output and the labels of a mini-batch.
 LossFunction = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
@@ -36,10 +36,10 @@ class Trainer:
     """Trains and evaluates model vectors with a private copy of one module.
 
     The results depend only on the arguments of a call, never on earlier calls; on the CPU they are
-    identical bit for bit. To this end the trainer sets torch to one thread (with more threads the
-    bits change) and resets all hidden state. Vectors and images stay on the host. The module is on
-    `device`, and each mini-batch is copied there. Images are float32, or uint8, which is converted
-    to 0..1; `normalisation` is then applied to both.
+    identical bit for bit. For this, the trainer sets torch to one thread, because more threads
+    change the bits, and resets all hidden state. Vectors and images stay on the host. The module is
+    on `device`, and each mini-batch is copied there. Images are float32, or uint8, which is
+    converted to 0..1; `normalisation` is then applied to both.
 
     >>> trainer = Trainer(nn.Linear(1, 2), SGD(epochs=20, lr=1.0))
     >>> images, labels = np.array([[-1], [1]], dtype=np.float32), np.array([0, 1])
@@ -74,7 +74,7 @@ class Trainer:
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor of the module is in a model vector."""
+        """The positions of the module's tensors in a model vector."""
         return self._model.layout
 
     def train(
@@ -89,12 +89,12 @@ class Trainer:
     ) -> Vector:
         """Train the model `start` on these samples and return it as a new vector.
 
-        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. `lr` takes the place of the settings'
-        rate. `shift` is added to the scores of the labels before the cross-entropy; see
-        `SGD.shift`. Shuffling, dropout and the like draw from `rng`. A training that diverges
-        returns NaN.
+        `proximal` = ρ adds ρ/2 · |x − start|² to the loss. `lr` replaces the learning rate of the
+        settings. `shift` is added to the scores of the labels before the cross-entropy; see
+        `SGD.shift`. Shuffling, dropout and other random operations use `rng`. A training that
+        diverges returns NaN.
         """
-        _require_samples(len(images))
+        require_samples(len(images))
         self._load(start, training=True)
         lr = self.settings.lr if lr is None else lr
         with seeded(self._device, int(rng.integers(2**63))):
@@ -103,15 +103,16 @@ class Trainer:
             except BadInput:
                 raise
             except ValueError as error:
-                self._explain(error, len(images))
+                self._explain_lone_sample(error, len(images))
                 raise
         return self._model.vector()
 
     def refuse_lone_samples(self, sizes: Ints, sample: Pixels) -> None:
-        """Refuse clients that the batch size leaves with a mini-batch of a single sample.
+        """Refuse clients whose last mini-batch is a single sample, if the model needs more.
 
-        `sizes` are the clients' numbers of samples. Most models train on a single sample; one with
-        batch norm may not, which the forward pass of `sample`, an array of one, tells.
+        `sizes` are the clients' numbers of samples. Most models train on a single sample, but a
+        model with batch norm may not. The forward pass of `sample`, an array of one sample, shows
+        it.
         """
         lone = sizes[(sizes == 1) | ((sizes - 1) % self.settings.batch == 0)]
         if not lone.size:
@@ -121,12 +122,12 @@ class Trainer:
             try:
                 module(next(iter(self._preprocess.batches(input_tensor(sample), 1))))
             except ValueError as error:
-                self._explain(error, int(lone[0]))
+                self._explain_lone_sample(error, int(lone[0]))
                 raise
 
     def mean_loss(self, vector: Vector, images: ImageSequence, labels: Ints) -> float:
         """Return the mean plain cross-entropy over all samples, in evaluation mode."""
-        _require_samples(len(images))
+        require_samples(len(images))
         scores = torch.cat(self._scores(vector, images))
         return functional.cross_entropy(scores, tensor(labels, np.int64)).item()
 
@@ -154,7 +155,7 @@ class Trainer:
             yield from zip(shuffled, torch.split(targets, size), strict=True)
 
     def _loss(self, shift: Vector | None) -> LossFunction:
-        """The training loss of the model's output on a mini-batch."""
+        """Return the training loss as a function of a model's output and labels."""
         smoothing = self.settings.label_smoothing
         if shift is None:
             return lambda output, labels: functional.cross_entropy(
@@ -184,7 +185,7 @@ class Trainer:
     def _descend_with_terms(
         self, batches: Iterator[Batch], loss_of: LossFunction, proximal: float, lr: float
     ) -> None:
-        """Descend with terms that are added to one flat gradient, or with a clipped gradient."""
+        """Descend along one flat gradient, which is clipped or has further terms added."""
         module, x, grad = self._model.module, self._model.parameters, self._model.grad
         settings = self.settings
         momentum, decay, clip = settings.momentum, settings.weight_decay, settings.clip_norm
@@ -211,7 +212,7 @@ class Trainer:
         module = self._model.module
         return [scores_of(module(chunk)).cpu() for chunk in self._preprocess.chunks(images)]
 
-    def _explain(self, error: ValueError, samples: int) -> None:
+    def _explain_lone_sample(self, error: ValueError, samples: int) -> None:
         """Raise BadInput if a mini-batch of one sample may be the cause of the error."""
         batch = self.settings.batch
         if samples == 1:
@@ -254,6 +255,7 @@ def usable_batch(samples: int, batch: int) -> int:
     return next(size for size in range(batch + 1, max(batch, samples) + 2) if samples % size != 1)
 
 
-def _require_samples(count: int) -> None:
+def require_samples(count: int) -> None:
+    """Raise BadInput if there are no samples."""
     if not count:
-        raise BadInput("samples = 0 is not possible; it must be 1 or more")
+        raise BadInput("there is nothing to train or evaluate on (samples = 0); give 1 or more")

@@ -1,4 +1,4 @@
-"""Converts between torch modules and flat model vectors, the form used outside `learning`."""
+"""Converts between torch modules and flat model vectors, which all other packages use."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CPU = torch.device("cpu")
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Return where each tensor of a module is in its vector.
+    """Return the position of each tensor of a module in its vector.
 
     Trainable parameters come first, in the module's order. Then come tensors that gradients do not
     change: frozen parameters, and the running mean and variance of batch norm. Integer buffers are
-    left out. A tied parameter has one place, under the first of its names.
+    left out. A tied parameter has one position, under the first of its names.
 
     >>> layout = layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> layout.parameter_count, [s.name for s in layout.segments][-2:]
@@ -47,7 +47,7 @@ def to_vector(module: nn.Module) -> Vector:
 
 
 def tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
-    """Return copies of named arrays as torch tensors, as `load_state_dict` takes them.
+    """Return copies of named arrays as torch tensors, for `load_state_dict`.
 
     >>> tensors({"bias": np.ones(2, np.float32)})
     {'bias': tensor([1., 1.])}
@@ -57,7 +57,7 @@ def tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
 
 def load_vector(module: nn.Module, layout: Layout, vector: Vector) -> None:
     """Copy the values of a vector into the tensors of a module."""
-    _refuse_other_size(vector, layout.size)
+    check_size(vector, layout.size)
     tensors = _by_name(module)
     with torch.no_grad():
         for segment in layout.segments:
@@ -66,7 +66,7 @@ def load_vector(module: nn.Module, layout: Layout, vector: Vector) -> None:
 
 
 def read_vector(module: nn.Module, layout: Layout) -> Vector:
-    """Copy the tensors of a module into a vector, whatever their type, device and place.
+    """Copy the tensors of a module into a vector; they may have any type and device.
 
     >>> module = nn.Linear(1, 1)
     >>> load_vector(module, layout_of(module), np.array([2, 3], np.float32))
@@ -77,7 +77,7 @@ def read_vector(module: nn.Module, layout: Layout) -> Vector:
     for segment in layout.segments:
         tensor = tensors.get(segment.name)
         if tensor is None or tuple(tensor.shape) != segment.shape:
-            now = "is gone" if tensor is None else f"has shape {tuple(tensor.shape)}"
+            now = "is missing" if tensor is None else f"has shape {tuple(tensor.shape)}"
             raise BadInput(
                 f"after training, tensor {segment.name!r} of shape {segment.shape} {now}; train "
                 "the model's own tensors in place"
@@ -87,7 +87,7 @@ def read_vector(module: nn.Module, layout: Layout) -> Vector:
 
 
 def standalone_copy(module: nn.Module) -> nn.Module:
-    """Copy a module to the CPU; its tensors have memory of their own, and no gradients."""
+    """Copy a module to the CPU; the copy's tensors have their own memory and no gradients."""
     copied = copy.deepcopy(module).cpu()
     for tensor in [*copied.parameters(), *copied.buffers()]:
         tensor.grad = None
@@ -131,7 +131,7 @@ class FlatModule:
 
     def load(self, vector: Vector) -> None:
         """Load the values of a vector, and reset counters to their first values."""
-        _refuse_other_size(vector, self.layout.size)
+        check_size(vector, self.layout.size)
         np.copyto(self._array, vector)
         self.flat.copy_(self._host)
         # Without this, batch norm with momentum=None would depend on the previous client.
@@ -149,7 +149,8 @@ class FlatModule:
                 yield flat[segment.slice].view(segment.shape)
 
 
-def _refuse_other_size(vector: Vector, size: int) -> None:
+def check_size(vector: Vector, size: int) -> None:
+    """Raise BadInput unless the vector has the size of the model."""
     if vector.shape != (size,):
         raise BadInput(
             f"a vector of shape {vector.shape} does not fit this model of {size} values; give a "
@@ -158,7 +159,7 @@ def _refuse_other_size(vector: Vector, size: int) -> None:
 
 
 def _by_name(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All tensors under all of their names: a tied parameter has several."""
+    """Return all tensors under all of their names; a tied parameter has several."""
     parameters = module.named_parameters(remove_duplicate=False)
     return {**dict(module.named_buffers(remove_duplicate=False)), **dict(parameters)}
 

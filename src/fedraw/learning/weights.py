@@ -1,8 +1,8 @@
 """Loads weights from a file: a published checkpoint, or the final model of an earlier run.
 
 The file must have all tensors of the module and no others. The classifier head is an exception: it
-stays as it is if the file has none, or one for another number of classes. Files are read without
-running any code in them.
+does not change if the file has no head, or a head for another number of classes. Loading never runs
+code from a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """What was loaded from a file.
+    """The tensors that were loaded from a file.
 
     >>> print(LoadedWeights("resnet18.pth", 100, ("fc.weight", "fc.bias")))
     resnet18.pth: 100 tensors loaded; new: fc.weight, fc.bias
@@ -56,16 +56,16 @@ class TensorFile:
 
 
 def load_weights(module: nn.Module, path: Path | str) -> LoadedWeights:
-    """Load a .pth, .pt or .safetensors file into the module; on an error, it stays unchanged."""
+    """Load a .pth, .pt or .safetensors file into the module; an error leaves it unchanged."""
     path = Path(path)
     file = read_tensors(path)
     wanted, floats = _wanted(module), file.floats
-    new, foreign = _new_head(module, floats), _foreign_head(wanted, floats)
+    new, foreign = _new_head(module, floats), _unused_head(wanted, floats)
     _refuse_names(wanted, floats, {*new, *foreign}, module, path)
     chosen = [name for name in wanted if name in floats and name not in new]
     if not chosen:
         raise BadInput(f"{path} has no tensor that fits this model; give a file of the same model")
-    values = {name: _fitting(name, floats[name], wanted[name], path) for name in chosen}
+    values = {name: _checked_values(name, floats[name], wanted[name], path) for name in chosen}
     with torch.no_grad():
         for name, value in values.items():
             wanted[name].copy_(value)
@@ -74,7 +74,7 @@ def load_weights(module: nn.Module, path: Path | str) -> LoadedWeights:
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Read a .safetensors file, or a .pth or .pt file of tensors, also under 'state_dict'."""
+    """Read a .safetensors, .pth or .pt file of tensors; a .pth may have them in 'state_dict'."""
     content = _content(path)
     named = _named(_tensors(content, path), path)
     floats = {name: value for name, value in named.items() if value.is_floating_point()}
@@ -100,7 +100,7 @@ def _new_head(module: nn.Module, floats: Tensors) -> tuple[str, ...]:
     return tuple(segment.name for segment in head) if other_classes else ()
 
 
-def _foreign_head(wanted: Tensors, floats: Tensors) -> list[str]:
+def _unused_head(wanted: Tensors, floats: Tensors) -> list[str]:
     """Return the names of a head in the file if the module, a backbone, has none."""
     extra = {name: floats[name] for name in floats if name not in wanted}
     matrices = [tensor for tensor in extra.values() if tensor.ndim == 2]
@@ -124,7 +124,9 @@ def _refuse_names(
         )
 
 
-def _fitting(name: str, found: torch.Tensor, wanted: torch.Tensor, path: Path) -> torch.Tensor:
+def _checked_values(
+    name: str, found: torch.Tensor, wanted: torch.Tensor, path: Path
+) -> torch.Tensor:
     shapes = tuple(found.shape), tuple(wanted.shape)
     if shapes[0] != shapes[1]:
         raise BadInput(
@@ -139,7 +141,7 @@ def _fitting(name: str, found: torch.Tensor, wanted: torch.Tensor, path: Path) -
 def _remedy(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     if len(found) == len(wanted) == 4 and found[2:] != wanted[2:]:
         stem = {7: "imagenet", 3: "cifar"}.get(found[3])
-        return f"use stem = {stem!r}" if stem else "the kernels differ: give a file of this model"
+        return f"use stem = {stem!r}" if stem else "the kernels differ; give a file of this model"
     if len(found) == len(wanted) == 4 and found[1] != wanted[1]:
         return f"load images with {found[1]} channels, not {wanted[1]}, or other weights"
     return "give a file of the same model, for images of the same size"
@@ -147,7 +149,10 @@ def _remedy(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 
 def _content(path: Path) -> bytes:
     if path.suffix not in (".pth", ".pt", ".safetensors"):
-        raise BadInput(f"weights {path}: the file must end in .pth, .pt or .safetensors")
+        raise BadInput(
+            f"weights {path} have an unknown format; give a file that ends in .pth, .pt or "
+            ".safetensors"
+        )
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -162,15 +167,15 @@ def _tensors(content: bytes, path: Path) -> Mapping[Any, Any]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load(content)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns about a file before it refuses it
+            warnings.simplefilter("ignore")  # torch warns about some files before it refuses them
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as problem:  # random bytes may raise anything
-        raise _refusal(path, str(problem)) from None
+        raise _load_error(path, str(problem)) from None
     return _unwrapped(found, path)
 
 
-def _refusal(path: Path, problem: str) -> BadInput:
-    # Torch's own message is not shown, because it explains how to run the code anyway.
+def _load_error(path: Path, problem: str) -> BadInput:
+    # Torch's message is not shown, because it explains how to run the code.
     code = re.search(r"GLOBAL ([\w.]+)", problem)
     if code is None:
         return BadInput(f"{path} is not a complete checkpoint; get the file again")
@@ -192,12 +197,14 @@ def _unwrapped(found: Any, path: Path) -> Mapping[Any, Any]:
 
 def _named(found: Mapping[Any, Any], path: Path) -> Tensors:
     """Return all tensors by name, without the prefix "module." of multi-device training."""
-    strange = [str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)]
-    if strange or not found:
+    not_tensors = [
+        str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)
+    ]
+    if not_tensors or not found:
         raise BadInput(
-            f"{path} has entries that are not tensors: {several(strange)}; save "
+            f"{path} has entries that are not tensors: {several(not_tensors)}; save "
             "module.state_dict(), alone or under the key 'state_dict'"
-            if strange
+            if not_tensors
             else f"{path} has no tensors; save module.state_dict()"
         )
     named = {str(name): value for name, value in found.items()}

@@ -55,7 +55,7 @@ def test_a_dataset_may_lack_a_test_set() -> None:
         ({"labels": np.array([0, 1, 2])}, r"labels\[2\] = 2.*0 to 1"),
         ({"test_labels": np.array([-1])}, r"test_labels\[0\] = -1"),
         ({"inputs": with_nan()}, r"^inputs\[2\].*not a finite"),
-        ({"inputs": np.zeros((0, 1, 2, 2), dtype=np.float32)}, "no samples"),
+        ({"inputs": np.zeros((0, 1, 2, 2), dtype=np.float32)}, "no training samples"),
         ({"inputs": np.full((3, 1, 2, 2), "x")}, "<U1.*from_arrays"),
         ({"inputs": np.zeros(3, dtype=np.float32)}, r"shape \(3,\)"),
         ({"inputs": np.zeros((), dtype=np.float32)}, r"inputs have shape \(\)"),

@@ -1,4 +1,4 @@
-"""Exports are read back with the library that they are for."""
+"""Exports, read back with the library of each format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "runs", "fedraw", 7)
 
 
-def test_csv(run: Path, tmp_path: Path) -> None:
+def test_csv_files_have_all_values(run: Path, tmp_path: Path) -> None:
     (done,) = export_runs([run], TARGETS["csv"], tmp_path / "out")
     assert done[1:] == ("fedraw-seed-7", 2, 2, True, str(tmp_path / "out"))
     folder = tmp_path / "out/fedraw-seed-7"
@@ -45,7 +45,7 @@ def test_csv(run: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_parquet(run: Path, tmp_path: Path) -> None:
+def test_parquet_files_have_all_values(run: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas: make install")
     export_runs([run], TARGETS["parquet"], tmp_path)
     frame = pandas.read_parquet(tmp_path / "fedraw-seed-7/evaluations.parquet")
@@ -56,7 +56,7 @@ def test_parquet(run: Path, tmp_path: Path) -> None:
     assert arrivals.aggregated.all()
 
 
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard_reads_all_values(tmp_path: Path) -> None:
     reading = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
     )
@@ -71,7 +71,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert board.Scalars("federation/members")[0].value == 2.0
 
 
-def test_following_goes_on_to_the_end_of_the_run(tmp_path: Path) -> None:
+def test_following_continues_to_the_end_of_the_run(tmp_path: Path) -> None:
     log = write(tmp_path / "server/events.jsonl", STORY[:8])
     later = [*STORY[8:], END]
 
@@ -92,7 +92,7 @@ def test_following_goes_on_to_the_end_of_the_run(tmp_path: Path) -> None:
     assert (done.evaluations, done.arrivals, done.finished) == (1, 4, True)
 
 
-def test_following_can_be_left(tmp_path: Path) -> None:
+def test_following_can_be_stopped(tmp_path: Path) -> None:
     log = write(tmp_path / "server/events.jsonl", STORY)
     (done,) = export_runs(
         [log.parent], TARGETS["csv"], tmp_path / "out", follow=True, until=lambda: True
@@ -100,7 +100,7 @@ def test_following_can_be_left(tmp_path: Path) -> None:
     assert not done.finished
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         export_runs([tmp_path / "none"], TARGETS["csv"], tmp_path / "out")
     one = write(tmp_path / "a/server/events.jsonl", STORY)
@@ -175,12 +175,12 @@ def in_trackers(code: str, *arguments: object) -> list[object]:
 
 
 @pytest.mark.slow
-def test_mlflow(run: Path, tmp_path: Path) -> None:
+def test_mlflow_reads_all_values(run: Path, tmp_path: Path) -> None:
     assert in_trackers(READ_MLFLOW, run, tmp_path / "out") == [
         "fedraw-seed-7", "FINISHED", "fedraw", [[1, 20.0], [2, 50.0]],
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_wandb(run: Path, tmp_path: Path) -> None:
+def test_wandb_reads_all_values(run: Path, tmp_path: Path) -> None:
     assert in_trackers(READ_WANDB, run, tmp_path / "out") == [[1, 20.0], [2, 50.0]]

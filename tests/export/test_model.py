@@ -1,4 +1,4 @@
-"""Models out of servers that run, were killed or have ended, and out of finished runs."""
+"""Models of servers that run, were killed or have ended, and of finished runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flat(tensors: dict[str, Any]) -> list[float]:
     return [float(x) for s in LAYOUT.segments for x in tensors[s.name].ravel()]
 
 
-def test_a_running_server_gives_its_models(tmp_path: Path) -> None:
+def test_models_of_a_running_server_are_exported(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
     engine = Engine(
         folder, evaluate=scored([2, 1, 9, 3, 4, 6]), evaluate_every=2, keep_best="AvgRare",
@@ -104,7 +104,7 @@ def test_the_best_model_may_be_the_serving_average(tmp_path: Path) -> None:
     engine.coordinator.close(engine.now)
 
 
-def test_a_server_that_has_ended_gives_its_last_model(tmp_path: Path) -> None:
+def test_the_last_model_of_an_ended_server_is_exported(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
     engine = Engine(folder, arrivals=5, serve="ema")
     engine.run(lambda: engine.coordinator.finished is not None)
@@ -117,7 +117,7 @@ def test_a_server_that_has_ended_gives_its_last_model(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").stat().st_mode & 0o077 == 0
 
 
-def test_a_finished_run_gives_its_model(tmp_path: Path) -> None:
+def test_the_model_of_a_finished_run_is_exported(tmp_path: Path) -> None:
     log = write(tmp_path / "seed-1/events.jsonl", [StartRecord(
         origin="simulation", name="a|b<", seed=1, events=1, labels=["x|y"], rare_labels=[], spec={},
     )])  # fmt: skip
@@ -135,12 +135,12 @@ def test_a_finished_run_gives_its_model(tmp_path: Path) -> None:
         read_model(log.parent, "calibrated")
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         read_model(tmp_path / "none")
     for name in ("a", "b"):
         write(tmp_path / f"runs/{name}/events.jsonl", STORY)
-    with pytest.raises(BadInput, match="holds 2 runs; name the folder of one"):
+    with pytest.raises(BadInput, match="has 2 runs; give the folder of one"):
         read_model(tmp_path / "runs")
     with pytest.raises(BadInput, match="no snapshot yet"):
         read_model(tmp_path / "runs/a")

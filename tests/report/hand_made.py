@@ -1,4 +1,4 @@
-"""Event logs small enough to know by heart.
+"""Event logs that are small enough to check by hand.
 
 Client "a" holds three samples of `common`; "b" one of `common` and two of `rare`.
 Two aggregations, in both of which "b" weighs 1/4.
@@ -76,7 +76,7 @@ def records(
 
 
 def write_run(folder: Path, name: str, seed: int, *args: Any, **kwargs: Any) -> Path:
-    """The folder of one seed, as 'fedraw run' lays it out."""
+    """Write the folder of one seed in the layout of 'fedraw run'."""
     own = folder / name / f"seed-{seed}"
     own.mkdir(parents=True)
     (own / "events.jsonl").write_bytes(as_bytes(records(name, seed, *args, **kwargs)))

@@ -1,4 +1,4 @@
-"""The page in a real browser: no complaint, it sorts, and its numbers can be copied."""
+"""The report page in a real browser: it loads without errors, sorts tables and copies numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """More methods and labels than a narrow screen has room for."""
+    """Write a page with more methods and labels than fit on a narrow screen."""
     folder = tmp_path_factory.mktemp("large")
     for number in range(9):
         write_run(folder, f"method-with-a-long-name-{number}", 1, labels_beside=45)
@@ -64,7 +64,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every method of the demo on digits, in short."""
+    """Write the page of short runs of every method of the demo on digits."""
     folder = tmp_path_factory.mktemp("real")
     for spec in demo_specs([1, 2]):
         short = replace(spec, run=replace(spec.run, events=60, evaluate_every=20))
@@ -99,7 +99,7 @@ def test_a_page_of_real_runs_opens_sorts_and_copies(tab: Tab, real: Path) -> Non
     assert real.stat().st_size < 3_000_000
 
 
-def test_it_opens_without_a_complaint_and_asks_for_nothing(tab: Tab, page: Path) -> None:
+def test_the_page_loads_without_errors_or_requests(tab: Tab, page: Path) -> None:
     tab.open(page)
     assert tab.complaints == []
     assert tab.requests == [page.as_uri()]
@@ -108,15 +108,15 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(tab: Tab, page: Path)
     assert tab.evaluate("document.querySelectorAll('figure svg[role=img]').length") == 8
 
 
-def test_what_a_page_is_not_allowed_is_seen(tab: Tab, page: Path, tmp_path: Path) -> None:
-    """Or the test above would prove nothing."""
+def test_a_forbidden_script_is_reported(tab: Tab, page: Path, tmp_path: Path) -> None:
+    """Without this, the test above could not fail."""
     bad = page.read_text().replace("</body>", "<script>1</script><img src='http://a.test/'></body>")
     (tmp_path / "bad.html").write_text(bad)
     tab.open(tmp_path / "bad.html")
     assert len(tab.complaints) == 2
 
 
-def test_a_click_on_a_head_sorts_and_says_so(tab: Tab, page: Path) -> None:
+def test_a_click_on_a_head_sorts_and_sets_aria_sort(tab: Tab, page: Path) -> None:
     tab.open(page)
     assert tab.evaluate(ROWS) == ["ca2fl interrupted", "fedbuff", "fedfa collapsed", "fedraw"]
     tab.evaluate(f"{HEAD}.querySelector('button').click()")
@@ -129,7 +129,7 @@ def test_a_click_on_a_head_sorts_and_says_so(tab: Tab, page: Path) -> None:
     assert sorted(set(tab.evaluate(sorts))) == ["ascending", "none"]
 
 
-def test_the_keyboard_reaches_everything_and_sorts(tab: Tab, page: Path) -> None:
+def test_the_keyboard_reaches_all_controls_and_sorts(tab: Tab, page: Path) -> None:
     tab.open(page)
     reached = []
     for _ in range(400):
@@ -152,7 +152,7 @@ def test_the_keyboard_reaches_everything_and_sorts(tab: Tab, page: Path) -> None
 
 
 def copied(tab: Tab) -> str:
-    """What the button beside the recall says after a click."""
+    """Return the status text beside the recall table after a click on its button."""
     tab.evaluate(f"{COPY}.click()")
     tab.evaluate("new Promise(done => setTimeout(done, 100))")
     return str(tab.evaluate(f"{COPY}.nextElementSibling.textContent"))
@@ -176,9 +176,7 @@ def test_numbers_can_be_copied(tab: Tab, page: Path, setting: str) -> None:
 
 
 @pytest.mark.parametrize("without", ["clipboard: undefined", "clipboard: {}"])
-def test_where_nothing_can_be_copied_the_numbers_are_selected(
-    tab: Tab, page: Path, without: str
-) -> None:
+def test_without_a_clipboard_the_numbers_are_selected(tab: Tab, page: Path, without: str) -> None:
     tab.open(page)
     value = without.removeprefix("clipboard: ")
     tab.evaluate(f"Object.defineProperty(navigator, 'clipboard', {{ value: {value} }}); 0")
@@ -188,7 +186,7 @@ def test_where_nothing_can_be_copied_the_numbers_are_selected(
     assert tab.evaluate("document.activeElement.value == getSelection().toString()")
 
 
-def test_without_scripts_everything_is_there(tab: Tab, page: Path) -> None:
+def test_without_scripts_all_content_is_shown(tab: Tab, page: Path) -> None:
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         tab.open(page)
@@ -213,7 +211,7 @@ ENTRY = "document.querySelector('.legend [data-series=\"3\"]')"
 
 
 def faded(tab: Tab) -> set[tuple[str, bool]]:
-    """Which lines are faded, by the number of their method."""
+    """Return the numbers of the methods whose lines are faded."""
     tab.evaluate("new Promise(done => setTimeout(done, 300))")
     lines = "[...document.querySelectorAll('g[data-series]')]"
     found = tab.evaluate(f"{lines}.map(g => [g.dataset.series, getComputedStyle(g).opacity < 0.5])")
@@ -240,7 +238,7 @@ def test_a_method_is_highlighted_by_pointer_focus_and_click(tab: Tab, page: Path
     assert faded(tab) == {(str(n), n not in (1, 3)) for n in range(4)}, "two can be compared"
 
 
-def test_on_a_telephone_the_rare_labels_come_first_and_nothing_is_clipped(
+def test_on_a_phone_the_rare_labels_come_first_and_nothing_is_clipped(
     tab: Tab, large: Path
 ) -> None:
     tab.open(large, width=390)
@@ -261,14 +259,14 @@ def test_on_a_telephone_the_rare_labels_come_first_and_nothing_is_clipped(
     assert tab.evaluate(f"Math.max(...{captions}.map(r => r.right))") <= 390
 
 
-def test_prose_and_figures_use_the_width_of_a_desk(tab: Tab, page: Path) -> None:
+def test_text_and_figures_use_the_width_of_a_desktop(tab: Tab, page: Path) -> None:
     tab.open(page, width=1280)
     wide = "getBoundingClientRect().width"
     assert tab.evaluate(f"document.querySelector('header p').{wide}") > 1100
     assert tab.evaluate(f"document.querySelector('#curves ~ figure .box').{wide}") > 1100
 
 
-def test_a_large_heat_map_keeps_its_labels_in_sight(tab: Tab, large: Path) -> None:
+def test_a_large_heat_map_keeps_its_labels_visible(tab: Tab, large: Path) -> None:
     tab.open(large, width=360)
     box = "document.querySelector('#recall').closest('.box')"
     assert tab.evaluate(f"{box}.scrollWidth > {box}.clientWidth")
@@ -284,7 +282,9 @@ def test_a_large_heat_map_keeps_its_labels_in_sight(tab: Tab, large: Path) -> No
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_can_be_seen(tab: Tab, page: Path, tmp_path: Path, width: int, dark: bool) -> None:
+def test_the_page_renders_at_every_width(
+    tab: Tab, page: Path, tmp_path: Path, width: int, dark: bool
+) -> None:
     tab.open(page, width=width, dark=dark)
     tab.screenshot(tmp_path / "shot.png")
     image = imread(tmp_path / "shot.png")[..., :3]

@@ -38,7 +38,7 @@ def texts(svg: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_two_panels_one_legend_all_of_it_text() -> None:
+def test_a_figure_has_two_panels_and_one_legend_as_text() -> None:
     shown = texts(learning_curves(TWO))
     assert set(PANELS.values()) <= set(shown)
     assert shown.count("fedraw") == shown.count("fedfa") == 1
@@ -53,7 +53,7 @@ def test_the_same_runs_give_the_same_bytes() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_it_names_itself_and_takes_the_colour_of_the_page() -> None:
+def test_an_svg_has_a_title_and_the_text_colour_of_the_page() -> None:
     svg = learning_curves(TWO)
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img"
@@ -75,7 +75,7 @@ def test_lines_differ_by_more_than_colour() -> None:
 
 @pytest.mark.parametrize("colour", [*COLOURS, *METHOD_COLOURS.values()])
 @pytest.mark.parametrize("page", ["#ffffff", "#1b1e22"])
-def test_every_colour_stands_out_on_light_and_on_dark(colour: str, page: str) -> None:
+def test_every_colour_has_contrast_on_light_and_dark_pages(colour: str, page: str) -> None:
     lighter, darker = sorted((luminance(colour), luminance(page)), reverse=True)
     assert (lighter + 0.05) / (darker + 0.05) >= 3
 
@@ -87,7 +87,7 @@ def luminance(colour: str) -> float:
     return sum(k * p for k, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_names_are_shown_as_they_are() -> None:
+def test_names_are_not_interpreted() -> None:
     names = ["_hidden", "$x^2$", "<script>", "漢字", "a\x00b\nc", "n" * 200]
     svg = learning_curves(dict.fromkeys(names, TWO["fedfa"]))
     shown = texts(svg)
@@ -95,7 +95,7 @@ def test_names_are_shown_as_they_are() -> None:
     assert "n" * 35 + "…" in shown
 
 
-def test_a_line_has_few_points_however_often_was_evaluated() -> None:
+def test_a_line_has_a_limited_number_of_points() -> None:
     often = evaluations(*[(50.0, float(n % 100)) for n in range(1000)])
     curve = curve_of([often], "AvgRare")
     assert len(curve.event) <= MOST_POINTS
@@ -109,7 +109,7 @@ def test_without_rare_labels_there_is_one_panel() -> None:
 
 
 @pytest.mark.parametrize("groups", [{}, {"fedfa": [[]]}, {"fedfa": [evaluations((None, None))]}])
-def test_where_nothing_was_evaluated_there_is_no_figure(groups: dict[str, Any]) -> None:
+def test_without_evaluations_there_is_no_figure(groups: dict[str, Any]) -> None:
     assert accuracy(groups) is None
 
 

@@ -23,7 +23,7 @@ NASTY = "</style></textarea><script>alert(1)</script>" + "long" * 50
 
 
 class Outline(HTMLParser):
-    """Which tags there are, in order, and the text of each table cell."""
+    """Collects the tags in order, and the text of each table cell."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def two_methods(tmp_path: Path) -> str:
     return written(tmp_path, title="Hand-made", lead="By hand.", command="fedraw report x")
 
 
-def test_the_page_holds_what_the_logs_come_to(two_methods: str) -> None:
+def test_the_page_has_the_results_of_the_logs(two_methods: str) -> None:
     cells = Outline(two_methods).cells
     assert "★ 90.0 ± 0.0" in cells
     assert "★ 60.0 ± 10.0" in cells
@@ -77,7 +77,7 @@ def test_the_caption_says_what_the_numbers_are(two_methods: str) -> None:
     assert "Mean ± population sd over 2 seeds, values of the last model." in two_methods
 
 
-def test_spec_machine_and_date_are_given(two_methods: str) -> None:
+def test_the_page_has_spec_machine_and_date(two_methods: str) -> None:
     assert "seeds = [7, 42]" in two_methods
     assert "run on 2031-02-03 · page by fedraw 0." in two_methods
     assert "<code>fedraw report x</code>" in two_methods
@@ -85,7 +85,7 @@ def test_spec_machine_and_date_are_given(two_methods: str) -> None:
     assert "digits · 2 clients · 2 events · 2 methods · 2 seeds · rare: scarce" in two_methods
 
 
-def test_it_needs_nothing_from_outside(two_methods: str) -> None:
+def test_the_page_needs_no_other_file(two_methods: str) -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in two_methods
     for reference in ("http://", "https://", "src=", "url(", "@import", "javascript:", "eval("):
         assert reference not in two_methods, reference
@@ -98,7 +98,7 @@ def test_only_the_page_s_own_script_may_run(two_methods: str) -> None:
     assert f"script-src 'sha256-{digest}';" in two_methods, "the policy allows it"
 
 
-def test_it_can_be_read_without_seeing_it(two_methods: str) -> None:
+def test_the_page_is_accessible(two_methods: str) -> None:
     outline = Outline(two_methods)
     assert ("html", {"lang": "en"}) in outline.tags
     assert any(attrs.get("name") == "viewport" for _, attrs in outline.tags)
@@ -114,13 +114,13 @@ def test_it_can_be_read_without_seeing_it(two_methods: str) -> None:
 
 
 def numbers(page: str, identity: str) -> list[list[str]]:
-    """What the button beside a table or figure copies."""
+    """Return the text that the button beside a table or figure copies."""
     found = re.search(f'<textarea id="{identity}-csv"[^>]*>(.*?)</textarea>', page, re.DOTALL)
     assert found is not None
     return list(csv.reader(io.StringIO(unescape(found[1]))))
 
 
-def test_every_table_can_be_taken_along_as_csv(two_methods: str) -> None:
+def test_every_table_can_be_copied_as_csv(two_methods: str) -> None:
     head, fedfa, fedraw = numbers(two_methods, "comparison")
     assert dict(zip(head, fedraw, strict=True))["AvgRare_mean"] == "60.0"
     assert [fedfa[0], fedraw[0]] == ["fedfa", "fedraw"]
@@ -134,7 +134,7 @@ def test_every_table_can_be_taken_along_as_csv(two_methods: str) -> None:
     )
 
 
-def test_what_clients_weigh_against_what_they_hold(two_methods: str) -> None:
+def test_influence_of_clients_relative_to_their_samples(two_methods: str) -> None:
     # b weighs 1/4 and holds 3 of 6 samples; a weighs 3/4 and holds the others.
     rows = numbers(two_methods, "clients")
     assert ["fedraw", "rare clients", "0.25", "0.5", "0.5"] in rows
@@ -142,19 +142,19 @@ def test_what_clients_weigh_against_what_they_hold(two_methods: str) -> None:
     assert "Influence of 1 rare client of 2" in two_methods
 
 
-def test_the_course_of_each_seed(two_methods: str) -> None:
+def test_the_history_of_each_seed_can_be_copied(two_methods: str) -> None:
     rows = numbers(two_methods, "history")
     assert rows[1] == ["fedfa", "7", "0.5", "1.0", "100.0", "1.0", "75.0", "25.0"]
     assert len(rows) == 1 + 4 * 2
 
 
-def test_staleness_of_rare_and_other_clients(two_methods: str) -> None:
+def test_staleness_of_rare_and_other_clients_is_shown(two_methods: str) -> None:
     rows = numbers(two_methods, "stale")
     assert rows[1] == ["fedfa", "common", *["4"] * 6, "4.0", "2"]
     assert rows[2] == ["fedfa", "rare", *["8"] * 6, "8.0", "2"]
 
 
-def test_without_a_lead_it_says_who_keeps_the_rare_labels(tmp_path: Path) -> None:
+def test_the_default_lead_names_the_method_that_keeps_the_rare_labels(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     assert "fedraw reaches 90.0 % on all labels and 50.0 % on the rare ones." in written(tmp_path)
     write_run(tmp_path, "fedfa", 42, [(80.0, 0.0)])
@@ -164,7 +164,7 @@ def test_without_a_lead_it_says_who_keeps_the_rare_labels(tmp_path: Path) -> Non
 
 
 def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
-    """The best of both figures, but no label is recognised: the metrics are made up."""
+    """The made-up metrics are the best, but the model recognises no label."""
     write_run(tmp_path, "fedraw", 42, labels_beside=8)
     write_run(tmp_path, "wild", 42, [(99.0, 0.0)], labels_beside=8)
     log = tmp_path / "wild/seed-42/events.jsonl"
@@ -188,7 +188,7 @@ def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
     assert written(tmp_path) == written(tmp_path)
 
 
-def test_nothing_that_was_given_is_executed(tmp_path: Path) -> None:
+def test_given_text_is_never_executed(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, rare=NASTY, note="</code><b>$title")
     page = written(tmp_path, title=NASTY, lead=NASTY)
     outline = Outline(page)
@@ -208,7 +208,7 @@ def test_a_training_free_run_has_dynamics_and_no_figure(tmp_path: Path) -> None:
         "Aggregations with a rare client in the buffer",
         "Rare clients in the buffer",
         "Rare clients together",
-        "The client that weighs most",
+        "The client with the largest weight",
         "Staleness of the updates of rare and of other clients, method by method",
     ]
     assert "last model" not in page
@@ -217,7 +217,7 @@ def test_a_training_free_run_has_dynamics_and_no_figure(tmp_path: Path) -> None:
     assert outline.count("table") == 6
 
 
-def test_rows_of_one_method_are_told_apart_as_in_a_comparison(tmp_path: Path) -> None:
+def test_rows_of_one_method_have_different_names(tmp_path: Path) -> None:
     write_run(tmp_path / "five", "fedraw", 42, buffer=5)
     write_run(tmp_path / "ten", "fedraw", 42, buffer=10)
     cells = Outline(written(tmp_path)).cells
@@ -225,7 +225,7 @@ def test_rows_of_one_method_are_told_apart_as_in_a_comparison(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("timing", [None, "", "[]", '{"date": 3}', "\ud800"])
-def test_an_unusable_timing_is_passed_over(tmp_path: Path, timing: str | None) -> None:
+def test_an_unusable_timing_is_ignored(tmp_path: Path, timing: str | None) -> None:
     file = write_run(tmp_path, "fedraw", 42) / "seed-42" / "timing.json"
     file.unlink()
     if timing is not None:
@@ -233,7 +233,7 @@ def test_an_unusable_timing_is_passed_over(tmp_path: Path, timing: str | None) -
     assert "</footer>" in written(tmp_path)
 
 
-def test_a_run_that_is_not_finished_is_shown_and_marked(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_shown_and_marked(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, finished=False, events_wanted=9)
     write_run(tmp_path, "fedfa", 42)
     page = written(tmp_path)
@@ -244,19 +244,19 @@ def test_a_run_that_is_not_finished_is_shown_and_marked(tmp_path: Path) -> None:
     assert "50.0" in cells, "what it had reached"
 
 
-def test_without_runs_there_is_no_page(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no runs"):
         write_report([], tmp_path / "report.html")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused_by_name(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     with pytest.raises(BadInput, match=r"cannot write .*fedraw: Is a directory"):
         write_report([tmp_path], tmp_path / "fedraw")
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_run_that_had_hardly_begun_is_shown_too(tmp_path: Path) -> None:
+def test_a_run_without_aggregations_is_shown(tmp_path: Path) -> None:
     log = write_run(tmp_path, "fedraw", 42, finished=False) / "seed-42/events.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))  # nothing arrived yet
     page = written(tmp_path)
@@ -264,7 +264,7 @@ def test_a_run_that_had_hardly_begun_is_shown_too(tmp_path: Path) -> None:
     assert Outline(page).count("svg") == 0
 
 
-def test_a_real_federation_has_no_seed_and_no_data_but_a_life(tmp_path: Path) -> None:
+def test_a_real_federation_has_no_seed_and_no_data_but_changes(tmp_path: Path) -> None:
     log = [*federation_log.STORY, federation_log.END]
     federation_log.write(tmp_path / "federation" / "events.jsonl", log)
     page = written(tmp_path, title="Real")
@@ -279,7 +279,7 @@ def test_a_real_federation_has_no_seed_and_no_data_but_a_life(tmp_path: Path) ->
     assert "deadline = 900.0" in page
 
 
-def test_real_federations_side_by_side(tmp_path: Path) -> None:
+def test_real_federations_are_compared(tmp_path: Path) -> None:
     story = [*federation_log.STORY[1:], federation_log.END]
     for name in ("fedraw", "fedfa"):
         server = {"folder": f"/srv/{name}"}
@@ -295,13 +295,13 @@ def test_real_federations_side_by_side(tmp_path: Path) -> None:
         written(tmp_path)
 
 
-def test_a_federation_that_goes_on_is_told_as_such(tmp_path: Path) -> None:
+def test_a_running_federation_is_marked_as_not_finished(tmp_path: Path) -> None:
     federation_log.write(tmp_path / "events.jsonl", federation_log.STORY)
     page = written(tmp_path)
     assert "fedraw: not finished, at event 5. Its numbers are those of its last" in page
 
 
-def test_the_caption_is_true_where_rare_labels_are_recognised_better(tmp_path: Path) -> None:
+def test_the_caption_is_correct_if_rare_labels_are_recognised_better(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, [(70.0, 80.0)])
     write_run(tmp_path, "fedfa", 42, [(80.0, 20.0)])
     page = written(tmp_path)
@@ -310,14 +310,14 @@ def test_the_caption_is_true_where_rare_labels_are_recognised_better(tmp_path: P
     assert "better than all labels" not in written(tmp_path)
 
 
-def test_rows_with_different_budgets_say_so(tmp_path: Path) -> None:
+def test_rows_with_different_budgets_have_a_note(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     write_run(tmp_path, "fedraw", 7)
     write_run(tmp_path, "fedfa", 42)
     assert "different seeds: 42 in fedfa; 7, 42 in fedraw" in written(tmp_path)
 
 
-def test_the_rare_labels_are_the_first_panel_and_runs_are_folded(two_methods: str) -> None:
+def test_the_rare_labels_are_the_first_panel_and_runs_are_collapsed(two_methods: str) -> None:
     plots = [str(attrs["aria-label"]) for tag, attrs in Outline(two_methods).tags
              if tag == "svg" and "role" in attrs]  # fmt: skip
     assert plots[1:3] == ["Rare labels (AvgRare, %)", "All labels (GlobalAcc, %)"]

@@ -14,7 +14,7 @@ def log_of(tmp_path: Path, name: str = "fedraw", seed: int = 42) -> Path:
     return tmp_path / name / f"seed-{seed}" / "events.jsonl"
 
 
-def test_each_group_has_the_course_of_its_seeds(tmp_path: Path) -> None:
+def test_each_group_has_the_histories_of_its_seeds(tmp_path: Path) -> None:
     for seed in (1, 2):
         write_run(tmp_path, "fedraw", seed)
         write_run(tmp_path, "fedfa", seed)
@@ -28,7 +28,7 @@ def test_a_log_named_twice_counts_once(tmp_path: Path) -> None:
     assert len(list(read_report_data([folder, folder / "seed-42"]).runs)) == 1
 
 
-def test_a_line_that_was_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_ignored(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42, finished=False, events_wanted=7)
     with log_of(tmp_path).open("ab") as log:
         log.write(b'{"kind":"arrival","event":3,"cli')
@@ -37,8 +37,8 @@ def test_a_line_that_was_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("end", [b"\0" * 60, b'{"kind":"arrival","ev' + b"\0" * 40])
-def test_zeros_at_the_end_are_not_a_line_that_was_cut_off(end: bytes, tmp_path: Path) -> None:
-    """A power failure may leave them instead of records that had been written."""
+def test_zeros_at_the_end_are_refused(end: bytes, tmp_path: Path) -> None:
+    """A power failure may leave zeros in place of written records."""
     write_run(tmp_path, "fedraw", 42, finished=False)
     with log_of(tmp_path).open("ab") as log:
         log.write(end)
@@ -70,14 +70,14 @@ def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
         read_report_data([tmp_path])
 
 
-def test_a_run_that_never_began_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_clients_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     log_of(tmp_path).write_text("")
     with pytest.raises(BadInput, match=r"seed-42.*never began; leave the run out"):
         read_report_data([tmp_path])
 
 
-def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
+def test_a_record_without_a_field_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "fedraw", 42)
     line = as_bytes([{"kind": "arrival", "event": 9}], after=log_of(tmp_path))
     with log_of(tmp_path).open("ab") as log:

@@ -18,7 +18,7 @@ from fedraw.report.report_data import BINS, QUANTILES, RunHistory, spread_of
 def history_of(
     arrivals: list[Record], clients: dict[str, dict[str, int]], **start: Any
 ) -> tuple[RunHistory, RunSummary]:
-    """Read as one log, by both readers."""
+    """Read the records as one log, into a history and a summary."""
     history, summary = RunHistory(), RunSummary()
     records = [record("start", rare_labels=["owl"], **start)]
     records += [record("joined", client=c, counts=n) for c, n in clients.items()]
@@ -43,7 +43,7 @@ def arrival(event: int, client: str, buffer: list[str], weights: list[float]) ->
 CLIENTS = {"a": {"owl": 1, "cat": 1}, "b": {"cat": 5}, "c": {"cat": 5}}
 
 
-def test_a_client_with_two_slots_weighs_what_both_weigh() -> None:
+def test_the_weight_of_a_client_is_the_sum_of_its_slots() -> None:
     arrivals = [arrival(1, "b", ["b", "a", "b"], [0.3, 0.4, 0.3])]
     history, _ = history_of(arrivals, CLIENTS, events=1)
     (point,) = history.points()
@@ -52,7 +52,7 @@ def test_a_client_with_two_slots_weighs_what_both_weigh() -> None:
     assert point.rare_clients == 1
 
 
-def test_where_updates_are_cached_everyone_heard_weighs_the_same() -> None:
+def test_with_cached_updates_all_clients_have_the_same_weight() -> None:
     arrivals = [arrival(1, "b", ["b"], [1.0]), arrival(2, "a", ["a"], [1.0])]
     history, _ = history_of(arrivals, CLIENTS, events=2, influence="cache")
     first, second = history.points()
@@ -68,13 +68,13 @@ def test_bins_without_an_aggregation_are_undefined() -> None:
     assert history.points()[1].presence == 100
 
 
-def test_without_rare_clients_only_the_largest_weight_is_told() -> None:
+def test_without_rare_clients_only_the_largest_weight_is_defined() -> None:
     history, _ = history_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
     assert history.points()[0][2:] == (None, None, 100, None)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200), st.integers(1, 300))
-def test_bins_are_few_and_come_to_what_the_summary_says(order: list[str], wanted: int) -> None:
+def test_the_bins_agree_with_the_summary(order: list[str], wanted: int) -> None:
     arrivals = [
         arrival(
             event, client, order[max(0, event - 2) : event], [1.0] if event == 1 else [0.5, 0.5]
@@ -97,7 +97,7 @@ def test_bins_are_few_and_come_to_what_the_summary_says(order: list[str], wanted
 
 
 @given(st.lists(st.lists(st.integers(0, 50)), max_size=3))
-def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None:
+def test_a_spread_has_the_quantiles_of_the_sorted_values(seeds: list[list[int]]) -> None:
     spread = spread_of([Counter(values) for values in seeds])
     everything = sorted(value for values in seeds for value in values)
     if spread is None:
@@ -112,7 +112,7 @@ def test_a_spread_is_that_of_all_values_in_order(seeds: list[list[int]]) -> None
         assert at_or_below >= share * len(everything) - 1e-6
 
 
-def test_sites_that_come_and_go() -> None:
+def test_sites_may_join_and_leave() -> None:
     history = RunHistory()
     for known in [replace(START, events=5), *STORY[1:]]:
         history.observe(known)
@@ -125,7 +125,7 @@ def test_sites_that_come_and_go() -> None:
     assert history.common_staleness == {0: 1, 2: 1, 4: 1}
 
 
-def test_a_cached_update_goes_with_its_client() -> None:
+def test_a_cached_update_leaves_with_its_client() -> None:
     history = RunHistory()
     for known in [replace(START, events=5, influence="cache"), *STORY[1:]]:
         history.observe(known)

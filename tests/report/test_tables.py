@@ -37,7 +37,7 @@ def printed(table: Table, width: int = 80) -> list[str]:
     return [line.rstrip() for line in caught.get().splitlines()]
 
 
-def test_the_terminal_shows_mean_and_spread_with_decimal_points_in_line() -> None:
+def test_the_terminal_aligns_the_decimal_points_of_mean_and_spread() -> None:
     assert printed(tables.text_table(TWO_SEEDS, ["GlobalAcc", "Jain"])) == [
         "         GlobalAcc         Jain",
         "───────────────────────────────",
@@ -67,13 +67,13 @@ def test_nine_methods_fit_eighty_columns() -> None:
     assert len(lines) == 2 + 9 + 1, "no name is broken over two lines"
 
 
-def test_the_best_is_bold_as_well() -> None:
+def test_the_best_mean_is_bold() -> None:
     table = tables.text_table([one_seed("a", AvgRare=2), one_seed("b", AvgRare=1)])
     styles = [getattr(cell, "style", None) for cell in table.columns[1].cells]
     assert styles[-2:] == ["bold", ""]
 
 
-def test_names_are_no_markup_in_the_terminal() -> None:
+def test_names_are_not_markup_in_the_terminal() -> None:
     assert "[red]" in " ".join(printed(tables.text_table([one_seed(NASTY, GlobalAcc=1)])))
 
 
@@ -88,13 +88,15 @@ def test_names_are_no_markup_in_the_terminal() -> None:
         ("GlobalAcc", [50], [False]),
     ],
 )
-def test_what_counts_as_best(metric: str, values: list[float | None], stars: list[bool]) -> None:
+def test_the_best_row_of_each_metric(
+    metric: str, values: list[float | None], stars: list[bool]
+) -> None:
     rows = [one_seed(f"row{i}", **{metric: value}) for i, value in enumerate(values)]
     lines = printed(tables.text_table(rows, [metric]))[2:]
     assert ["*" in line for line in lines[: len(rows)]] == stars
 
 
-def test_what_nobody_has_is_left_out() -> None:
+def test_metrics_without_values_are_left_out() -> None:
     rows = [one_seed("a", GlobalAcc=None, BufPres=50), one_seed("b", GlobalAcc=None, BufPres=60)]
     assert [column.header for column in tables.text_table(rows).columns] == ["", "BufPres"]
     for text in (tables.markdown(rows), tables.csv(rows), tables.latex(rows)):
@@ -102,7 +104,7 @@ def test_what_nobody_has_is_left_out() -> None:
         assert "GlobalAcc" not in text
 
 
-def test_nothing_at_all_is_still_a_table() -> None:
+def test_a_comparison_without_rows_is_an_empty_table() -> None:
     rows = [one_seed("fedraw", GlobalAcc=None)]
     assert printed(tables.text_table(rows))[-1] == "fedraw"
     assert tables.markdown(rows) == "|        |\n| ------ |\n| fedraw |\n"
@@ -111,13 +113,13 @@ def test_nothing_at_all_is_still_a_table() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], TWO_SEEDS[:1]])
-def test_any_number_of_rows_will_do(rows: Sequence[ComparisonRow]) -> None:
+def test_tables_have_any_number_of_rows(rows: Sequence[ComparisonRow]) -> None:
     assert isinstance(tables.text_table(rows), Table)
     assert "*" not in tables.markdown(rows)
     assert "bf" not in tables.latex(rows)
 
 
-def test_markdown() -> None:
+def test_a_markdown_table() -> None:
     assert tables.markdown(TWO_SEEDS) == (
         "|        |      GlobalAcc |              Jain |\n"
         "| ------ | -------------: | ----------------: |\n"
@@ -139,7 +141,7 @@ def test_csv_has_every_digit() -> None:
     assert (table[1]["AvgRare_mean"], table[1]["AvgRare_sd"]) == ("", "")
 
 
-def test_latex() -> None:
+def test_a_latex_table() -> None:
     assert tables.latex(TWO_SEEDS, ["GlobalAcc", "Jain"]) == "\n".join(
         [
             r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
@@ -167,14 +169,14 @@ def test_names_are_escaped_in_every_format() -> None:
     assert next(csv.reader(tables.csv(rows).splitlines()[1:]))[0] == NASTY
 
 
-def test_a_line_break_in_a_name_breaks_no_table() -> None:
+def test_a_line_break_in_a_name_does_not_break_a_table() -> None:
     rows = [one_seed("two\nlines", GlobalAcc=1)]
     assert "| two lines |" in tables.markdown(rows)
     assert r"two lines & $1.0$ \\" in tables.latex(rows)
 
 
 def test_a_collapsed_row_is_marked_and_has_no_star() -> None:
-    """A constant answer has all of one rare label of two, and a tenth of all images."""
+    """A constant prediction recognises one of two rare labels, and a tenth of all images."""
     sound = one_seed("sound", GlobalAcc=80, AvgRare=40)
     constant = replace(one_seed("constant", GlobalAcc=10, AvgRare=50), collapsed=1)
     rows = [sound, constant]
@@ -189,7 +191,7 @@ def test_a_collapsed_row_is_marked_and_has_no_star() -> None:
 
 
 def width_in_points(cell: str) -> float:
-    """The width of a cell at 8 points, by the metrics of Computer Modern that TeX uses."""
+    """Return the width of a cell at 8 points, with TeX's metrics of Computer Modern."""
     with matplotlib.rc_context({"mathtext.fontset": "cm"}):
         text = cell.replace(r"{\scriptstyle\pm", r"^{\pm ")  # the same size
         # Outside of a formula, names are set in the roman of the same family.
@@ -199,7 +201,7 @@ def width_in_points(cell: str) -> float:
 
 
 def test_latex_is_never_wider_than_a_column_of_a_paper() -> None:
-    """Every line of the table, with the gaps between its cells, against 234 points."""
+    """Compare every line of the table, with the gaps between its cells, with 234 points."""
     spread = {metric: Stat.of([88.8, 98.7, 100.0]) for metric in METRICS}
     spread["RareMaxStale"] = Stat.of([12345.0, 8.0, 99.0])
     names = ["fedraw", "fedraw-weight-only", "fedraw-dedup-only", "qfedavg"]
@@ -218,7 +220,7 @@ def test_latex_is_never_wider_than_a_column_of_a_paper() -> None:
 
 
 def test_own_metrics_are_shown_and_never_called_best() -> None:
-    """Nobody knows whether more of them is better."""
+    """It is unknown whether a higher value of a user's metric is better."""
     rows = [one_seed("a", rmse=0.5, Rho=1.0), one_seed("b", rmse=0.25, Rho=2.0)]
     assert printed(tables.text_table(rows)) == [
         "         rmse",
@@ -230,7 +232,7 @@ def test_own_metrics_are_shown_and_never_called_best() -> None:
     assert [column.metric for column in grid(rows, ["Rho"])] == ["Rho"]
 
 
-def test_rows_with_different_budgets_say_so_in_every_format() -> None:
+def test_rows_with_different_budgets_have_a_note_in_every_format() -> None:
     rows = [
         replace(one_seed("a", GlobalAcc=1), events=(300,)),
         replace(one_seed("b", GlobalAcc=2), events=(600,), seeds=(7,)),

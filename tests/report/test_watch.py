@@ -83,7 +83,7 @@ def one(run: RunStatus = RUN, detail: RunDetail = DETAIL) -> Frame:
     return Frame([run], run, detail)
 
 
-def test_a_frame_at_eighty_columns() -> None:
+def test_the_frame_at_eighty_columns() -> None:
     bar = "━" * 16 + "─" * 15
     assert drawn(one()) == [
         "fedraw  seed 1  running                                         runs/mine/seed-1",
@@ -111,18 +111,18 @@ def test_a_frame_at_eighty_columns() -> None:
     ]
 
 
-def test_the_serving_average_stands_below_the_last_model() -> None:
+def test_the_serving_average_is_below_the_last_model() -> None:
     last = DETAIL.curve[-1]._replace(serving={"GlobalAcc": 81.25, "AvgRare": None, "Jain": 0.9})
     lines = drawn(one(detail=replace(DETAIL, curve=(*DETAIL.curve[:-1], last))))
     assert "serving       GlobalAcc 81.2, AvgRare –, average of the models" in lines
 
 
-def test_who_is_doubted_stands_below_who_is_rejected() -> None:
+def test_doubted_clients_are_below_rejected_ones() -> None:
     lines = drawn(one(detail=replace(DETAIL, doubted={"29": ["owl"], "3": ["cat", "dog"]})))
     assert lines[-2:] == ["", "doubted       client 29: owl, client 3: cat, dog"]
 
 
-def test_labels_read_off_updates_stand_with_those_who_have_them() -> None:
+def test_inferred_labels_are_shown_with_their_holders() -> None:
     lines = drawn(one(detail=replace(DETAIL, inferred={"owl": [2, 3], "emu": ["west"]})))
     assert lines[-2:] == ["", "held by few   owl (2, 3), emu (west)"]
 
@@ -137,7 +137,7 @@ def test_labels_at_risk_are_named_with_the_reason() -> None:
     assert "at risk       owl (last holder gone, west), emu (low standing)" in lines
 
 
-def test_what_is_unknown_is_a_dash() -> None:
+def test_unknown_values_are_dashes() -> None:
     unknown = replace(RUN, rate=None, seconds_left=None)
     assert drawn(one(unknown))[1].endswith("  50 %  –/s  – left")
     young = replace(RUN, state="starting", event=0, events=None, seed=None, rate=None)
@@ -154,7 +154,7 @@ def test_what_is_unknown_is_a_dash() -> None:
     ]
 
 
-def test_a_buffer_that_fills_has_no_weights_yet() -> None:
+def test_a_filling_buffer_has_no_weights() -> None:
     slots = (BufferSlot(3, None, 1, False), BufferSlot(3, None, 0, False))
     lines = drawn(one(detail=replace(DETAIL, buffer=slots, capacity=10, aggregated_at=1490)))
     start = lines.index(
@@ -163,7 +163,7 @@ def test_a_buffer_that_fills_has_no_weights_yet() -> None:
     assert lines[start + 1 : start + 3] == ["  client   3 3", "  age      1 0"]
 
 
-def test_a_stopped_run_says_since_when_and_how_to_go_on() -> None:
+def test_a_stopped_run_shows_since_when_and_how_to_continue() -> None:
     stopped = replace(RUN, state="stopped", quiet=200.0, checkpoint=1480)
     lines = drawn(one(stopped))
     assert re.fullmatch(
@@ -187,7 +187,7 @@ def test_several_runs_are_listed() -> None:
     ]
 
 
-def test_many_runs_and_a_low_screen_leave_room_for_what_matters() -> None:
+def test_many_runs_on_a_low_screen_leave_room_for_the_details() -> None:
     counts: dict[RunState, int] = {"finished": 20, "stopped": 5, "running": 2}
     states = [state for state, count in counts.items() for _ in range(count)]
     runs = [replace(RUN, seed=seed, state=state) for seed, state in enumerate(states)]
@@ -224,7 +224,7 @@ def large() -> RunDetail:
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_nothing_is_wider_than_the_screen(width: int, encoding: str) -> None:
+def test_no_line_is_wider_than_the_screen(width: int, encoding: str) -> None:
     run = replace(
         RUN, event=10**9, events=10**9, seed=10**9, rate=123456.0, seconds_left=10**7, quiet=999.0
     )
@@ -241,7 +241,7 @@ def test_nothing_is_wider_than_the_screen(width: int, encoding: str) -> None:
             assert text.isascii()
 
 
-def test_wide_letters_are_counted_as_wide() -> None:
+def test_wide_characters_count_twice() -> None:
     labels = (LabelTrend("黒色腫", True, 5.0, -1.0, True, False), *DETAIL.labels[1:])
     lines = [
         line for line in one(detail=replace(DETAIL, labels=labels)).lines() if "far" in str(line)
@@ -249,13 +249,13 @@ def test_wide_letters_are_counted_as_wide() -> None:
     assert lines[0].cell_len <= 80
 
 
-def test_a_narrow_screen_breaks_lines_and_loses_nothing() -> None:
+def test_a_narrow_screen_folds_lines_without_loss() -> None:
     text = " ".join(drawn(one(), width=40))
     for number in ("1500", "3000", "75.0", "−12.0", "61.0", "1490"):
         assert number in text
 
 
-def test_a_spark_line_runs_over_events() -> None:
+def test_a_spark_line_is_drawn_over_events() -> None:
     assert spark([]) == ""
     assert spark([(10, None)]) == " "
     assert spark([(10, 100.0), (20, None)], 5) == "██"
@@ -275,7 +275,7 @@ LIFE = ServerHistory(
 )
 
 
-def test_a_server_shows_who_came_and_went() -> None:
+def test_a_server_shows_changes_of_the_membership() -> None:
     detail = replace(DETAIL, clients=6, members=4, history=LIFE, unheard=(), rare_clients=("east",))
     lines = drawn(one(SERVER, detail))
     assert lines[0].startswith("fedraw  running")
@@ -299,12 +299,12 @@ def test_a_stopped_server_is_started_again_not_resumed() -> None:
 
 
 @pytest.mark.parametrize("rows", [18, 24, 40])
-def test_the_frame_of_a_server_is_not_higher_than_its_screen_either(rows: int) -> None:
+def test_the_frame_of_a_server_is_not_higher_than_its_screen(rows: int) -> None:
     detail = replace(DETAIL, clients=6, members=4, history=LIFE)
     assert len(one(SERVER, detail).lines(80, rows)) <= rows
 
 
-def test_nor_wider() -> None:
+def test_the_frame_of_a_server_is_not_wider_than_its_screen() -> None:
     many = tuple(Incident(10**9, NASTY, NASTY * 9) for _ in range(60))
     life = replace(LIFE, away=many, last_notes=many[:10])
     frame = one(replace(SERVER, event=10**9), replace(large(), members=10**6, history=life))

@@ -32,4 +32,4 @@ def export(
         parts = [counted(run.evaluations, "evaluation")]
         if run.arrivals is not None:
             parts.append(counted(run.arrivals, "arrival"))
-        console.say(f"{run.name} ({state}): {' and '.join(parts)} exported to {run.place}")
+        console.say(f"{run.name} ({state}): {' and '.join(parts)} exported to {run.destination}")

@@ -1,8 +1,9 @@
-"""Exports of event logs: to files, and to experiment trackers.
+"""Exports event logs to files and to experiment trackers, and models to files.
 
-scalars   the series of a run, evaluation by evaluation and arrival by arrival
-targets   where they go: CSV, Parquet, TensorBoard, MLflow, Weights & Biases
-export    reads logs, also while they grow, and hands the series to a target
+scalars   the series of a run: values of each evaluation, and a row for each arrival
+targets   the destinations: CSV, Parquet, TensorBoard, MLflow, Weights & Biases
+export    reads logs, also while they grow, and writes their series to a target
+model     writes the model of a run or of a server, with its metadata and a model card
 """
 
 from fedraw.export.export import export_runs

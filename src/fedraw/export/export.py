@@ -1,4 +1,4 @@
-"""Reads event logs, also while they grow, and hands their series to a target."""
+"""Reads event logs, also while they grow, and writes their series to a target."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from fedraw.eventlog.log_file import LogTail, find_logs
 from fedraw.export.scalars import RunSeries, Scalars
 from fedraw.export.targets import Target
 
-# Seconds between two looks at logs that grow.
-EVERY = 1.0
+# Seconds between two polls of growing logs.
+POLL_SECONDS = 1.0
 
 
 class Exported(NamedTuple):
-    """What was exported of one run."""
+    """The result of the export of one run."""
 
     log: Path
     name: str
     evaluations: int
-    arrivals: int | None  # None if the target does not take arrivals
+    arrivals: int | None  # None if the target does not accept arrivals
     finished: bool
-    place: str  # where it went
+    destination: str
 
 
 class _RunExport:
-    """One log on its way to a target, which is opened when the log has its first record."""
+    """The export of one log to a target, which is opened when the log has its first record."""
 
     def __init__(self, log: Path, make: Callable[[RunSeries, Path], Target], out: Path) -> None:
         self.series = RunSeries(log)
@@ -37,8 +37,8 @@ class _RunExport:
         self._target: Target | None = None
         self._evaluations = self._arrivals = 0
 
-    def look(self) -> None:
-        """Export what was appended."""
+    def poll(self) -> None:
+        """Export the records that were appended."""
         for record in self._tail.read():
             rows = list(self.series.observe(record))
             if self._target is None:
@@ -47,7 +47,7 @@ class _RunExport:
                 if isinstance(row, Scalars):
                     self._evaluations += 1
                     self._target.scalars(row)
-                elif self._target.takes_arrivals:
+                elif self._target.accepts_arrivals:
                     self._arrivals += 1
                     self._target.arrival(row)
         if self._target is not None:
@@ -58,10 +58,10 @@ class _RunExport:
         series, target = self.series, self._target
         if target is not None:
             target.close()
-        arrivals = self._arrivals if target is not None and target.takes_arrivals else None
-        place = (target and target.place) or str(self._out)
+        arrivals = self._arrivals if target is not None and target.accepts_arrivals else None
+        destination = (target and target.destination) or str(self._out)
         return Exported(
-            series.log, series.name, self._evaluations, arrivals, series.finished, place
+            series.log, series.name, self._evaluations, arrivals, series.finished, destination
         )
 
 
@@ -77,10 +77,10 @@ def export_runs(
 
     Args:
         runs: Folders with event logs.
-        make: Makes the target of one run, as the values of `TARGETS` do.
-        out: The folder for what is written.
-        follow: Go on until all runs are finished, or until `until` says so.
-        until: Asked once a second while following.
+        make: Makes the target of one run; one of the values of `TARGETS`.
+        out: The folder for the exported files.
+        follow: Continue until all runs are finished, or until `until` returns true.
+        until: Called once a second while following.
 
     """
     logs = list(dict.fromkeys(log for folder in runs for log in find_logs(folder)))
@@ -89,16 +89,16 @@ def export_runs(
     try:
         while True:
             for export in exports:
-                export.look()
+                export.poll()
                 known = names.setdefault(export.series.name, export.series.log)
                 if known != export.series.log:
                     raise BadInput(
                         f"{known.parent} and {export.series.log.parent} would both be written as "
-                        f"{export.series.name}; export them one at a time, to another --out each"
+                        f"{export.series.name}; export each of them to another --out"
                     )
             if not follow or until() or all(export.series.finished for export in exports):
                 break
-            time.sleep(EVERY)
+            time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         pass
     finally:

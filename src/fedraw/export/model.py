@@ -1,7 +1,7 @@
-"""Exports a model: from a finished run, or from a server that is running or has stopped.
+"""Exports a model from a finished run, or from a server that is running or has stopped.
 
 A server's current model and its serving average are in its newest snapshot. The best model by the
-metric of its setting `keep_best` is a file of its own.
+metric of the setting `keep_best` is in a separate file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedraw.storage.snapshot import (
 
 Which = Literal["current", "best", "serving", "calibrated"]
 CHOICES: tuple[Which, ...] = get_args(Which)
-# A snapshot may be replaced while it is read; then the next one is there.
+# A snapshot may be replaced while it is read; another attempt then reads the new one.
 ATTEMPTS = 5
 _TITLES = {
     "current": "the current global model",
@@ -48,7 +48,7 @@ _FILES = {"current": MODEL, "serving": SERVING, "calibrated": CALIBRATED}
 
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
-    """A model with what is known about it."""
+    """A model, its origin and its last evaluation."""
 
     which: Which
     tensors: Mapping[str, Any]
@@ -56,15 +56,15 @@ class ExportedModel:
     event: int
     version: int | None
     finished: bool
-    # The last evaluation of this very model at or before the event, empty if there was none.
+    # The last evaluation of this kind of model at or before the event; empty if there was none.
     evaluated_at: int | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     recall: Mapping[str, float | None] = field(default_factory=dict)
     best_by: tuple[str, float] | None = None  # a metric, and its value
-    best_is: str | None = None  # "current" or "serving": what the best model was then
+    best_is: str | None = None  # whether the best model was the "current" or the "serving" one
 
     def metadata(self) -> dict[str, str]:
-        """What stands in the header of the file; safetensors has room for texts only."""
+        """Return the metadata for the header of the file, as text, which safetensors requires."""
         start = self.start
         facts: dict[str, Any] = {
             "which": self.which,
@@ -86,7 +86,7 @@ class ExportedModel:
         return {"format": "pt", "fedraw": json.dumps(facts)}
 
     def card(self, file: Path) -> str:
-        """A short model card in Markdown."""
+        """Return a short model card in Markdown."""
         start = self.start
         count = sum(int(np.prod(t.shape)) for t in self.tensors.values())
         best = "" if self.best_by is None else f" by {self.best_by[0]} ({self.best_by[1]:.1f})"
@@ -96,7 +96,7 @@ class ExportedModel:
         lines = [
             f"# {_cell(file.name)}",
             "",
-            f"This file holds {_TITLES[self.which]}{best} of a federation trained with "
+            f"This file contains {_TITLES[self.which]}{best} of a federation trained with "
             f"{_cell(start.name)}, after {self.event:,} arrivals{version}. "
             + ("The run is complete." if self.finished else "The run was not complete."),
             "",
@@ -138,7 +138,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
     logs = find_logs(folder)
     if len(logs) > 1:
         raise BadInput(
-            f"{folder} holds {len(logs)} runs; name the folder of one of them, such as "
+            f"{folder} has {len(logs)} runs; give the folder of one of them, such as "
             f"{logs[0].parent}"
         )
     folder = logs[0].parent
@@ -155,7 +155,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
 
 
 def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
-    """Write a model with its metadata, and its card beside it; return the path of the card."""
+    """Write a model with its metadata, and a model card beside it; return the card's path."""
     model = read_model(folder, which)
     path = out.with_suffix(".md")
     try:
@@ -172,7 +172,9 @@ def export_model(folder: Path, out: Path, which: Which = "current", *, card: boo
 def _start(log: Path) -> StartRecord:
     first = next(read_log(log, allow_cut_off=True), None)
     if not isinstance(first, StartRecord):
-        raise BadInput(f"{log} is empty: training has not begun, so there is no model yet")
+        raise BadInput(
+            f"{log} is empty, because training has not started; export the model after the start"
+        )
     return first
 
 
@@ -182,8 +184,8 @@ def _no_file(folder: Path, which: Which, finished: bool) -> str:
     if which == "calibrated" and finished:
         return f"{folder} has no calibrated model; a simulation with [calibration] writes one"
     return (
-        f"{folder} has no model: a simulation writes it when it is finished, and a training-free "
-        "one has none; wait for its end, or continue it with --resume"
+        f"{folder} has no model: a simulation writes its model at its end, and a run without "
+        "training has none; wait for the end, or continue the run with --resume"
     )
 
 
@@ -194,7 +196,7 @@ def _described(
     tensors: Mapping[str, Any],
     event: int | None = None,
 ) -> ExportedModel:
-    """Look up in the log what is known about the model at an event; by default, at the end."""
+    """Add the facts that the log has about the model at an event; by default, at the end."""
     version, reached, finished = None, 0, False
     evaluated: dict[str, Any] = {}
     for record in read_log(log, allow_cut_off=True):
@@ -204,11 +206,11 @@ def _described(
         version = getattr(record, "version", version)
         finished = finished or record.kind == "end"
         if isinstance(record, EvaluationRecord):
-            own = {"metrics": record.metrics, "recall": record.recall}
+            values = {"metrics": record.metrics, "recall": record.recall}
             if which != "current":
-                told = getattr(record, which) or {}
-                own = {part: told.get(part, {}) for part in own}
-            evaluated = {"evaluated_at": record.event, **own}
+                recorded = getattr(record, which) or {}
+                values = {part: recorded.get(part, {}) for part in values}
+            evaluated = {"evaluated_at": record.event, **values}
     return ExportedModel(which, tensors, start, reached, version, finished, **evaluated)
 
 
@@ -238,7 +240,10 @@ def _best(folder: Path, start: StartRecord) -> ExportedModel:
             best_is=str(facts["model"]),
         )
     except (OSError, SafetensorError, ValueError, LookupError, TypeError):
-        raise BadInput(f"{path} is no model that a server of this version has kept") from None
+        raise BadInput(
+            f"{path} is not a best model of this fedraw version; export it with the version of "
+            "the server"
+        ) from None
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -257,7 +262,10 @@ def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str
         try:
             found = folders.read()
             if found is None:
-                raise BadInput(f"{folder} has no snapshot yet: training has not begun")
+                raise BadInput(
+                    f"{folder} has no snapshot, because training has not started; export the model "
+                    "after the start"
+                )
             return found, _tensors(folder, found, which)
         except (OSError, SafetensorError) as replaced:
             problem = replaced
@@ -270,12 +278,12 @@ def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str
 
 def _tensors(folder: Path, found: VerifiedFolder, which: Which) -> dict[str, Any]:
     tree = json.loads((found.path / "state.json").read_text(encoding="utf-8"))
-    own = tree.get("model") if which == "current" else (tree.get("serving") or {}).get("model")
-    if own is None:
-        remedy = "set serve = 'ema'" if which == "serving" else "start the server once more"
-        raise BadInput(f"{found.path} holds no {which} model; {remedy}")
+    model = tree.get("model") if which == "current" else (tree.get("serving") or {}).get("model")
+    if model is None:
+        remedy = "set serve = 'ema'" if which == "serving" else "start the server again"
+        raise BadInput(f"{found.path} has no {which} model; {remedy}")
     with safe_open(found.path / "state.safetensors", "numpy") as file:
-        vector = file.get_tensor(own["array"])
-    constants = folder / CONSTANTS
-    kept = _load(constants) if constants.exists() else {}
-    return {**named_tensors(vector, found.metadata["tensors"]), **kept}
+        vector = file.get_tensor(model["array"])
+    file = folder / CONSTANTS
+    constants = _load(file) if file.exists() else {}
+    return {**named_tensors(vector, found.metadata["tensors"]), **constants}

@@ -1,4 +1,4 @@
-"""The series of a run, as every target gets them."""
+"""The series of a run, in the form that all targets use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedraw.eventlog.compare import flat
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record, StartRecord
 from fedraw.eventlog.summary import RunSummary
 
-# Statistics of the buffer that go with every evaluation.
+# Participation statistics that are exported with every evaluation.
 PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
 ARRIVAL = (
     "event",
@@ -28,7 +28,7 @@ ARRIVAL = (
 
 
 class Scalars(NamedTuple):
-    """All values of one evaluation, by the names of their series."""
+    """All values of one evaluation, by the name of the series."""
 
     event: int
     time: float  # the log's time
@@ -39,7 +39,7 @@ class Scalars(NamedTuple):
 
 @dataclass
 class RunSeries:
-    """Takes in the records of a log, and yields what a target writes."""
+    """Reads the records of a log, and yields the rows for a target."""
 
     log: Path
     start: StartRecord | None = None
@@ -49,7 +49,7 @@ class RunSeries:
 
     @property
     def name(self) -> str:
-        """What trackers call the run."""
+        """The name of the run in trackers."""
         folder = self.log.parent
         start = self.start
         if start is None or start.seed is None:
@@ -57,21 +57,21 @@ class RunSeries:
         return f"{folder.parent.name}-{folder.name}" if folder.parent.name else folder.name
 
     def settings(self) -> dict[str, str | int | float | bool]:
-        """The settings of the run, by dotted names."""
+        """Return the settings of the run by dotted names."""
         if self.start is None:
             return {}
-        known = {"method": self.start.name, "origin": self.start.origin, **flat(self.start.spec)}
+        settings = {"method": self.start.name, "origin": self.start.origin, **flat(self.start.spec)}
         if self.start.seed is not None:
-            known["seed"] = self.start.seed
+            settings["seed"] = self.start.seed
         plain = (str, int, float, bool)
         return {
             str(key): value if isinstance(value, plain) else str(value)
-            for key, value in known.items()
+            for key, value in settings.items()
             if value is not None
         }
 
     def observe(self, record: Record) -> Iterator[Scalars | dict[str, Any]]:
-        """Take in the next record; yield the scalars of an evaluation, or the row of an arrival."""
+        """Read the next record; yield the scalars of an evaluation, or the row of an arrival."""
         self._summary.observe(record)
         del self._summary.evaluations[:-1]
         self.finished = self._summary.finished
@@ -92,14 +92,14 @@ class RunSeries:
             "own": record.own,
             "own_rare": record.own_rare,
         }
-        for other, told in (("serving", record.serving), ("calibrated", record.calibrated)):
-            for part, own in (told or {}).items():
-                groups[other if part == "metrics" else f"{other}_{part}"] = own
-        for group, known in groups.items():
-            for name, value in (known or {}).items():
+        for model, parts in (("serving", record.serving), ("calibrated", record.calibrated)):
+            for part, values in (parts or {}).items():
+                groups[model if part == "metrics" else f"{model}_{part}"] = values
+        for group, named in groups.items():
+            for name, value in (named or {}).items():
                 yield f"{group}/{name}", value
-        measured = self._summary.dynamics()
+        dynamics = self._summary.dynamics()
         for name in PARTICIPATION:
-            yield f"participation/{name}", measured.get(name)
+            yield f"participation/{name}", dynamics.get(name)
         yield "federation/members", float(len(self._summary.members))
         yield "federation/rejected", float(sum(self._summary.rejected.values()))

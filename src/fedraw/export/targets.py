@@ -1,4 +1,4 @@
-"""Where exported series go. Each target imports its library when it is used."""
+"""The targets of an export. Each target imports its library when it is used."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fedraw.errors import BadInput, MissingExtra
 from fedraw.export.scalars import ARRIVAL, RunSeries, Scalars
 
 EVALUATION = ("event", "time", "version", "series", "value")
-# Rows of a Parquet file that are written at once.
+# The number of rows that are written to a Parquet file at once.
 ROW_GROUP = 50_000
 
 
 class Target:
-    """Receives one run: evaluations and, if it takes them, arrivals; then its end."""
+    """Receives one run: its evaluations, its arrivals if the target accepts them, and its end."""
 
-    # Trackers have no place for a table that grows with every arrival.
-    takes_arrivals: ClassVar[bool] = False
-    place: str | None = None  # where the run went, if not to the folder for exports
+    # Trackers have no tables that grow with every arrival.
+    accepts_arrivals: ClassVar[bool] = False
+    destination: str | None = None  # None for the folder of the export
 
     def scalars(self, found: Scalars) -> None:
         """Write the values of one evaluation."""
         raise NotImplementedError
 
     def arrival(self, row: Mapping[str, Any]) -> None:
-        """Write one arrival; called only if the target takes arrivals."""
+        """Write one arrival; called only if the target accepts arrivals."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Show readers what was written so far, if they can see it before the end."""
+        """Make the rows so far visible to readers, if the target can do so before the end."""
 
     def close(self) -> None:
         """End the run, finished or not."""
@@ -43,10 +43,10 @@ class Target:
 class CsvTarget(Target):
     """Two files of a run: `evaluations.csv`, a row per value, and `arrivals.csv`."""
 
-    takes_arrivals = True
+    accepts_arrivals = True
 
     def __init__(self, series: RunSeries, out: Path) -> None:
-        folder = _made(out / series.name)
+        folder = _make_folder(out / series.name)
         self._files: list[IO[str]] = []
         self._evaluations = self._open(folder / "evaluations.csv", EVALUATION)
         self._arrivals = self._open(folder / "arrivals.csv", ARRIVAL)
@@ -67,7 +67,7 @@ class CsvTarget(Target):
         self._arrivals.writerow(row.values())
 
     def flush(self) -> None:
-        """Show readers what was written so far."""
+        """Write buffered rows to the files."""
         for file in self._files:
             file.flush()
 
@@ -80,7 +80,7 @@ class CsvTarget(Target):
 class ParquetTarget(Target):
     """The same two tables as Parquet files, which are readable once the export has ended."""
 
-    takes_arrivals = True
+    accepts_arrivals = True
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         try:
@@ -88,48 +88,48 @@ class ParquetTarget(Target):
             from pyarrow import parquet
         except ModuleNotFoundError:
             raise MissingExtra("pyarrow", "export") from None
-        folder = _made(out / series.name)
+        folder = _make_folder(out / series.name)
         text, whole, real = pyarrow.string(), pyarrow.int64(), pyarrow.float64()
         kinds = {"series": text, "client": text, "aggregated": pyarrow.bool_()}
         reals = {"time", "start_time", "norm", "value"}
         self._table = pyarrow.Table.from_pydict
         self._tables: dict[str, tuple[Any, Any, list[Any]]] = {}
         for name, columns in (("evaluations", EVALUATION), ("arrivals", ARRIVAL)):
-            own = [(c, kinds.get(c, real if c in reals else whole)) for c in columns]
-            schema = pyarrow.schema(own)
+            fields = [(c, kinds.get(c, real if c in reals else whole)) for c in columns]
+            schema = pyarrow.schema(fields)
             writer = parquet.ParquetWriter(folder / f"{name}.parquet", schema)
             self._tables[name] = (writer, schema, [])
 
     def scalars(self, found: Scalars) -> None:
-        """Keep a row for each value."""
+        """Buffer a row for each value."""
         self._add("evaluations", _rows(found))
 
     def arrival(self, row: Mapping[str, Any]) -> None:
-        """Keep the arrival's row."""
+        """Buffer the arrival's row."""
         self._add("arrivals", [{**row, "client": str(row["client"])}.values()])
 
     def _add(self, name: str, rows: list[Any]) -> None:
-        kept = self._tables[name][2]
-        kept.extend(map(tuple, rows))
-        if len(kept) >= ROW_GROUP:
+        buffered = self._tables[name][2]
+        buffered.extend(map(tuple, rows))
+        if len(buffered) >= ROW_GROUP:
             self._write(name)
 
     def _write(self, name: str) -> None:
-        writer, schema, kept = self._tables[name]
-        if kept:
-            columns = dict(zip(schema.names, zip(*kept, strict=True), strict=True))
+        writer, schema, buffered = self._tables[name]
+        if buffered:
+            columns = dict(zip(schema.names, zip(*buffered, strict=True), strict=True))
             writer.write_table(self._table(columns, schema=schema))
-            kept.clear()
+            buffered.clear()
 
     def close(self) -> None:
-        """Write what is left, and close both files."""
+        """Write the buffered rows, and close both files."""
         for name, (writer, _, _) in self._tables.items():
             self._write(name)
             writer.close()
 
 
 class TensorBoardTarget(Target):
-    """An event file that TensorBoard shows; one folder a run."""
+    """An event file for TensorBoard, in a folder for each run."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         try:
@@ -138,8 +138,8 @@ class TensorBoardTarget(Target):
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ModuleNotFoundError as missing:
             raise MissingExtra(missing.name or "tensorboard", "export") from None
-        folder = _made(out / series.name)
-        for earlier in folder.glob("events.out.tfevents.*"):  # of an earlier export of this run
+        folder = _make_folder(out / series.name)
+        for earlier in folder.glob("events.out.tfevents.*"):  # from an earlier export of this run
             earlier.unlink()
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(folder))
@@ -155,7 +155,7 @@ class TensorBoardTarget(Target):
         self._writer.add_event(self._event(wall_time=wall, step=found.event, summary=summary))
 
     def flush(self) -> None:
-        """Show readers what was written so far."""
+        """Write buffered events to the file."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class TensorBoardTarget(Target):
 
 
 class MlflowTarget(Target):
-    """A run of MLflow, in the store of MLFLOW_TRACKING_URI or in a database file in `out`."""
+    """A run of MLflow, in the store MLFLOW_TRACKING_URI or in a database file in `out`."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         try:
@@ -172,9 +172,9 @@ class MlflowTarget(Target):
             from mlflow.entities import Metric, Param
         except ModuleNotFoundError:
             raise _not_installed("mlflow") from None
-        _made(out)
-        self.place = os.environ.get("MLFLOW_TRACKING_URI")
-        store = self.place or f"sqlite:///{out.resolve()}/mlflow.db"
+        _make_folder(out)
+        self.destination = os.environ.get("MLFLOW_TRACKING_URI")
+        store = self.destination or f"sqlite:///{out.resolve()}/mlflow.db"
         self._metric = Metric
         self._client = MlflowClient(tracking_uri=store)
         found = self._client.get_experiment_by_name("fedraw")
@@ -203,14 +203,14 @@ class MlflowTarget(Target):
 
 
 class WandbTarget(Target):
-    """A run of Weights & Biases: offline in `out`, unless WANDB_MODE says otherwise."""
+    """A run of Weights & Biases, offline in `out` unless WANDB_MODE has another mode."""
 
     def __init__(self, series: RunSeries, out: Path) -> None:
         try:
             import wandb
         except ModuleNotFoundError:
             raise _not_installed("wandb") from None
-        _made(out)
+        _make_folder(out)
         self._run = wandb.init(
             project="fedraw",
             name=series.name,
@@ -220,7 +220,7 @@ class WandbTarget(Target):
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        self.place = self._run.url
+        self.destination = self._run.url
 
     def scalars(self, found: Scalars) -> None:
         """Log the values of one evaluation."""
@@ -241,22 +241,22 @@ TARGETS: dict[str, Callable[[RunSeries, Path], Target]] = {
 
 
 def _rows(found: Scalars) -> list[tuple[Any, ...]]:
-    own = found.event, found.time, found.version
-    return [(*own, name, value) for name, value in found.values.items()]
+    position = found.event, found.time, found.version
+    return [(*position, name, value) for name, value in found.values.items()]
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise BadInput(
-            f"cannot make the folder {folder}: {problem.strerror}; choose another --out"
+            f"cannot create the folder {folder}: {problem.strerror}; choose another --out"
         ) from None
     return folder
 
 
 def _plain_name(name: str) -> str:
-    """A name that MLflow takes: letters, digits, `_`, `-`, `.`, blanks and `/`.
+    """Return a name that MLflow accepts: letters, digits, `_`, `-`, `.`, blanks and `/`.
 
     >>> _plain_name("recall/Mélanome <1>")
     'recall/Mélanome _1_'
@@ -265,4 +265,4 @@ def _plain_name(name: str) -> str:
 
 
 def _not_installed(library: str) -> BadInput:
-    return BadInput(f"this export needs {library}: pip install {library}")
+    return BadInput(f"this export needs {library}, which is not installed: pip install {library}")

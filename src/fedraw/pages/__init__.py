@@ -1,1 +1,1 @@
-"""What HTML pages have in common: the page of an audit and the page of a report."""
+"""The common parts of the HTML pages of audits, reports and the dashboard."""

@@ -1,6 +1,6 @@
-"""HTML pages in one file: their parts, their common style, and how they are written.
+"""Building blocks of HTML pages in one file: templates, sections, tables and cells.
 
-Every function returns HTML. Text from a log or a caller is escaped with `text`.
+Functions return HTML unless they say otherwise, and escape text from logs and callers with `text`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fedraw.storage.files import atomic_write
 def fill(package: str, template: str, *, title: str, live: bool = False, **parts: str) -> str:
     """Fill a template file of a package with its parts, all of them HTML.
 
-    A template begins with `$head`, which has the title, the common style and the page's policy,
-    and goes on with its own `<style>`. The policy allows the scripts of the template and no other.
-    Only the scripts of a `live` page may ask the server that it came from for more.
+    A template begins with `$head`, which has the title, the common style and the content security
+    policy, and continues with its own `<style>`. The policy allows only the scripts of the
+    template. Only the scripts of a `live` page may send requests, and only to the page's server.
     """
-    own = _resource(package, template)
+    content = _resource(package, template)
     style = _resource("fedraw.pages", "style.css")
-    # Scripts are looked for before anything is filled in, so what is filled in can add none.
-    allowed = " ".join(map(_digest, re.findall(r"<script>(.*?)</script>", own, re.DOTALL)))
+    # The scripts are collected before the parts are filled in, so that a part cannot add one.
+    allowed = " ".join(map(_digest, re.findall(r"<script>(.*?)</script>", content, re.DOTALL)))
     scripts = f"script-src {allowed};" if allowed else ""
     if live:
         scripts += " connect-src 'self';"
     head = Template(_resource("fedraw.pages", "head.html")).substitute(
         title=title, style=style, scripts=scripts
     )
-    return Template(own).substitute(head=head, title=title, style=style, **parts)
+    return Template(content).substitute(head=head, title=title, style=style, **parts)
 
 
 def contents(sections: Mapping[str, str]) -> str:
@@ -55,14 +55,14 @@ def write_page(out: Path, content: str) -> None:
     """Write the page completely or not at all, and create missing folders."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes of a file name that are not UTF-8 are shown as escapes.
+        # Bytes in file names that are not UTF-8 become escape sequences.
         atomic_write(out, content.encode("utf-8", errors="backslashreplace"))
     except OSError as problem:
         raise BadInput(f"cannot write {out}: {problem.strerror}; choose another file") from None
 
 
 def text(words: object) -> str:
-    """Escape text, so that it is shown as it is and never read as markup.
+    """Escape text, so that a browser shows it unchanged and never reads it as markup.
 
     >>> text("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
@@ -89,11 +89,11 @@ def table(
 
     Args:
         identity: The id of the table.
-        caption: What the table shows.
-        head: The rows of its head, as HTML.
+        caption: The text of the caption.
+        head: The rows of the table's head, as HTML.
         rows: The cells of each row, as HTML.
-        csv: The numbers, which readers can copy.
-        kind: More classes for the box.
+        csv: The numbers as CSV, which readers can copy.
+        kind: Further CSS classes of the box.
 
     """
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
@@ -107,7 +107,7 @@ def table(
 
 
 def copyable(identity: str, csv: str) -> str:
-    """Return numbers to copy: a button, if scripts are allowed, and the text itself."""
+    """Return a text area with numbers to copy, and a button, which works if scripts run."""
     return (
         f'\n<div class="tools"><button type="button" class="copy" data-copies="{identity}-csv" '
         'hidden>Copy as CSV</button> <span role="status"></span>\n'
@@ -134,16 +134,16 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def column_head(
     words: str, kind: str = "", *, column: int | None = None, by_words: bool = False
 ) -> str:
-    """Return the head of a column; a name such as LocalCommon may break before a capital.
+    """Return the head of a column; a name such as LocalCommon may break before a capital letter.
 
-    If `column`, the number of the column, is given, readers can sort the rows by it.
+    If the number of the column is given, readers can sort the rows by it.
     """
     broken = re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", text(words))
     return f'<th scope="col"{_class(kind)}{sortable(column, by_words)}>{broken}</th>'
 
 
 def sortable(column: int | None, by_words: bool = False) -> str:
-    """Return the attributes for sorting: the first column by words, others by their numbers."""
+    """Return the attributes for sorting: the first column as text, others as numbers."""
     if column is None:
         return ""
     words = ' data-order="words"' if by_words or column == 0 else ""
@@ -158,9 +158,9 @@ def row_head(words: str, tag: str = "", kind: str = "") -> str:
 
 def cell(words: str, below: str = "", *, kind: str = "", style: str = "") -> str:
     """Return a value with an optional second line in small print."""
-    look = f' style="{text(style)}"' if style else ""
+    css = f' style="{text(style)}"' if style else ""
     small = f" <small>{text(below)}</small>" if below else ""
-    return f"<td{_class(kind)}{look}>{text(words)}{small}</td>"
+    return f"<td{_class(kind)}{css}>{text(words)}{small}</td>"
 
 
 def details(summary: str, aside: str, body: str) -> str:

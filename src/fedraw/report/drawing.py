@@ -1,7 +1,7 @@
-"""The style of figures, and how they become SVG and PDF, without a display.
+"""The style of figures, and their conversion to SVG and PDF without a display.
 
-Lines differ in colour, dash and marker, so that they can be told apart in print and by colour-blind
-readers. Each colour has enough contrast on a light and on a dark page.
+Lines differ in colour, dash and marker, so that they can be distinguished in print and by
+colour-blind readers. Each colour has enough contrast on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedraw.strategies.catalog import CATALOG
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# After Okabe and Ito, darkened until each has contrast 3 on white and on near-black.
+# The colours of Okabe and Ito, darkened until each has contrast 3 on white and on near-black.
 METHOD_COLOURS = {m.name: m.colour for m in CATALOG.values() if m.colour is not None}
 COLOURS = ("#009068", "#b8629a", "#a87c00", "#3c94c4", "#808080", "#a2653c", "#7a70cc", "#c83c64")
 DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "sD^vPX<>p"
-# No line has this colour. In an SVG it is replaced with the text colour of the surrounding page.
+# A colour that no line has. An SVG replaces it with the text colour of the surrounding page.
 INK = "#010203"
 LONGEST_NAME = 36
-# Begins the name of a group in an SVG that belongs to the line of one method; its number follows.
+# Prefix of the names of SVG groups; the number of the method follows.
 SERIES = "series-"
-# For the page's legend, in a box from -6 to 6: each marker as an SVG path.
+# Each marker as an SVG path in a box from -6 to 6, for the legend of the page.
 _OUTLINES = {
     "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "s": "M-3.5-3.5h7v7h-7z",
@@ -71,7 +71,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """How the line of one method looks."""
+    """The style of one method's line; `strong` lines are thicker."""
 
     colour: str
     dash: Any
@@ -106,11 +106,11 @@ class LineStyle(NamedTuple):
 class Drawing(NamedTuple):
     """A figure that is drawn on demand."""
 
-    name: str  # of its file
-    title: str  # read aloud by screen readers
+    name: str  # the name of the file
+    title: str  # for screen readers
     draw: Callable[[], Figure]
-    panels: Sequence[Drawing] = ()  # what the page shows instead: a plot for each panel
-    lines: Mapping[str, LineStyle] = MappingProxyType({})  # what the legend of the panels explains
+    panels: Sequence[Drawing] = ()  # one plot for each panel, which the page shows instead
+    lines: Mapping[str, LineStyle] = MappingProxyType({})  # the entries of the panels' legend
 
 
 def line_styles(names: Sequence[str]) -> Iterator[LineStyle]:
@@ -139,7 +139,7 @@ def svg_of(drawing: Drawing) -> str:
 
 
 def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
-    """Write the figure as SVG and PDF on a light background; the same runs give the same bytes."""
+    """Write the figure as SVG and PDF on a light background; the bytes are reproducible."""
     svg, pdf = folder / f"{drawing.name}.svg", folder / f"{drawing.name}.pdf"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def on_white(svg: str) -> str:
 
 
 def short(name: str) -> str:
-    """Cut a name to what fits into a figure."""
+    """Shorten a name to the length that fits into a figure."""
     printable = "".join(c if c.isprintable() else " " for c in name)
     return printable if len(printable) <= LONGEST_NAME else printable[: LONGEST_NAME - 1] + "…"
 
@@ -190,7 +190,7 @@ def _style(drawing: Drawing) -> Iterator[None]:
         import matplotlib.style
     except ImportError:
         raise MissingExtra("matplotlib", "report") from None
-    # Markers are named by a hash. Figures on one page must not share these names.
+    # Matplotlib names markers by a hash. Figures on one page must not share these names.
     salt = {"svg.hashsalt": f"fedraw {drawing.name}"}
     # "default" comes first, so that a user's own settings do not change these figures.
     with matplotlib.style.context(["default", SETTINGS | salt]), warnings.catch_warnings():
@@ -199,14 +199,14 @@ def _style(drawing: Drawing) -> Iterator[None]:
         yield
 
 
-def _save(figure: Figure, out: Any, form: str, left_out: Sequence[str]) -> None:
+def _save(figure: Figure, out: Any, form: str, omitted_metadata: Sequence[str]) -> None:
     figure.patch.set_visible(False)
-    metadata = dict.fromkeys(left_out)
+    metadata = dict.fromkeys(omitted_metadata)
     figure.savefig(out, format=form, metadata=metadata, bbox_inches="tight", pad_inches=0.05)
 
 
 def _accessible(svg: str, title: str) -> str:
-    """Add a title for screen readers, and take the colours and the font of the page."""
+    """Add a title for screen readers, and use the text colour and the font of the page."""
     size = re.search(r'viewBox="[^"]+"', svg)
     body = svg[svg.index("</defs>") + len("</defs>") :]
     body = re.sub(f'<g id="{SERIES}([0-9]+)"', r'<g data-series="\1"', body)

@@ -1,4 +1,4 @@
-"""The figures of a report: lines over the events of a run, and marks method by method.
+"""The figures of a report: lines over the events of a run, and comparisons of methods.
 
 A figure with several panels is one file for a paper, and one plot for each panel on the page.
 """
@@ -50,23 +50,23 @@ TITLE = "Accuracy on all labels and on the rare labels, over the events of the r
 
 AnyEvaluation = EvaluationRecord | EvaluationPoint
 Evaluations = Sequence[Sequence[AnyEvaluation]]  # one sequence for each seed
-MOST_POINTS = 120  # of a line
+MAX_POINTS = 120  # the largest number of points of a line
 COMMON: dict[str, Any] = {"color": METHOD_COLOURS["fedfa"], "marker": "o"}
 RARE: dict[str, Any] = {"color": METHOD_COLOURS["fedraw"], "marker": "D"}
 DECADES = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 # Inches: the size of one panel on the page.
 PANEL_SIZE = (4.5, 3.1)
 # Inches: the width of a figure with a row per method, the height of a row, and the margins.
-WIDTH, ROW, AROUND = 4.4, 0.3, 0.9
+WIDTH, ROW_HEIGHT, MARGINS = 4.4, 0.3, 0.9
 # Inches: the width and height of a cell of the recall map, and the margins.
-MAP_COLUMN, MAP_ROW, MAP_AROUND = 0.62, 0.22, 1.6
-# A recall map with at most so many rows has numbers in its cells.
-READABLE = 26
+MAP_COLUMN, MAP_ROW, MAP_MARGINS = 0.62, 0.22, 1.6
+# The largest number of rows for which a recall map has numbers in its cells.
+MAX_NUMBERED_ROWS = 26
 MAP_COLOURS = "cividis"  # even in lightness, and the same for colour-blind readers
 
 
 def drawings(data: ReportData) -> dict[str, Drawing]:
-    """Return the figures of the page by name, without those that the logs have no data for."""
+    """Return the figures of the page by name; a figure without data is left out."""
     every = (
         gap(data),
         accuracy(data.evaluations),
@@ -106,10 +106,10 @@ class Panel:
 
     title: str
     curves: Mapping[str, Curve]
-    top: float | None = 100.0  # of the vertical axis; None: the largest value decides
-    mark: float | None = None  # a dotted horizontal line to compare with
-    end: float = 1.0  # of the run, in events
-    axis: str = "events"  # what the horizontal axis counts
+    top: float | None = 100.0  # the end of the vertical axis; None: set by the largest value
+    mark: float | None = None  # the value of a dotted horizontal line
+    end: float = 1.0  # the end of the horizontal axis
+    axis: str = "events"  # the unit of the horizontal axis
 
 
 def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
@@ -126,7 +126,7 @@ def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
 def accuracy_over_hours(
     groups: Mapping[str, Sequence[Sequence[EvaluationRecord]]],
 ) -> Drawing | None:
-    """Draw the same lines over virtual hours; None unless all runs have costs."""
+    """Draw the accuracy over virtual hours; None unless all runs have costs."""
     runs = [seed for seeds in groups.values() for seed in seeds]
     if not all(seed and seed[-1].costs is not None for seed in runs):
         return None
@@ -140,7 +140,10 @@ def accuracy_curves(
     groups: Mapping[str, Evaluations],
     at: Callable[[Any], float] = attrgetter("event"),
 ) -> dict[str, dict[str, Curve]]:
-    """Return, for each metric, the lines of the groups in which it was measured."""
+    """Return, for each metric, the lines of the groups in which it was measured.
+
+    `at` returns the horizontal position of an evaluation.
+    """
     return {
         metric: {
             name: curve
@@ -152,7 +155,7 @@ def accuracy_curves(
 
 
 def occupancy(data: ReportData) -> Drawing | None:
-    """Draw how many rare clients are in the buffer when it is aggregated."""
+    """Draw the presence and the number of rare clients in the buffer at aggregations."""
     present = "Aggregations with a rare client in the buffer (%)"
     panels = [
         _history_panel(data, present, attrgetter("presence")),
@@ -174,7 +177,7 @@ def weights(data: ReportData) -> Drawing | None:
     rare = "Rare clients together (%)" + (" · dotted: their samples" if fair else "")
     panels = [
         _history_panel(data, rare, attrgetter("rare_weight"), mark=mark),
-        _history_panel(data, "The client that weighs most (%)", attrgetter("largest")),
+        _history_panel(data, "The client with the largest weight (%)", attrgetter("largest")),
     ]
     title = "Weight in the aggregations, over the events of the run"
     return _drawing("weights", title, panels, data.names)
@@ -194,14 +197,14 @@ def curve_of(
         found = [evaluation.metrics.get(metric) for evaluation in together]
         values = [value for value in found if value is not None]
         if len(values) == len(found):
-            # A synchronous method finishes its last round, so the last events may differ.
+            # The last events of seeds may differ, because synchronous methods finish their round.
             curve.add(fmean(map(at, together)), values)
     return curve
 
 
 def _thinned(steps: list[tuple[AnyEvaluation, ...]]) -> list[tuple[AnyEvaluation, ...]]:
-    """Keep every n-th step, counted from the last one, which always stays."""
-    every = -(-len(steps) // MOST_POINTS) or 1
+    """Keep every n-th step, counted from the last one, which is always kept."""
+    every = -(-len(steps) // MAX_POINTS) or 1
     return steps[::-1][::every][::-1]
 
 
@@ -246,7 +249,7 @@ def _drawing(
 
 
 def _draw_panels(panels: Sequence[Panel], styles: Mapping[str, LineStyle]) -> Figure:
-    """Draw the panels side by side with a legend below, as a file for a paper."""
+    """Draw the panels side by side with a legend below, for a paper."""
     from matplotlib.figure import Figure
 
     across = 5 if max(map(len, styles)) <= 20 else 2
@@ -261,7 +264,7 @@ def _draw_panels(panels: Sequence[Panel], styles: Mapping[str, LineStyle]) -> Fi
 
 
 def _draw_panel(panel: Panel, styles: Mapping[str, LineStyle]) -> Figure:
-    """Draw one panel for the page, which has titles and legend of its own."""
+    """Draw one panel for the page, which adds the title and the legend."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=PANEL_SIZE, layout="constrained")
@@ -281,10 +284,10 @@ def _draw_lines(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None
         band.set(alpha=0.2 if style.strong else 0.07, clip_on=False, zorder=1)
         for part in (line, band):
             part.set_gid(f"{SERIES}{list(styles).index(name)}")
-    _tidy(ax, panel)
+    _format_axes(ax, panel)
 
 
-def _tidy(ax: Axes, panel: Panel) -> None:
+def _format_axes(ax: Axes, panel: Panel) -> None:
     in_events = panel.axis == "events"
     ax.set(xlabel=panel.axis, xlim=(0, max(panel.end, 1) if in_events else panel.end))
     if panel.top is None:
@@ -325,7 +328,7 @@ def gap(data: ReportData) -> Drawing | None:
 
 
 def staleness(data: ReportData) -> Drawing | None:
-    """Draw how many events pass between a client's start and its arrival."""
+    """Draw the number of events between a client's start and its arrival."""
     rows = spreads(data)
     if not any(common or rare for common, rare in rows.values()):
         return None
@@ -334,9 +337,9 @@ def staleness(data: ReportData) -> Drawing | None:
 
 
 def recall_map(data: ReportData) -> Drawing | None:
-    """Draw the recall of each label under each method, the rare labels first and with a star.
+    """Draw the recall of each label under each method; rare labels come first and have a star.
 
-    The page has the same numbers as a table. The result is None if nothing was evaluated.
+    The page has the same numbers in a table. The result is None if nothing was evaluated.
     """
     means = recall_means(data.groups)
     if not means:
@@ -357,7 +360,7 @@ def _seed_range(metrics: Mapping[str, Stat], metric: str) -> SeedRange | None:
 
 
 def _draw_gap(rows: Mapping[str, tuple[SeedRange, SeedRange]]) -> Figure:
-    figure, ax = _one_row_per_method(list(rows))
+    figure, ax = _method_rows(list(rows))
     for place, pair in enumerate(rows.values()):
         means = [seeds.mean for seeds in pair]
         ax.plot(means, [place, place], color=INK, alpha=0.35, linewidth=1.5, clip_on=False)
@@ -378,35 +381,35 @@ def _draw_gap(rows: Mapping[str, tuple[SeedRange, SeedRange]]) -> Figure:
 
 
 def _draw_staleness(rows: Mapping[str, tuple[Spread | None, Spread | None]]) -> Figure:
-    figure, ax = _one_row_per_method(list(rows), tall=1.25)
+    figure, ax = _method_rows(list(rows), height_factor=1.25)
     largest = 1
     for place, pair in enumerate(rows.values()):
         for spread, look, shift in zip(pair, (COMMON, RARE), (-0.17, 0.17), strict=True):
             if spread is None:
                 continue
             largest = max(largest, spread.values[-2])
-            low, lower, middle, upper, high, _ = map(_place, spread.values)
+            low, lower, middle, upper, high, _ = map(_log_position, spread.values)
             line = {"color": look["color"], "clip_on": False, "solid_capstyle": "butt"}
             at = [place + shift] * 2
             ax.plot([low, high], at, linewidth=1.2, **line)
             ax.plot([lower, upper], at, linewidth=5, alpha=0.45, **line)
             ax.plot(middle, at[0], **look, linestyle="", markersize=6, clip_on=False)
     ticks = [tick for tick in DECADES if tick <= 1.6 * largest]
-    ax.set_xticks([_place(tick) for tick in ticks], [str(tick) for tick in ticks])
-    ax.set(xlim=(-0.05, _place(1.05 * largest)), xlabel="staleness in events (logarithmic)")
+    ax.set_xticks([_log_position(tick) for tick in ticks], [str(tick) for tick in ticks])
+    ax.set(xlim=(-0.05, _log_position(1.05 * largest)), xlabel="staleness in events (logarithmic)")
     rare = {"rare clients": RARE} if any(pair[1] for pair in rows.values()) else {}
     _marker_legend(figure, {"common clients" if rare else "all clients": COMMON} | rare)
     return figure
 
 
-def _place(staleness: float) -> float:
+def _log_position(staleness: float) -> float:
     return log10(1 + staleness)
 
 
-def _one_row_per_method(names: Sequence[str], tall: float = 1.0) -> tuple[Figure, Axes]:
+def _method_rows(names: Sequence[str], height_factor: float = 1.0) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    height = AROUND + ROW * tall * len(names)
+    height = MARGINS + ROW_HEIGHT * height_factor * len(names)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     ax = figure.subplots()
     ax.set(ylim=(len(names) - 0.5, -0.5), yticks=[])
@@ -438,7 +441,7 @@ def _draw_map(
     from matplotlib.figure import Figure
 
     values = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float)
-    size = (MAP_AROUND + MAP_COLUMN * len(names), MAP_AROUND + MAP_ROW * len(labels))
+    size = (MAP_MARGINS + MAP_COLUMN * len(names), MAP_MARGINS + MAP_ROW * len(labels))
     figure = Figure(figsize=size, layout="constrained")
     ax = figure.subplots()
     edges: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5}
@@ -451,7 +454,7 @@ def _draw_map(
     ax.set_yticks(places[1], list(labels), **plain)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    if len(labels) <= READABLE:
+    if len(labels) <= MAX_NUMBERED_ROWS:
         for (row, column), value in np.ndenumerate(values):
             if not np.isnan(value):
                 dark = value < 55

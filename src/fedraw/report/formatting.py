@@ -1,4 +1,4 @@
-"""Formats numbers, changes, durations and rates as short text."""
+"""Formats numbers, changes and rates as short text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARK_WIDTH = 24
 
 
 def number(metric: str, value: float | None) -> str:
-    """Format the value of a metric with one decimal, or three for Jain; others by their digits.
+    """Format the value of a metric: one decimal, three for Jain, significant digits for others.
 
     >>> number("GlobalAcc", 89.97), number("Jain", 0.99), number("Jain", None)
     ('90.0', '0.990', '–')
@@ -27,9 +27,9 @@ def number(metric: str, value: float | None) -> str:
     """
     if value is None:
         return UNDEFINED
-    if metric.partition(" ")[0] in COSTS:  # of very different sizes
+    if metric.partition(" ")[0] in COSTS:  # costs have very different magnitudes
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    if metric and metric.rsplit(maxsplit=1)[-1] not in BUILT_IN:  # a user's own, of any size
+    if metric and metric.rsplit(maxsplit=1)[-1] not in BUILT_IN:  # a user's metric
         return f"{value:.4g}"
     return f"{value:.{3 if metric in PRECISE else 1}f}"
 
@@ -44,7 +44,7 @@ def signed(change: float | None) -> str:
 
 
 def span(values: Sequence[float], form: str = "{}") -> str:
-    """Format the range of some values; a single number if they read the same.
+    """Format the range of values; one number if both ends have the same text.
 
     >>> span([2, 5, 3]), span([1.04, 0.96], "{:.1f}")
     ('2 to 5', '1.0')
@@ -85,7 +85,7 @@ def spark(points: Sequence[tuple[int, float | None]], width: int = SPARK_WIDTH) 
 
 
 def fitted(text: str, width: int) -> str:
-    """Pad or cut text to exactly so many columns of a terminal.
+    """Pad or cut text to exactly `width` columns of a terminal.
 
     >>> fitted("north", 7), fitted("north-east", 7)
     ('north  ', 'north-…')

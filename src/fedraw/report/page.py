@@ -38,20 +38,20 @@ BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest.
 BUFFER_CAPTION = f"Rare clients in the buffer when it is aggregated. {BANDS}"
 WEIGHTS_CAPTION = f"The weight of a client with several slots is their sum. {BANDS}"
 STALENESS_CAPTION = (
-    "Mark: median. Thick: the middle half. Thin: from 5 to 95 %. Methods that hand the model"
-    " back at once meet the same arrivals, so their rows are alike."
+    "Mark: median. Thick line: the middle half. Thin line: from 5 to 95 %. Methods that return the"
+    " model at once have the same arrivals, so their rows are the same."
 )
 
 
 def write_report(
     runs: Sequence[Path], out: Path, *, title: str = "fedraw", lead: str = "", command: str = ""
 ) -> None:
-    """Write the page of all runs at or below these folders, which needs only their event logs."""
+    """Write the page of all runs at or below these folders; it needs only their event logs."""
     write_page(out, render(read_report_data(runs), title=title, lead=lead, command=command))
 
 
 def write_curves(data: ReportData, out: Path) -> None:
-    """Write the accuracy over the run as an SVG of its own; nothing if nothing was evaluated."""
+    """Write the accuracy over the run as an SVG file, if anything was evaluated."""
     drawing = accuracy(data.evaluations)
     if drawing is not None:
         write_page(out, on_white(svg_of(drawing)))
@@ -63,13 +63,13 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
     Args:
         data: The runs.
         title: The heading.
-        lead: The first sentence; by default it says which method keeps the rare labels.
-        command: The command that makes this page, as the page shows it.
+        lead: The first sentence; by default, it names the method that keeps the rare labels.
+        command: The command that makes this page, which the page shows.
 
     """
     groups = data.groups
     figures = drawings(data)
-    every = f"{len(list(data.runs))} in all, with seed, state, fingerprint of the data and duration"
+    every = f"{len(list(data.runs))} runs, with seed, state, fingerprint of the data and duration"
     runs = details("Every run", every, page_tables.provenance(data))
     numbers = details("All numbers", "", page_tables.staleness(data))
 
@@ -111,7 +111,7 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
 
 
 def _made(data: ReportData, command: str) -> str:
-    """Say when the runs were finished, with which version the page was made, and how."""
+    """Return the days of the runs, the fedraw version of the page, and its command."""
     days = page_tables.days_of(data)
     parts = [f"run on {days}"] if days else []
     words = text(" · ".join([*parts, f"page by fedraw {fedraw.__version__}"]))
@@ -162,9 +162,9 @@ def _mistakes(groups: Sequence[Group]) -> str:
     matrices = page_tables.confusions(groups)
     if not matrices:
         return ""
-    rare = page_tables.taken_for(matrices, groups)
-    title = "What the rare labels are taken for" if rare else "What labels are taken for"
-    return section("mistakes", title, rare, page_tables.whole(matrices, groups))
+    rare = page_tables.frequent_mistakes(matrices, groups)
+    title = "Predictions for the rare labels" if rare else "Predictions by label"
+    return section("mistakes", title, rare, page_tables.confusion_tables(matrices, groups))
 
 
 def _influence(data: ReportData) -> str:
@@ -197,7 +197,7 @@ def _figure(drawing: Drawing, words: str) -> str:
         return (
             f'<figure class="single">\n<div class="box">{_svg(drawing)}</div>\n{caption}\n</figure>'
         )
-    # The rare labels come first, also where a narrow screen shows one panel below the other.
+    # The rare labels come first, so that a narrow screen shows them above the other panel.
     panels = sorted(drawing.panels, key=lambda panel: "are labels" not in panel.title)
     plots = "\n".join(
         f'<div class="panel"><p>{text(panel.title)}</p>{_svg(panel)}</div>' for panel in panels
@@ -222,9 +222,9 @@ def _specs(groups: Sequence[Group]) -> str:
         details(g.name, _seeds(g), f'<pre tabindex="0"><code>{text(_toml(g))}</code></pre>')
         for g in groups
     ]
-    words = "The specs as the logs record them."
+    words = "The specs that the logs record."
     if not any(None in g.row.seeds for g in groups):
-        words += " 'fedraw run' takes such a file."
+        words += " 'fedraw run' accepts them as files."
     return section("specs", "Specs", note(words), *blocks)
 
 

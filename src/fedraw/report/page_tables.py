@@ -50,11 +50,11 @@ FAMILIES = {
 }
 STALENESS_HEADS = ("5 %", "25 %", "median", "75 %", "95 %", "most", "mean", "updates")
 RUN_HEADS = ("Method", "Seed", "Events", "State", "Data (sha256)", "Finished on", "Seconds")
-# The columns of the table of runs that are sorted by words.
-RUN_WORDS = ("State", "Data (sha256)", "Finished on")
-# More cells of confusion matrices would make the page too large.
+# The columns of the table of runs that are sorted as text.
+RUN_TEXT_COLUMNS = ("State", "Data (sha256)", "Finished on")
+# The largest number of cells of confusion matrices on one page.
 MOST_CELLS = 30_000
-# How many wrong labels are named for a rare label.
+# The number of wrong labels that are listed for a rare label.
 MOST_MISTAKES = 2
 CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
     "rare clients": lambda history: set(history.rare) - {history.attacker},
@@ -67,10 +67,10 @@ def comparison(groups: Sequence[Group]) -> str:
     """Return the table of all metrics, with one row per method."""
     rows = [group.row for group in groups]
     columns = grid(rows)
-    firsts = {members[0] for members in _families(columns).values()}
+    first_of_family = {members[0] for members in _families(columns).values()}
     lines = [
         row_head(group.name, ", ".join(_warnings(group)), "warn")
-        + "".join(_metric_cell(c.cells[position], c.metric in firsts) for c in columns)
+        + "".join(_metric_cell(c.cells[position], c.metric in first_of_family) for c in columns)
         for position, group in enumerate(groups)
     ]
     caption = _comparison_caption(rows, columns)
@@ -89,7 +89,7 @@ def recall(groups: Sequence[Group]) -> str:
     ]
     caption = (
         "Recall of the last model, in percent, mean over the seeds."
-        " The stronger the colour, the more of that label is missed."
+        " A stronger colour means a lower recall."
     )
     names = [group.name for group in groups]
     numbers = [[label, "rare" if label in rare else "", *row] for label, row in means.items()]
@@ -99,7 +99,7 @@ def recall(groups: Sequence[Group]) -> str:
 
 
 def staleness(data: ReportData) -> str:
-    """Return the numbers of the figure of staleness."""
+    """Return a table with the numbers of the staleness figure."""
     rows = [
         (name, kind, [*spread.values, spread.mean, spread.updates])
         for name, pair in spreads(data).items()
@@ -117,8 +117,9 @@ def staleness(data: ReportData) -> str:
         for name, kind, values in rows
     ]
     caption = (
-        "Staleness in events: how many updates of others arrived between a client's start and its"
-        " own arrival. A quarter of the updates is at or below the 25 % column. All seeds together."
+        "Staleness in events: the number of updates of other clients that arrived between a"
+        " client's start and its own arrival. A quarter of the updates has at most the staleness in"
+        " the 25 % column. All seeds together."
     )
     columns = [f"q{100 * q:.0f}" for q in QUANTILES]
     numbers = [[name, kind, *values] for name, kind, values in rows]
@@ -135,7 +136,7 @@ def names_head(corner: str, names: Sequence[str], kind: str = "") -> str:
 
 
 def provenance(data: ReportData) -> str:
-    """Return one line for each run, from its log and from its `timing.json`, if there is one."""
+    """Return a table with one row for each run, from its log and its `timing.json`, if any."""
     lines, numbers = [], []
     for name, run in data.runs:
         timing = timing_of(run)
@@ -151,16 +152,16 @@ def provenance(data: ReportData) -> str:
         lines.append(row_head(name) + "".join(map(cell, cells)))
         numbers.append([name, seed, *facts[1:], sha, date, seconds])
     head = "".join(
-        column_head(words, "" if n else "corner", column=n, by_words=words in RUN_WORDS)
+        column_head(words, "" if n else "corner", column=n, by_words=words in RUN_TEXT_COLUMNS)
         for n, words in enumerate(RUN_HEADS)
     )
     csv = csv_text(["name", "seed", "events", "state", "sha256", "date", "seconds"], numbers)
-    caption = "Each run as its event log has it; date and duration from the timing beside it."
+    caption = "The runs, from their event logs; date and duration are from timing.json."
     return table("runs", caption, f"<tr>{head}</tr>", lines, csv=csv, kind="tall")
 
 
 def machines(data: ReportData) -> str:
-    """Return the machines of all runs in one line."""
+    """Return the machines of all runs in one sentence."""
     timings = [timing for _, run in data.runs if (timing := timing_of(run))]
     known = list(dict.fromkeys(_machine(timing) for timing in timings))
     return f"Run on {'; '.join(known)}." if known else ""
@@ -204,13 +205,13 @@ def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricC
 def _comparison_head(columns: Sequence[MetricColumn]) -> str:
     present = [column.metric for column in columns]
     families = _families(columns)
-    firsts = {members[0] for members in families.values()}
+    first_of_family = {members[0] for members in families.values()}
     top = "".join(
         f'<th scope="colgroup" colspan="{len(members)}">{text(name)}</th>'
         for name, members in families.items()
     )
     names = "".join(
-        column_head(metric, "first" if metric in firsts else "", column=n)
+        column_head(metric, "first" if metric in first_of_family else "", column=n)
         for n, metric in enumerate(present, start=1)
     )
     corner = f'<th scope="col" rowspan="2" class="corner"{sortable(0)}>Method</th>'
@@ -218,7 +219,7 @@ def _comparison_head(columns: Sequence[MetricColumn]) -> str:
 
 
 def _families(columns: Sequence[MetricColumn]) -> dict[str, list[str]]:
-    """Return the metrics of each family of columns, and the user's own as the last family."""
+    """Return the metrics of each family of columns; the user's own metrics are the last family."""
     present = [column.metric for column in columns]
     known = {name: [m for m in members if m in present] for name, members in FAMILIES.items()}
     own = [m for m in present if not any(m in members for members in known.values())]
@@ -253,14 +254,14 @@ class Confusion(NamedTuple):
     counts: Mapping[str, Mapping[str, int]]
 
     def shares(self, label: str) -> dict[str, float]:
-        """Return what the label's test samples are taken for, in percent; empty without samples."""
+        """Return the predictions for the label's test samples in percent; empty without samples."""
         row = self.counts.get(label, {})
         total = sum(row.values())
         return {other: 100 * count / total for other, count in row.items()}
 
     @property
     def cells(self) -> int:
-        """The number of cells of the whole matrix."""
+        """The number of cells of the matrix."""
         return len(self.labels) ** 2
 
 
@@ -270,8 +271,8 @@ def confusions(groups: Sequence[Group]) -> dict[str, Confusion]:
     return {name: matrix for name, matrix in found.items() if matrix is not None}
 
 
-def taken_for(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
-    """Return the most frequent mistakes for each rare label under each method; may be empty."""
+def frequent_mistakes(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """Return a table of the most frequent mistakes for each rare label and method, if any."""
     rare = [
         label for label in rare_labels(groups) if any(label in m.labels for m in matrices.values())
     ]
@@ -283,15 +284,15 @@ def taken_for(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str
     ]
     head = names_head("Method", rare, "guess")
     caption = (
-        "The share of a rare label's test samples that is recognised and, in small print, the"
-        " labels they are taken for most often, in percent. Last model, all seeds together."
+        "The share of a rare label's test samples that is recognised and, in small print, the most"
+        " frequent wrong predictions, in percent. Last model, all seeds together."
     )
     csv = csv_text(["name", "label", "taken_for", "percent"], _share_rows(matrices, rare))
     return table("mistaken", caption, head, lines, csv=csv)
 
 
-def whole(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
-    """Return all matrices in collapsed blocks, as many as the page can hold."""
+def confusion_tables(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
+    """Return the matrices in collapsed blocks, up to `MOST_CELLS` cells."""
     rare = set(rare_labels(groups))
     shown, cells = [], 0
     for n, (name, matrix) in enumerate(matrices.items()):
@@ -300,7 +301,7 @@ def whole(matrices: Mapping[str, Confusion], groups: Sequence[Group]) -> str:
             shown.append(details(name, "", _matrix(f"confusion-{n}", name, matrix, rare)))
     left_out = len(matrices) - len(shown)
     if left_out:
-        shown.append(note(f"{left_out} more are too large for this page; they are in the logs."))
+        shown.append(note(f"{left_out} more do not fit on this page; the logs have their numbers."))
     return details("Confusion matrices", "of all labels", "\n".join(shown))
 
 
@@ -351,8 +352,8 @@ def _matrix(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
         cells = (_share_cell(shares.get(other, 0.0), label == other) for other in matrix.labels)
         lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
     caption = (
-        f"{short(name)}. Rows: the true label. Columns: the label that the last model predicted, in"
-        " percent of the row; blank is none. All seeds together. The CSV has counts of samples."
+        f"{short(name)}. Rows: the true label. Columns: the prediction of the last model, in percent"
+        " of the row; an empty cell is 0. All seeds together. The CSV has counts of samples."
     )
     numbers = [
         [label, *(matrix.counts.get(label, {}).get(other, 0) for other in matrix.labels)]
@@ -371,7 +372,7 @@ def _share_cell(share: float, diagonal: bool) -> str:
 
 
 class InfluenceRatio(NamedTuple):
-    """Influence on the model and share of the samples, each the mean over the seeds."""
+    """The influence on the model and the share of the samples, as means over the seeds."""
 
     influence: float
     fair_share: float
@@ -384,25 +385,28 @@ class InfluenceRatio(NamedTuple):
 
 def client_influence(data: ReportData) -> str:
     """Return the influence of groups of clients; empty if nothing was aggregated."""
-    kinds = {kind: [_of_clients(data, g, kind) for g in data.groups] for kind in CLIENT_KINDS}
+    kinds = {kind: [_client_ratio(data, g, kind) for g in data.groups] for kind in CLIENT_KINDS}
     shown = {kind: column for kind, column in kinds.items() if any(column)}
     if not shown:
         return ""
     caption = (
-        f"Influence of {_how_many(data)}: the weight they have in the model together, as a"
-        " multiple of their share of all samples. Mean over aggregations and seeds."
+        f"Influence of {_rare_client_count(data)}: their total weight in the model, as a multiple"
+        " of their share of all samples. Mean over aggregations and seeds."
     )
     return _ratio_table("clients", caption, data.names, shown, "clients")
 
 
 def label_influence(groups: Sequence[Group]) -> str:
     """Return the influence of the rare labels; empty without any, or if nothing was aggregated."""
-    shown = {label: [_of_label(group, label) for group in groups] for label in rare_labels(groups)}
+    shown = {
+        label: [_label_ratio(group, label) for group in groups] for label in rare_labels(groups)
+    }
     shown = {label: column for label, column in shown.items() if any(column)}
     caption = (
-        "Label influence, how much of the model a label speaks for, as a multiple of the label's"
-        " share of all samples. The mark is that fair share, 1 ×; below it, the label has less"
-        " influence than samples. The small print gives both shares. Mean over the seeds."
+        "Label influence, the share of a label in the weighted data of the model, as a multiple of"
+        " the label's share of all samples. The mark is that fair share, 1 ×; a label below it has"
+        " less influence than its samples deserve. The small print has both shares. Mean over the"
+        " seeds."
     )
     names = [group.name for group in groups]
     return _ratio_table("influence", caption, names, shown, "label") if shown else ""
@@ -411,7 +415,7 @@ def label_influence(groups: Sequence[Group]) -> str:
 def every_label_influence(groups: Sequence[Group]) -> str:
     """Return the influence of every label under each method; empty if nothing was aggregated."""
     rare = rare_labels(groups)
-    rows = {label: [_of_label(group, label) for group in groups] for label in labels(groups)}
+    rows = {label: [_label_ratio(group, label) for group in groups] for label in labels(groups)}
     rows = {label: row for label, row in rows.items() if any(row)}
     if not rows:
         return ""
@@ -433,21 +437,21 @@ def every_label_influence(groups: Sequence[Group]) -> str:
     return table("every-label", caption, head, lines, csv=csv, kind="tall")
 
 
-def _of_label(group: Group, label: str) -> InfluenceRatio | None:
+def _label_ratio(group: Group, label: str) -> InfluenceRatio | None:
     def mean(key: str) -> float | None:
         return mean_over(group, lambda run: run.content["label_influence"].get(label, {}).get(key))
 
     return _ratio(mean("influence"), mean("fair_share"))
 
 
-def _of_clients(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
+def _client_ratio(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
     own, fair = [], []
     for run, history in zip(group.runs, data.histories[group.name], strict=True):
         members, influence = CLIENT_KINDS[kind](history), run.content["influence"]
-        whole = sum(history.samples.values())
-        if members and whole and run.content["label_influence"]:
+        total = sum(history.samples.values())
+        if members and total and run.content["label_influence"]:
             own.append(sum(influence.get(str(client), 0.0) for client in members))
-            fair.append(sum(history.samples[client] for client in members) / whole)
+            fair.append(sum(history.samples[client] for client in members) / total)
     if len(own) < len(group.runs):
         return None
     return _ratio(Stat.of(own).mean, Stat.of(fair).mean)
@@ -459,8 +463,8 @@ def _ratio(influence: float | None, fair_share: float | None) -> InfluenceRatio 
     return InfluenceRatio(influence, fair_share)
 
 
-def _how_many(data: ReportData) -> str:
-    """Say, for example, "4 rare clients of 30", with a range if seeds or methods differ."""
+def _rare_client_count(data: ReportData) -> str:
+    """Return, for example, "4 rare clients of 30", with a range if seeds or methods differ."""
     histories = [history for some in data.histories.values() for history in some]
     rare = span([len(history.rare) for history in histories])
     clients = "client" if rare == "1" else "clients"

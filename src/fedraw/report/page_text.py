@@ -1,4 +1,4 @@
-"""The sentences of the page: its lead, what all runs share, cautions, and what metrics mean."""
+"""The sentences of the page: its lead, common facts, cautions, and the meaning of metrics."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedraw.report.tables import seeds_of, stat_of
 
 # The rare labels count as lost if AvgRare is below this, in percent.
 LOST = 50.0
-# A sentence names at most so many sites.
+# The largest number of sites that a sentence names.
 MOST_NAMED = 8
 MEANING = {
     "GlobalAcc": "Accuracy of the global model on the whole test set.",
     "AvgRare": "Recall of the rare labels, averaged over them.",
     "MacroF1": "F1 score averaged over all labels, each counting the same.",
     "RareF1": "F1 score averaged over the rare labels.",
-    "RareF2": "The same with recall counted twice as important as precision.",
+    "RareF2": "F2 score averaged over the rare labels: recall counts more than precision.",
     "Worst10": "Mean accuracy of the worst-served tenth of the clients, each on its own test data.",
     "LocalRare": "Mean accuracy of the clients that hold a rare label.",
     "LocalCommon": "Mean accuracy of the clients that hold none.",
     "MeanClient": "Mean accuracy over all clients.",
-    "Jain": "Jain's fairness index of the clients' accuracies: 1 if all are served alike.",
+    "Jain": "Jain's fairness index of the clients' accuracies: 1 if all are equal.",
     "BufPres": "Buffer presence: share of aggregations with a rare client in the buffer.",
     "RarePart": "Share of all arrivals that come from rare clients.",
     "RareMeanStale": "Mean staleness of a rare client's update, in events.",
@@ -40,10 +40,10 @@ _VERBS = {
 
 
 def lead_of(groups: Sequence[Group]) -> str:
-    """Say who keeps the rare labels, and who loses them unnoticed; empty if nothing was evaluated.
+    """Return which method keeps the rare labels, and how many lose them; empty without evaluations.
 
     A group with a collapsed model is never the best, because a model that always predicts one rare
-    label recognises all of its samples.
+    label recognises all samples of that label.
     """
     known = {}
     for group in groups:
@@ -73,7 +73,7 @@ def lead_of(groups: Sequence[Group]) -> str:
 
 
 def gap_caption(groups: Sequence[Group]) -> str:
-    """Explain the figure of both accuracies; name the methods that do better on rare labels."""
+    """Explain the figure of both accuracies, and name methods that are better on rare labels."""
     better = [
         group.name
         for group in groups
@@ -88,14 +88,14 @@ def gap_caption(groups: Sequence[Group]) -> str:
     if better:
         words += (
             f" {_and(better)} {'recognises' if len(better) == 1 else 'recognise'} the rare labels"
-            " better than all labels together: there the diamond is on the right, and a long line"
-            " is no such failure."
+            " better than all labels together: the diamond is then on the right, and a long line"
+            " is not a failure."
         )
     return f"{words} Marks: mean over the seeds. Shades: from the lowest seed to the highest."
 
 
 def facts_of(groups: Sequence[Group]) -> str:
-    """List what all runs have in common."""
+    """List the facts that all runs have in common."""
     runs = [run for group in groups for run in group.runs]
     rare = rare_labels(groups)
     methods = counted(len(groups), "method")
@@ -111,28 +111,28 @@ def facts_of(groups: Sequence[Group]) -> str:
 
 
 def cautions_of(data: ReportData) -> list[str]:
-    """List what a reader must know before comparing the runs."""
+    """List the facts that a reader must know before comparing the runs."""
     cautions = [
-        f"{_name(name, run)}: {where}. Its numbers are those of its last evaluation, not of a"
+        f"{_name(name, run)}: {where}. Its numbers are from its last evaluation, not from a"
         " finished run."
         for name, run in data.runs
         if (where := interruption(run))
     ]
     if len({tuple(sorted(run.start.rare_labels)) for _, run in data.runs}) > 1:
         cautions.append(
-            "The runs do not all call the same labels rare, so AvgRare and similar metrics differ"
-            " in meaning: see the specs."
+            "The runs have different rare labels, so AvgRare and similar metrics differ in meaning:"
+            " see the specs."
         )
     return cautions + [
-        f"{_name(name, run)}: the updates of {_doubts(run.content['doubted'])} contradict what"
-        " these clients claim."
+        f"{_name(name, run)}: the updates of {_doubts(run.content['doubted'])} contradict the"
+        " label counts that these clients declare."
         for name, run in data.runs
         if run.content.get("doubted")
     ]
 
 
 def inferred_of(data: ReportData) -> list[str]:
-    """Say, for each run without label counts, which labels were inferred from the updates."""
+    """Return, for each run without label counts, the labels that were inferred from updates."""
     return [
         f"{_name(name, run)}, inferred from the updates: {_holders(run.content['inferred'])}."
         for name, run in data.runs
@@ -141,7 +141,7 @@ def inferred_of(data: ReportData) -> list[str]:
 
 
 def changes_of(data: ReportData) -> list[str]:
-    """Say, for each real federation, which sites came and went, and when the server was down."""
+    """Return, for each real federation, the sites that joined or left, and server restarts."""
     return [
         f"{_name(name, run)}: {'; '.join(_changes(run.content['changes']))}."
         for name, run in data.runs
@@ -183,7 +183,7 @@ def _holders(inferred: Mapping[str, Any]) -> str:
 
 
 def _changes(changes: Mapping[str, Any]) -> Iterator[str]:
-    """Say what happened, and to which sites.
+    """Yield the changes of the membership with their sites, and the restarts of the server.
 
     >>> changes = {"joined": {"north": 1}, "left": {"east": 2, "west": 1}}
     >>> print("; ".join(_changes({**changes, "restarts": 1, "down": 5.0})))
@@ -196,7 +196,7 @@ def _changes(changes: Mapping[str, Any]) -> Iterator[str]:
     if restarts == 1:
         yield f"the server was restarted once, after {down}"
     elif restarts:
-        yield f"the server was restarted {restarts} times, and was down for {down} in all"
+        yield f"the server was restarted {restarts} times, and was down for {down} in total"
 
 
 def _sites(times: Mapping[str, int]) -> str:
@@ -217,7 +217,7 @@ def _name(name: str, run: Run) -> str:
 
 
 def _clients(run: Run) -> int | None:
-    """Return the number of clients in the spec; for a real federation, all that ever took part."""
+    """Return the number of clients in the spec; for a real federation, of all that took part."""
     wanted: int | None = run.content["spec"].get("partition", {}).get("clients")
     return len(run.content["influence"]) if run.start.is_server else wanted
 

@@ -1,4 +1,4 @@
-"""The data of a report: all runs, each log read once into a summary and a binned history."""
+"""The data of a report: each log is read once into a summary and a binned history."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedraw.eventlog.records import (
 )
 from fedraw.eventlog.summary import RunSummary, end_of_log, without_zeros
 
-# The events of a run are divided into so many bins, so a history is small however long the log is.
+# The number of bins for the events of a run, so that the history of a long log is small.
 BINS = 24
-# Events per bin, for a log that does not say how many events the run will have.
+# Events per bin, for a log without the number of events of the run.
 WIDTH_WITHOUT_END = 100
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
@@ -56,7 +56,7 @@ class ReportData:
 
 
 def read_report_data(folders: Iterable[Path]) -> ReportData:
-    """Read all runs at or below these folders; an interrupted run counts up to where it ended."""
+    """Read all runs at or below these folders; an interrupted run is read up to its end."""
     runs: list[Run] = []
     histories: dict[Path, RunHistory] = {}
     for log in dict.fromkeys(log for folder in folders for log in find_logs(folder)):
@@ -70,7 +70,7 @@ def read_report_data(folders: Iterable[Path]) -> ReportData:
 
 
 def interruption(run: Run) -> str:
-    """Say where an unfinished run ends; empty for a finished run."""
+    """Return where an unfinished run ends, as text; empty for a finished run."""
     if run.content["finished"]:
         return ""
     wanted = run.start.events
@@ -124,10 +124,10 @@ def _read(log: Path) -> tuple[Run, RunHistory]:
 
 
 def _refuse_other_data(runs: Sequence[Run]) -> None:
-    """Refuse to put results on different test data into one table."""
+    """Refuse runs on different data or labels, whose results cannot be compared."""
     of_seed: dict[Any, Run] = {}
     for run in runs:
-        # Another seed may draw other test data, but the same amount of it.
+        # Another seed may draw other test data, but the same number of samples.
         _refuse(runs[0], run, "data", _form)
         _refuse(runs[0], run, "labels", _label_list)
         _refuse(of_seed.setdefault(run.start.seed, run), run, "data", _fingerprint)
@@ -143,7 +143,7 @@ def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> Non
 
 
 def _label_list(run: Run) -> str:
-    if run.start.is_server:  # more sites may have joined with labels of their own
+    if run.start.is_server:  # sites that joined later may have brought further labels
         return "those of the sites"
     return ", ".join(run.start.labels)
 
@@ -180,7 +180,7 @@ class HistoryPoint(NamedTuple):
     end: float  # its last event
     presence: float | None  # share of aggregations with a rare client in the buffer
     rare_clients: float | None  # mean number of rare clients in the buffer
-    largest: float | None  # mean weight of the client that weighs most
+    largest: float | None  # mean weight of the client with the largest weight
     rare_weight: float | None  # mean weight of all rare clients together
 
 
@@ -195,13 +195,13 @@ class _Bin:
 
 
 class RunHistory:
-    """The history of a run in few numbers: who is in the buffer, with which weight, how stale.
+    """The buffer, the weights and the staleness over a run, summarised in bins.
 
-    Like `RunSummary`, it takes in the records of a log one by one.
+    Like `RunSummary`, it reads the records of a log one by one.
     """
 
     def __init__(self) -> None:
-        self.samples: dict[ClientId, int] = {}  # of all clients that ever took part
+        self.samples: dict[ClientId, int] = {}  # for all clients that ever took part
         self.attacker: ClientId | None = None
         self.rare_staleness: Counter[int] = Counter()
         self.common_staleness: Counter[int] = Counter()
@@ -212,11 +212,11 @@ class RunHistory:
         self._last: int | None = None
         self._cached = False
         self._members: set[ClientId] = set()
-        self._heard: set[ClientId] = set()  # members whose update is cached
+        self._with_update: set[ClientId] = set()  # members whose update is cached
         self._bins: defaultdict[int, _Bin] = defaultdict(_Bin)
 
     def observe(self, record: Record) -> None:
-        """Take in the next record of the log."""
+        """Read the next record of the log."""
         match record:
             case ArrivalRecord():
                 rare = record.client in self._rare
@@ -233,11 +233,11 @@ class RunHistory:
                 self._hold(record.client, counts)
             case LeftRecord():
                 self._members.discard(record.client)
-                self._heard.discard(record.client)
+                self._with_update.discard(record.client)
 
     @property
     def rare(self) -> Collection[ClientId]:
-        """Clients that hold a rare label by their latest counts, also those that have left."""
+        """Clients whose latest counts have a rare label, including clients that have left."""
         return self._rare
 
     def points(self) -> list[HistoryPoint]:
@@ -266,7 +266,7 @@ class RunHistory:
     def _aggregate(self, arrival: ArrivalRecord) -> None:
         buffer = arrival.buffer
         number = int((arrival.event - 1) / self._width)
-        # Events after the last one that was asked for finish a round; they go to the last bin.
+        # Events beyond the requested number finish a round; they belong to the last bin.
         own = self._bins[number if self._last is None else min(number, self._last)]
         present = self._rare.intersection(buffer)
         own.aggregations += 1
@@ -281,9 +281,9 @@ class RunHistory:
     def _weights_by_client(
         self, buffer: Sequence[ClientId], weights: Sequence[float | None]
     ) -> Mapping[ClientId, float]:
-        if self._cached:  # the last update of every client heard so far is part of every step
-            self._heard.update(self._members.intersection(buffer))
-            return dict.fromkeys(self._heard, 1 / max(1, len(self._members)))
+        if self._cached:  # every step includes the last update of each client
+            self._with_update.update(self._members.intersection(buffer))
+            return dict.fromkeys(self._with_update, 1 / max(1, len(self._members)))
         by_client: defaultdict[ClientId, float] = defaultdict(float)
         for client, weight in zip(buffer, weights, strict=False):
             by_client[client] += weight or 0.0
@@ -303,7 +303,7 @@ class RunHistory:
 
 
 class Spread(NamedTuple):
-    """A distribution: `values` are its quantiles at the shares in `QUANTILES`."""
+    """A distribution; `values` are its quantiles at `QUANTILES`."""
 
     values: tuple[int, ...]
     mean: float

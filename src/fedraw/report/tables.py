@@ -1,6 +1,6 @@
-"""A comparison as a table: for the terminal, in Markdown, CSV and LaTeX.
+"""A comparison as a table for the terminal, in Markdown, CSV and LaTeX.
 
-All forms, and the page, round numbers and mark the best row alike: see `grid`.
+All formats and the page use `grid`, so they round numbers and mark the best row in the same way.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat, notes
 from fedraw.eventlog.summary import BUILT_IN, METRICS, QUALITY
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
-# These fit into 80 columns.
+# The default metrics of the terminal, which fit into 80 columns.
 TERMINAL = ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "Worst10", "BufPres")
-# These fit into a column of a paper.
+# The default metrics of LaTeX, which fit into a column of a paper.
 PAPER = ("GlobalAcc", "AvgRare", "MacroF1")
-# The column of a two-column paper, in points: ICML has 234.9, ACM 241, IEEE 252.
+# The width of a column in a two-column paper, in points: ICML has 234.9, ACM 241, IEEE 252.
 COLUMN = 234.0
 # Upper bounds in points for Computer Modern at 8 points: classes of characters, the plus-minus sign
 # of the small spread, the gap between columns, and the widest name that is not broken.
@@ -39,7 +39,7 @@ PAPER_HEADS = {
     "RareMeanStale": "Stale",
     "RareMaxStale": "MaxStale",
 }
-# The other metrics say how often and how late rare clients are heard. More is not always better.
+# The other metrics measure the participation of rare clients, where more is not always better.
 HIGHER_IS_BETTER = frozenset(QUALITY)
 
 _NO_VALUES = Stat(None, None, ())
@@ -71,7 +71,7 @@ def shown_metrics(
 
 
 class MetricCell(NamedTuple):
-    """One value of a comparison, as it is shown."""
+    """One value of a comparison, formatted."""
 
     mean: str
     sd: str  # empty if there is only one seed, or no mean
@@ -88,8 +88,8 @@ class MetricColumn(NamedTuple):
 def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> list[MetricColumn]:
     """Return a column for each metric that at least one row has, with a cell for each row.
 
-    The highest mean is best. Means that read the same are marked alike. A row with a collapsed
-    model is never best.
+    The highest mean is best. All means with the same formatted value are marked. A row with a
+    collapsed model is never best.
 
     >>> rows = [ComparisonRow("a", (1, 2), {"GlobalAcc": Stat.of([80, 90])}),
     ...         ComparisonRow("b", (1, 2), {"GlobalAcc": Stat.of([70, 90])})]
@@ -105,12 +105,12 @@ def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) ->
 
 
 def stat_of(metrics: Mapping[str, Stat], metric: str) -> Stat:
-    """Return the statistics of a metric; without values if it was not measured."""
+    """Return the statistics of a metric; empty ones if the metric was not measured."""
     return metrics.get(metric, _NO_VALUES)
 
 
 def seeds_of(rows: Sequence[ComparisonRow]) -> str:
-    """Say how many seeds each row has; a real federation has no seeds and counts as a run.
+    """Return the number of seeds of the rows as text; a real federation counts as a run.
 
     >>> seeds_of([ComparisonRow("a", (1, 2, 3), {}), ComparisonRow("b", (1,), {})])
     '1 to 3 seeds'
@@ -183,8 +183,8 @@ def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> 
 def latex(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
     r"""Return a LaTeX `tabular` for one column of a paper, with the best means in bold.
 
-    It needs \usepackage{booktabs}. Metrics that do not fit beside the others follow below them, in
-    a block of their own, so the table is never wider than a column.
+    It needs \usepackage{booktabs}. Metrics that do not fit beside the others form further blocks
+    below them, so the table is never wider than a column.
     """
     columns = grid(rows, shown_metrics(rows, metrics, PAPER)) or grid(rows)
     titles = [_latex_text(row.title) for row in rows]
@@ -220,7 +220,7 @@ def paired_table(differences: Sequence[PairedDifference]) -> Table:
             UNDEFINED if own.low is None else f"{signed(own.low)} to {signed(own.high)}",
             str(len(own.seeds)),
         )
-    table.caption = "mean over the common seeds of one minus the other; * the interval excludes 0"
+    table.caption = "mean difference over the common seeds; * the interval excludes 0"
     return table
 
 
@@ -236,7 +236,7 @@ def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[MetricCell]:
 
 
 def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
-    """Return the highest mean as it is shown, without the rows that have a collapsed model."""
+    """Return the highest mean, formatted, over the rows without a collapsed model."""
     stats = [stat_of(row.metrics, metric) for row in rows if not row.collapsed]
     means = [stat.mean for stat in stats if stat.mean is not None]
     if metric not in HIGHER_IS_BETTER or len(rows) < 2 or not means:
@@ -245,7 +245,7 @@ def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
 
 
 def _blocks(columns: Sequence[MetricColumn], space: float) -> list[list[MetricColumn]]:
-    """Divide the columns into blocks that fit into so many points; at least one block."""
+    """Divide the columns into one or more blocks that fit into `space` points."""
     blocks: list[list[MetricColumn]] = [[]]
     left = space
     for column in columns:
@@ -265,7 +265,7 @@ def _cell_points(cell: MetricCell) -> float:
 
 
 def _points(text: str) -> float:
-    """Return an upper bound of the width of a text."""
+    """Return an upper bound of the width of a text, in points."""
     return sum(
         next(
             (width for some, width in CHARACTERS.items() if character in some),
@@ -292,7 +292,7 @@ def _aligned(cells: Sequence[MetricCell]) -> list[str]:
 
 
 def _text(column: MetricColumn, position: int) -> Text:
-    # Padded here, because Rich strips trailing blanks from a column that it aligns to the right.
+    # Rich strips trailing blanks from a right-aligned column, so the text is padded here.
     text = _aligned(column.cells)[position].rjust(len(column.metric))
     return Text(text, style="bold" if column.cells[position].best else "")
 

@@ -1,6 +1,6 @@
-"""Draws one frame of `fedraw watch`: the list of runs, and one run in detail.
+"""Renders one frame of `fedraw watch`: the list of runs, and one run in detail.
 
-Every line fits the width of the screen, so no number is wrapped or cut. If the screen has few rows,
+Every line fits the width of the screen, so no number is wrapped or cut. On a screen with few rows,
 less important parts are left out.
 """
 
@@ -42,17 +42,17 @@ ASCII = str.maketrans({**dict(zip(SPARKS, "_.:-=+*#", strict=True)), "━": "#",
                        "−": "-", "…": "~", "·": "|", "×": "x"})  # fmt: skip
 # If there are too few rows for all runs, the runs in these states come first.
 ORDER = {"running": 0, "starting": 1, "stopped": 2, "finished": 3}
-# The heading of a part is so many columns wide.
+# The width of the heading of a part, in columns.
 HEAD = 14
-# So many labels are shown that do not fall behind, the worst of them.
+# The number of other labels, the worst ones, that are shown after those that fall behind.
 WORST = 2
-# A list names at most so many clients.
+# The largest number of clients that a list names.
 MOST_NAMED = 8
 STYLE = {"running": "green", "finished": "bold", "stopped": "bold red", "starting": "yellow"}
 
 
 class Limits(NamedTuple):
-    """How much of each part is shown."""
+    """The largest number of lines of each part."""
 
     labels: int
     slots: int  # rows of buffer slots
@@ -60,7 +60,7 @@ class Limits(NamedTuple):
     blanks: bool  # whether parts are separated by blank lines
 
 
-# From everything to the least: the first that fits the screen is used.
+# From the most detailed to the shortest; the first one that fits the screen is used.
 LIMITS = (
     Limits(12, 4, 5, True),
     Limits(8, 2, 3, True),
@@ -81,7 +81,7 @@ class Frame:
     detail: RunDetail
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # A live display does not pass the height on, so the height of the screen is used.
+        # A live display does not set the height, so the height of the screen is used.
         rows = options.size.height if console.is_alt_screen else options.height
         for line in self.lines(min(options.max_width, WIDEST), rows):
             if options.ascii_only:
@@ -118,7 +118,7 @@ def _run_list(runs: Sequence[RunStatus], width: int, rows: int | None) -> Iterat
     wide = min(room, max(map(cell_len, ["run", *names])))
     yield Text(_row("run", heads, wide, widths), style="dim")
     for run, name, cells in zip(shown, names, rows_of_cells, strict=True):
-        if cell_len(name) > wide:  # a name may contain numbers, so it is not cut
+        if cell_len(name) > wide:  # a name may contain numbers, so it is never cut
             yield Text(name, overflow="fold")
             name = ""  # noqa: PLW2901
         line = Text(_row(name, cells, wide, widths))
@@ -196,11 +196,11 @@ def _head(run: RunStatus, width: int) -> Iterator[Text]:
 
 def _progress_line(run: RunStatus, width: int) -> Text:
     wanted = UNDEFINED if run.events is None else str(run.events)
-    endless = run.is_server and run.events is None  # a time limit or a target ends it
+    endless = run.is_server and run.events is None  # a time limit or a target ends the run
     done = f"event {run.event}" if endless else f"event {run.event} of {wanted}"
     words = [] if endless else [_percent(run)]
     if run.unread:
-        words.append(f"reading the log, {run.unread / 1e6:.1f} MB to go")
+        words.append(f"reading the log, {run.unread / 1e6:.1f} MB left")
     elif run.state in {"running", "starting"}:
         words += [speed(run.rate), *([] if endless else [f"{duration(run.seconds_left)} left"])]
         if run.quiet >= 5:
@@ -254,7 +254,7 @@ def _accuracy(detail: RunDetail, width: int, finished: bool) -> Iterator[Text]:
 
 
 def _against(evaluations: int) -> str:
-    """Say which evaluations a change compares."""
+    """Return which evaluations a change compares, as text."""
     span = min(TREND, evaluations // 2)
     return f"last {span} against {span} before" if span else ""
 
@@ -286,7 +286,7 @@ def _labels(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
 
 
 def _at_risk(detail: RunDetail, width: int) -> Iterator[Text]:
-    """Yield the labels that are being lost for another reason than what recall shows."""
+    """Yield the labels that are at risk for other reasons than their recall."""
     named = []
     for risk in detail.at_risk:
         own = [reason for reason in risk.reasons if "recall" not in reason]
@@ -302,7 +302,7 @@ def _is_behind(trend: LabelTrend) -> bool:
 
 
 def _noteworthy(labels: Sequence[LabelTrend]) -> list[LabelTrend]:
-    """Return labels that fall behind, rare ones first, other rare labels, and the worst others."""
+    """Return labels that fall behind (rare ones first), other rare labels, and the worst others."""
     order = sorted(labels, key=lambda trend: (not _is_behind(trend), not trend.rare, trend.recall))
     return order[: sum(_is_behind(trend) or trend.rare for trend in labels) + WORST]
 
@@ -393,7 +393,7 @@ def _participation(detail: RunDetail, width: int) -> Iterator[Text]:
 
 
 def _members(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:
-    """Yield the sites that came and went, and the restarts of the server."""
+    """Yield the changes of the membership, and the restarts of the server."""
     history, rare = detail.history, detail.rare_clients
     if history.changed:
         gone = [_client(site.client, site.client in rare) for site in history.away if site.client]

@@ -352,8 +352,8 @@ def _matrix(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
         cells = (_share_cell(shares.get(other, 0.0), label == other) for other in matrix.labels)
         lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
     caption = (
-        f"{short(name)}. Rows: the true label. Columns: the prediction of the last model, in percent"
-        " of the row; an empty cell is 0. All seeds together. The CSV has counts of samples."
+        f"{short(name)}. Rows: the true label. Columns: the prediction of the last model, in"
+        " percent of the row; an empty cell is 0. All seeds together. The CSV has counts of samples."
     )
     numbers = [
         [label, *(matrix.counts.get(label, {}).get(other, 0) for other in matrix.labels)]

@@ -353,7 +353,7 @@ def _matrix(identity: str, name: str, matrix: Confusion, rare: set[str]) -> str:
         lines.append(row_head(label, "rare" if label in rare else "") + "".join(cells))
     caption = (
         f"{short(name)}. Rows: the true label. Columns: the prediction of the last model, in"
-        " percent of the row; an empty cell is 0. All seeds together. The CSV has counts of samples."
+        " percent of the row; an empty cell is 0. All seeds together. The CSV has sample counts."
     )
     numbers = [
         [label, *(matrix.counts.get(label, {}).get(other, 0) for other in matrix.labels)]

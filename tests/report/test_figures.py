@@ -10,7 +10,7 @@ import pytest
 from fedraw.errors import MissingExtra
 from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.drawing import COLOURS, METHOD_COLOURS, line_styles, svg_of
-from fedraw.report.figures import MOST_POINTS, PANELS, accuracy, curve_of
+from fedraw.report.figures import MAX_POINTS, PANELS, accuracy, curve_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -98,7 +98,7 @@ def test_names_are_not_interpreted() -> None:
 def test_a_line_has_a_limited_number_of_points() -> None:
     often = evaluations(*[(50.0, float(n % 100)) for n in range(1000)])
     curve = curve_of([often], "AvgRare")
-    assert len(curve.event) <= MOST_POINTS
+    assert len(curve.event) <= MAX_POINTS
     assert curve.event[-1] == 100_000, "the last one stays"
 
 

@@ -1,13 +1,13 @@
-"""What an arrival costs the server, in copies of the model vector.
+"""Measures the server's cost of an arrival, in copies of the model vector.
 
-One copy is `vector.copy()`: into fresh memory, as a new model is. Copying into memory that is there
-already (`np.copyto`) is shown beside it. All are measured in turn, many times over, and compared by
-their medians, so that a busy moment of the machine hits all alike.
+One copy is `vector.copy()`, which allocates new memory, as a new model does. `copyto` copies into
+existing memory. All variants are measured alternately, and their medians are compared, so that
+other load on the machine affects all of them equally.
 
-step        FedRAW.step as a server runs it: check, buffer, weights, new model
-no check    the same without looking for NaN and infinity
-running     RunningSum.add alone: one vector in, one out, a new model
-direct      what it replaces: all K slots summed anew
+step        FedRAW.step as in a server: check, buffer, weights, new model
+no check    FedRAW.step without the check for NaN and infinity
+running     RunningSum.add alone: one vector added, one removed, a new model
+direct      the sum over all K slots, which the running sum replaces
 Run: make bench
 """
 
@@ -37,18 +37,18 @@ REPEATS = 31
 
 
 def medians(jobs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds of each job, taken in turn."""
+    """Return the median seconds of each job; the jobs run alternately."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats + 1):
         for name, job in jobs.items():
-            begun = time.perf_counter()
+            start = time.perf_counter()
             job()
-            times[name].append(time.perf_counter() - begun)
-    return {name: median(own[1:]) for name, own in times.items()}
+            times[name].append(time.perf_counter() - start)
+    return {name: median(seconds[1:]) for name, seconds in times.items()}
 
 
 def federation(vectors: list[Vector], buffer: int) -> Callable[[], None]:
-    """A server whose buffer is full; each call is one more arrival, of a client not in it."""
+    """Return a function that adds an arrival of a client outside the full buffer of a server."""
     clients = len(vectors)
     table = LabelTable.from_counts({i: {"a": 1 + i, f"b{i % 7}": 1} for i in range(clients)})
     strategy = fedraw.FedRAW(buffer=buffer)
@@ -66,6 +66,8 @@ def federation(vectors: list[Vector], buffer: int) -> Callable[[], None]:
 
 
 def unchecked(arrive: Callable[[], None]) -> Callable[[], None]:
+    """Return the same function without the check of the update."""
+
     def run() -> None:
         with patch.object(fedraw, "check"):
             arrive()
@@ -73,7 +75,8 @@ def unchecked(arrive: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def large(buffer: int) -> None:
+def measure_large(buffer: int) -> None:
+    """Print a row of the table for a large model."""
     rng = np.random.default_rng(0)
     vectors = [rng.random(LARGE, np.float32) for _ in range(buffer + 1)]
     total, existing = RunningSum.zeros(LARGE), np.empty_like(vectors[0])
@@ -99,7 +102,8 @@ def large(buffer: int) -> None:
     )
 
 
-def small(size: int, slots: int) -> None:
+def measure_small(size: int, slots: int) -> None:
+    """Print a row of the table that compares a running sum with a direct one."""
     rng = np.random.default_rng(0)
     vectors = [rng.random(size, np.float32) for _ in range(slots + 1)]
     total = RunningSum.zeros(size)
@@ -123,11 +127,11 @@ def main() -> None:
     print(f"{LARGE:,} parameters, in copies:")
     print(f"{'K':>6} {'one copy':>11}" + "".join(f"{name:>10}" for name in names))
     for buffer in BUFFERS:
-        large(buffer)
+        measure_large(buffer)
     print(f"\n{'parameters':>12} {'slots':>6} {'running':>10} {'direct':>10}   (in copies)")
     for size in SIZES:
         for slots in SLOTS:
-            small(size, slots)
+            measure_small(size, slots)
 
 
 if __name__ == "__main__":

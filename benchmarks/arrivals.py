@@ -1,10 +1,10 @@
-"""Training-free arrivals per second, from the call a user makes, against the number of clients.
+"""Measures training-free arrivals per second against the number of clients.
 
-FedRAW with a buffer of 10; ten labels, two of them rare and on two slow clients each, every common
-one on two thirds of all clients. `set up` is everything until the first arrivals: drawing data and
-clients, handing out the model. The rate is the median over stretches of 1,000 arrivals after it,
-on one core, with and without the event log; so a checkpoint of a million clients, which a long run
-gives at most a fiftieth of its time, does not count.
+The runs use FedRAW with a buffer of 10 and ten labels: each of two rare labels is on two slow
+clients, and each common label on two thirds of all clients. `set up` is the time before the first
+arrivals: drawing data and clients, and handing out the model. The rate is the median over stretches
+of 1,000 arrivals on one core, with and without the event log. The median excludes checkpoints, to
+which a long run gives at most a fiftieth of its time.
 Run: make bench
 """
 
@@ -29,16 +29,19 @@ from fedraw.experiment.spec import Spec
 CLIENTS = (30, 100, 1_000, 10_000, 100_000, 1_000_000)
 EVENTS = 40_000
 STRETCH = 1_000
-REPEATS = 3  # of which the median; one where setting up takes long
+REPEATS = 3  # one for large federations, whose set-up takes long
 
 
 class Measured(NamedTuple):
+    """One measurement."""
+
     set_up: float  # seconds
-    rate: float  # arrivals a second, the median stretch
-    best: float  # the quickest stretch: what the machine gives when nobody else uses it
+    rate: float  # arrivals per second in the median stretch
+    best: float  # arrivals per second in the fastest stretch, when no other process runs
 
 
 def scene(clients: int) -> tuple[Spec, Parts]:
+    """Return the spec and the data of a federation of this size."""
     histogram = Histogram({str(label): max(clients, 300) for label in range(10)})
     spec = Spec.from_dict(
         {
@@ -55,27 +58,28 @@ def scene(clients: int) -> tuple[Spec, Parts]:
 
 
 def measure(clients: int, folder: Path | None) -> Measured:
+    """Run a federation with the log in this folder, or without a log."""
     spec, parts = scene(clients)
-    told: list[tuple[int, float]] = []
+    times: list[tuple[int, float]] = []
 
-    def tell(event: int) -> None:
-        told.append((event, time.perf_counter()))
+    def record(event: int) -> None:
+        times.append((event, time.perf_counter()))
 
-    begun = time.perf_counter()
-    run_seed(spec, 1, folder, parts, Options(progress=tell, force=True))
-    _, start = told[0]
-    marks = [moment for event, moment in told[:-1] if event % STRETCH == 0]
+    begin = time.perf_counter()
+    run_seed(spec, 1, folder, parts, Options(progress=record, force=True))
+    _, first = times[0]
+    marks = [moment for event, moment in times[:-1] if event % STRETCH == 0]
     stretches = [after - before for before, after in pairwise(marks)]
-    return Measured(start - begun, STRETCH / median(stretches), STRETCH / min(stretches))
+    return Measured(first - begin, STRETCH / median(stretches), STRETCH / min(stretches))
 
 
-def shown(runs: list[Measured]) -> str:
+def rates(runs: list[Measured]) -> str:
     return f"{median(m.rate for m in runs):>9,.0f} ({max(m.best for m in runs):>7,.0f})"
 
 
 def main() -> None:
     print(headline())
-    print("arrivals a second, median (best); cost per arrival against 30 clients, by the median")
+    print("arrivals per second, median (best); cost per arrival relative to 30 clients (median)")
     print(f"{'clients':>10} {'set up':>9} {'log off':>19} {'log on':>19} {'cost':>7}")
     first = 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +91,7 @@ def main() -> None:
             first = first or rate
             set_up = min(m.set_up for m in off)
             print(
-                f"{clients:>10,} {set_up:>7.2f} s {shown(off)} {shown(on)} x {first / rate:>5.2f}"
+                f"{clients:>10,} {set_up:>7.2f} s {rates(off)} {rates(on)} x {first / rate:>5.2f}"
             )
 
 

@@ -1,8 +1,8 @@
-"""The audit of a million clients: reading, predicting, memory, and how it grows.
+"""Measures the audit of up to a million clients: reading, prediction and memory.
 
     python -m benchmarks.audit [--clients 1000000]
 
-Each size runs in a process of its own, so that its peak of memory is its own.
+Each size runs in a separate process, because peak memory is measured per process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURE = "from benchmarks.audit import measure; measure()"
 
 
 def write(folder: Path, clients: int) -> None:
-    """A long table: ten labels a client, some labels on few clients; times over two orders."""
+    """Write a long table with ten labels per client, and times over two orders of magnitude."""
     rng = np.random.default_rng(0)
     step = 100_000
     with (folder / "labels.csv").open("w") as labels, (folder / "times.csv").open("w") as times:
@@ -37,7 +37,7 @@ def write(folder: Path, clients: int) -> None:
         times.write("client,seconds\n")
         for first in range(0, clients, step):
             count = min(step, clients - first)
-            # Ten different labels each: popular ones are taken far more often.
+            # Each client has ten different labels; popular labels are drawn far more often.
             start = (LABELS * rng.random(count) ** 3).astype(int)
             stride = rng.integers(1, LABELS // ROWS_PER_CLIENT, count)
             column = (start[:, None] + stride[:, None] * np.arange(ROWS_PER_CLIENT)) % LABELS
@@ -52,7 +52,7 @@ def write(folder: Path, clients: int) -> None:
 
 
 def measure() -> None:
-    """In a process of its own: seconds of each step and the peak of memory, as JSON."""
+    """Print the seconds of each step and the peak memory of this process as JSON."""
     clock, folder = [time.perf_counter()], Path(sys.argv[1])
     table = read_label_counts(folder / "labels.csv").table
     clock.append(time.perf_counter())
@@ -72,7 +72,7 @@ def main() -> None:
     print(headline())
     print(f"{'clients':>9} {'rows':>11} {'file':>7} {'labels':>8} {'times':>7} "
           f"{'prediction':>10} {'all':>7} {'memory':>7}")  # fmt: skip
-    whole = []
+    totals = []
     for clients in (most // 100, most // 10, most):
         with TemporaryDirectory() as folder:
             write(Path(folder), clients)
@@ -80,11 +80,11 @@ def main() -> None:
             command = [sys.executable, "-c", MEASURE, folder]
             found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
         steps = [found[step] for step in ("labels", "times", "prediction")]
-        whole.append(sum(steps))
+        totals.append(sum(steps))
         print(f"{clients:9,} {clients * ROWS_PER_CLIENT:11,} {size:4.0f} MB {steps[0]:6.1f} s "
-              f"{steps[1]:5.1f} s {steps[2]:8.2f} s {whole[-1]:5.1f} s "
+              f"{steps[1]:5.1f} s {steps[2]:8.2f} s {totals[-1]:5.1f} s "
               f"{found['gigabytes']:4.1f} GB")  # fmt: skip
-    print(f"ten times the clients take {whole[1] / whole[0]:.1f} and {whole[2] / whole[1]:.1f} "
+    print(f"ten times the clients take {totals[1] / totals[0]:.1f} and {totals[2] / totals[1]:.1f} "
           "times as long")  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-"""Does label influence, computed before training, say which labels a run will recognise?
+"""Compares the audit's predictions before training with the recall of each label after training.
 
-Trains on digits over many random federations (clients, coverage, speeds, buffer, method), and puts
-beside each label's recall what the audit says of it beforehand. The fit becomes the thresholds of
-the audit's verdicts (`fedraw.auditing.methods`), the table `docs/research/calibration.md`.
+The runs train on digits in many random federations (clients, coverage, speeds, buffer, method). The
+fit of recall against the predictions gives the thresholds of the audit's verdicts
+(`fedraw.auditing.methods`) and the tables of `docs/research/calibration.md`.
 
     python -m benchmarks.audit_calibration --runs 480 --out runs/calibration.jsonl
 
-The methods take turns; `--method` runs one of them on every federation, for what came later:
+The methods alternate over the federations; `--method` runs one method on every federation:
 
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 160 --out runs/replay.jsonl
     python -m benchmarks.audit_calibration --method fedraw-replay --runs 60 --ratio 20 200 \\
@@ -64,16 +64,16 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fedraw-dedup-only": {"name": "fedraw", "weighting": "uniform"},
     "fedraw-weight-only": {"name": "fedraw", "dedup": False},
 }
-# Methods that came later, and those above one by one.
+# The methods that `--method` accepts.
 SINGLE: dict[str, dict[str, Any]] = {name: {"name": name} for name in RULES}
 EVENTS = 3000
-RATIO = (1.0, 20.0)  # how many times slower the holders of rare labels are: from, to
-BATCH = 4  # runs between two writes
+RATIO = (1.0, 20.0)  # the range of the slowdown of holders of rare labels
+BATCH = 4  # runs between two writes of the results
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runs have in common; without a method they take turns."""
+    """The common settings of the runs; without a method, all methods alternate."""
 
     method: str | None = None
     ratio: tuple[float, float] = RATIO
@@ -83,7 +83,7 @@ class Setting:
 
 
 def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]:
-    """The number-th random federation; where methods take turns, each meets as many."""
+    """Return the method and the spec of the random federation with this number."""
     rng = np.random.default_rng([2026, number])
     method = setting.method or list(STRATEGIES)[number % len(STRATEGIES)]
     low, high = np.log(setting.ratio)
@@ -118,7 +118,7 @@ def _strategy(method: str, buffer: int, rate: float | None) -> dict[str, Any]:
 
 
 def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.Generator) -> None:
-    """The digits; for training, at least 8 % of a rare one and 28 % of a small one are left."""
+    """Write digits with fewer training samples: at least 8 % of rare and 28 % of small labels."""
     data = load("digits", rng=rng)
     kept = np.ones(data.classes)
     for labels, least in ((rare, 0.08), (small, 0.28)):
@@ -134,7 +134,7 @@ def _write_digits(path: Path, rare: list[int], small: list[int], rng: np.random.
 
 
 def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
-    """One record per run: what is known beforehand, and the recall that came of it."""
+    """Yield one record per run: the predictions before training, and the recall after it."""
     with TemporaryDirectory() as scratch:
         drawn = [federation(number, Path(scratch), setting) for number in numbers]
         before = [beforehand(m, spec, n) for n, (m, spec) in zip(numbers, drawn, strict=True)]
@@ -155,7 +155,7 @@ def records(numbers: list[int], setting: Setting) -> Iterator[dict[str, Any]]:
 
 
 def recall(folder: Path) -> dict[str, float]:
-    """Of each label, over the last five evaluations: between two of them it swings."""
+    """Return the recall of each label, averaged over the last five evaluations."""
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     evaluations = [line for line in map(json.loads, lines) if line["kind"] == "evaluation"][-5:]
     return {
@@ -165,7 +165,7 @@ def recall(folder: Path) -> dict[str, float]:
 
 
 def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
-    """What can be known of each label before training: one list per predictor."""
+    """Return the predictors of each label's recall that are known before training, as lists."""
     clients = Scenario.of(spec, seed).clients
     table, seconds = clients.table, clients.seconds
     size = spec.to_dict()["strategy"].get("buffer", 1)
@@ -209,7 +209,7 @@ def beforehand(method: str, spec: Spec, seed: int) -> dict[str, Any]:
 
 
 def method_report(records: list[dict[str, Any]]) -> str:
-    """One method alone: mean recall, fitted thresholds, and verdicts against training."""
+    """Return the report of one method: mean recall, fitted thresholds and verdicts."""
     rows = [row for record in records for row in scarce_labels(record)]
     recall = np.array([row["recall"] for row in rows])
     accuracy = np.mean([record["global_accuracy"] for record in records])
@@ -228,7 +228,7 @@ def method_report(records: list[dict[str, Any]]) -> str:
 
 
 def replay_report(records: list[dict[str, Any]]) -> str:
-    """Replay alone: does standing serve, and how many updates does it take?"""
+    """Return the report of replay: how well standing predicts recall, and by how many updates."""
     rows = [row for record in records for row in _replay_rows(record)]
     held = [row for row in rows if row["replayed"]]
     others = [row for row in rows if not row["replayed"]]
@@ -236,7 +236,7 @@ def replay_report(records: list[dict[str, Any]]) -> str:
     return "\n".join(
         (
             f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels, {len(held)} of"
-            f" them with a holder that is replayed; in {empty} runs nobody is.",
+            f" them with a replayed holder; {empty} runs replay no client.",
             "",
             *_predictors(rows, held, others),
             "",
@@ -254,16 +254,12 @@ def _replay_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     before = record["beforehand"]
     place = {label: i for i, label in enumerate(before["labels"])}
     rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
-    usual = np.median(before["fair"])
-    scarce = [s for s in place if s in rare or before["fair"][place[s]] < 0.7 * usual]
+    median_share = np.median(before["fair"])
+    scarce = [s for s in place if s in rare or before["fair"][place[s]] < 0.7 * median_share]
     return [
         row | {name: before[name][place[label]] for name in ("updates", "replayed")}
         for row, label in zip(scarce_labels(record), scarce, strict=True)
     ]
-
-
-def _columns(*parts: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    return [(part, np.array([row["recall"] for row in part])) for part in parts]
 
 
 def _updates(row: Mapping[str, Any]) -> float:
@@ -275,15 +271,16 @@ def _predictors(*parts: list[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield "| known beforehand | all | with a replayed holder | without |"
     yield "|---|---:|---:|---:|"
-    for name, of in {**PREDICTORS, "updates of all holders": _updates}.items():
+    for name, predictor in {**PREDICTORS, "updates of all holders": _updates}.items():
         cells = []
-        for part, recall in _columns(*parts):
-            x = np.array([of(row) for row in part], np.float64)
+        for part in parts:
+            recall = np.array([row["recall"] for row in part])
+            x = np.array([predictor(row) for row in part], np.float64)
             if np.ptp(x) == 0:
-                cells.append("always the same")
+                cells.append("constant")
                 continue
-            left = fit(x, recall)[1]
-            cells.append(f"{spearmanr(x, recall)[0]:.2f}, {1 - left**2 / recall.var():.2f}")
+            residual = fit(x, recall)[1]
+            cells.append(f"{spearmanr(x, recall)[0]:.2f}, {1 - residual**2 / recall.var():.2f}")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -295,19 +292,19 @@ def _fitted(*parts: tuple[str, list[dict[str, Any]]]) -> Iterator[str]:
     for name, part in parts:
         recall = np.array([row["recall"] for row in part])
         x, numbers = (np.array([row[key] for row in part]) for key in ("standing", "number"))
-        found, left = fit(x, recall)
-        again = [thresholds(*fit(x[i], recall[i])[0]) for i in resampled(numbers)]
-        ends = np.percentile(again, [2.5, 97.5], axis=0)
+        found, residual = fit(x, recall)
+        resamples = [thresholds(*fit(x[i], recall[i])[0]) for i in resampled(numbers)]
+        ends = np.percentile(resamples, [2.5, 97.5], axis=0)
         at = [
             f"{value:.2f} ({low:.2f} to {high:.2f})"
             for value, low, high in zip(thresholds(*found), *ends, strict=True)
         ]
-        yield f"| {name} | {' | '.join(at)} | {100 * left:.0f} points |"
+        yield f"| {name} | {' | '.join(at)} | {100 * residual:.0f} points |"
 
 
 def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
     edges = (0, 3, 6, 12, 25, 50, 100, 200, np.inf)
-    yield "With a replayed holder, judged kept, by the updates of all holders in the run:"
+    yield "Labels with a replayed holder and the verdict kept, by the updates of all holders:"
     yield ""
     yield "| updates | labels | median recall (10th to 90th percentile) | below 50 % |"
     yield "|---|---:|---:|---:|"
@@ -324,7 +321,7 @@ def _by_updates(held: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _judged(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "The verdicts: labels, median recall, how many are below 50 % (lost) or not (others):"
+    yield "The verdicts: labels, median recall, share below 50 % (lost) or not below it (others):"
     yield ""
     for word in ("lost", "at risk", "kept"):
         own = [r["recall"] for r in rows if verdict(r["method"], r["standing"]) == word]

@@ -1,15 +1,16 @@
-"""Does the audit's prediction hold when clients are offline at times?
+"""Compares the audit's prediction with simulations in which clients are offline at times.
 
-Random federations: 10 to 100 clients, a buffer of 2 to 20, mean times over one order of magnitude,
-a rare label on one to four clients, and a share of the time online for each client, from 0.1 to 1
-and lower for the holders of the rare label. Each federation is audited with times divided by shares
-and, to compare, with the times alone. It is simulated without training under FedFa and FedRAW, with
-exponential online and offline phases. The mean length of a cycle is 0.1, 1, 10 or 100 times the
-mean time between two updates of a client, in turn.
+Each random federation has 10 to 100 clients, a buffer of 2 to 20, mean times over one order of
+magnitude, and a rare label on one to four clients. Each client is online for a share of the time,
+from 0.1 to 1 and lower for the holders of the rare label. The audit of a federation uses times
+divided by these shares and, for comparison, the times alone. The simulations run FedFa and FedRAW
+without training, with exponential online and offline phases. The mean length of a cycle is 0.1, 1,
+10 or 100 times the mean time between two updates of a client.
 
-Measured for the holders of the rare label together: the share of aggregations in which one of them
-is in the buffer, in percentage points, and their influence, relative to the simulated one. Runs
-last 100 cycles, within 10,000 to 60,000 arrivals, so the figures have some noise of their own.
+Two errors are reported for the holders of the rare label together: that of the share of
+aggregations with one of them in the buffer, in percentage points, and that of their influence,
+relative to the simulated influence. Runs last 100 cycles, limited to 10,000 to 60,000 arrivals, so
+the simulated values have some noise.
 
     python -m benchmarks.availability --federations 200 --jobs 2
 """
@@ -73,12 +74,10 @@ def federation(index: int, scale: float = 1.0) -> dict[str, Any]:
             step = simulation.step()
             if step.aggregated and event > events // 10:
                 pairs = zip(step.contents.clients, step.contents.weights, strict=True)
-                own = [w for client, w in pairs if client in holders]
-                present, weight, aggregations = (
-                    present + bool(own),
-                    weight + sum(own),
-                    (aggregations + 1),
-                )
+                rare_weights = [w for client, w in pairs if client in holders]
+                present += bool(rare_weights)
+                weight += sum(rare_weights)
+                aggregations += 1
         simulated = {"presence": 100 * present / aggregations, "influence": weight / aggregations}
         for name, prediction in (("availability", with_shares), ("times alone", without)):
             share = float(prediction.influence[method][rare].sum())
@@ -90,7 +89,7 @@ def federation(index: int, scale: float = 1.0) -> dict[str, Any]:
 
 
 def _table(clients: int, rare: list[int], rng: np.random.Generator) -> LabelTable:
-    """Five common labels on half of the clients each, and one on the rare clients."""
+    """Return counts of one label on all clients, four on half of them, and one on rare clients."""
     counts: dict[int, dict[str, int]] = {i: {"common": 100} for i in range(clients)}
     for label in range(4):
         for i in np.flatnonzero(rng.random(clients) < 0.5).tolist():
@@ -101,13 +100,13 @@ def _table(clients: int, rare: list[int], rng: np.random.Generator) -> LabelTabl
 
 
 def report(results: list[dict[str, Any]]) -> str:
-    """The table of errors: median and 90th percentile over the federations of each cycle."""
+    """Return the table of errors: median and 90th percentile over the federations by cycle."""
     lines = ["cycle  method  prediction     federations  presence (points)  influence (%)"]
     for cycle in CYCLES:
-        own = [result for result in results if result["cycle"] == cycle]
-        for key in [key for key in (own[0] if own else ()) if ", " in key]:
+        same_cycle = [result for result in results if result["cycle"] == cycle]
+        for key in [key for key in (same_cycle[0] if same_cycle else ()) if ", " in key]:
             errors = [
-                np.array([result[key][quantity] for result in own])
+                np.array([result[key][quantity] for result in same_cycle])
                 for quantity in ("presence", "influence")
             ]
             cells = [
@@ -116,25 +115,27 @@ def report(results: list[dict[str, Any]]) -> str:
             ]
             method, name = key.split(", ")
             lines.append(
-                f"{cycle:5g}  {method:6}  {name:13} {len(own):12}      {cells[0]}   {cells[1]}"
+                f"{cycle:5g}  {method:6}  {name:13} {len(same_cycle):12}      "
+                f"{cells[0]}   {cells[1]}"
             )
-    return "\n".join([*lines, "errors: median, 90th percentile; cycles in times between updates"])
+    footer = "errors: median, 90th percentile; cycles are relative to the time between updates"
+    return "\n".join([*lines, footer])
 
 
 def main() -> None:
-    """Run what is not there yet, and print the table."""
+    """Run the federations without a stored result, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="shorten the runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    done = asked.results.read_text().splitlines() if asked.results.exists() else []
+    options = parser.parse_args()
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    done = options.results.read_text().splitlines() if options.results.exists() else []
     results = [json.loads(line) for line in done]
-    left = sorted(set(range(asked.federations)) - {result["index"] for result in results})
-    run = partial(federation, scale=asked.scale)
-    with ProcessPoolExecutor(asked.jobs) as pool, asked.results.open("a") as file:
+    left = sorted(set(range(options.federations)) - {result["index"] for result in results})
+    run = partial(federation, scale=options.scale)
+    with ProcessPoolExecutor(options.jobs) as pool, options.results.open("a") as file:
         for result in pool.map(run, left):
             results.append(result)
             file.write(json.dumps(result) + "\n")

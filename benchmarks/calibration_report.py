@@ -1,4 +1,4 @@
-"""What the calibration runs say: which predictor, which thresholds, and how far to trust them."""
+"""Reports the calibration runs: predictors of recall, fitted thresholds, and their accuracy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EDGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, np.inf)
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """The calibration in Markdown."""
+    """Return the report in Markdown."""
     rows = [row for record in records for row in scarce_labels(record)]
     parts = [
         f"`{headline()}`: {len(records)} runs, {len(rows)} rare or small labels.\n",
@@ -46,9 +46,9 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those on few clients, and those of few samples; the others are hardly ever in danger."""
+    """Return the labels on few clients or with few samples; other labels are rarely at risk."""
     before = record["beforehand"]
-    usual = np.median(before["fair"])
+    median_share = np.median(before["fair"])
     rare = {str(label) for label in record["spec"]["partition"]["rare_labels"]}
     columns = (
         "holders_influence",
@@ -70,23 +70,25 @@ def scarce_labels(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             **{name: before[name][i] for name in columns},
         }
         for i, label in enumerate(before["labels"])
-        if label in rare or before["fair"][i] < 0.7 * usual
+        if label in rare or before["fair"][i] < 0.7 * median_share
     ]
 
 
-def _of(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[Mapping[str, Any]]:
+def _of_methods(
+    rows: Sequence[Mapping[str, Any]], methods: Sequence[str]
+) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["method"] in methods]
 
 
 def _predictors(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| known beforehand | averaging models | adding updates |", "|---|---:|---:|"]
-    for name, of in PREDICTORS.items():
+    for name, predictor in PREDICTORS.items():
         cells = []
         for methods in FAMILIES.values():
-            own = _of(rows, methods)
-            x, y = np.array([of(r) for r in own]), np.array([r["recall"] for r in own])
-            _, left = fit(x, y)
-            cells.append(f"{spearmanr(x, y)[0]:.2f}, {1 - left**2 / y.var():.2f}")
+            part = _of_methods(rows, methods)
+            x, y = np.array([predictor(r) for r in part]), np.array([r["recall"] for r in part])
+            _, residual = fit(x, y)
+            cells.append(f"{spearmanr(x, y)[0]:.2f}, {1 - residual**2 / y.var():.2f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "Rank correlation with recall, and share of its variance explained:\n\n" + _text(lines)
 
@@ -97,7 +99,9 @@ def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
     for low, high in itertools.pairwise(EDGES):
         cells = []
         for methods in FAMILIES.values():
-            found = [100 * r["recall"] for r in _of(rows, methods) if low <= r["standing"] < high]
+            found = [
+                100 * r["recall"] for r in _of_methods(rows, methods) if low <= r["standing"] < high
+            ]
             if len(found) < 5:
                 cells.append(f"{len(found)}")
                 continue
@@ -109,25 +113,25 @@ def _bins(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
-    """recall = 1 / (1 + (half / standing)^slope): the standing at which it is 25, 50, 75 %."""
+    """Fit recall = 1 / (1 + (half / standing)^slope); report where it is 25, 50 and 75 %."""
     lines = [
         "| family | slope | 25 % at | 50 % at | 75 % at | spread |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for family, methods in FAMILIES.items():
-        own = _of(rows, methods)
-        x, y = np.array([r["standing"] for r in own]), np.array([r["recall"] for r in own])
-        numbers = np.array([r["number"] for r in own])
-        (a, b), left = fit(x, y)
-        again = [thresholds(*fit(x[i], y[i])[0]) for i in resampled(numbers)]
-        low, high = np.percentile(again, [2.5, 97.5], axis=0)
+        part = _of_methods(rows, methods)
+        x, y = np.array([r["standing"] for r in part]), np.array([r["recall"] for r in part])
+        numbers = np.array([r["number"] for r in part])
+        (a, b), residual = fit(x, y)
+        resamples = [thresholds(*fit(x[i], y[i])[0]) for i in resampled(numbers)]
+        low, high = np.percentile(resamples, [2.5, 97.5], axis=0)
         at = [
             f"{value:.2f} ({least:.2f} to {most:.2f})"
             for value, least, most in zip(thresholds(a, b), low, high, strict=True)
         ]
-        lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * left:.0f} points |")
+        lines.append(f"| {family} | {b:.2f} | {' | '.join(at)} | {100 * residual:.0f} points |")
     words = "The standing at which the fitted recall is 25, 50 and 75 %"
-    return f"{words}, with 95 % intervals over federations drawn again:\n\n" + _text(lines)
+    return f"{words}, with 95 % intervals over resampled federations:\n\n" + _text(lines)
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -136,22 +140,22 @@ def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|---:|---:|---:|",
     ]
     for method in THRESHOLDS:
-        own = _of(rows, [method])
+        part = _of_methods(rows, [method])
         cells = []
         for word in ("lost", "at risk", "kept"):
-            found = np.array([r["recall"] for r in own if verdict(method, r["standing"]) == word])
+            found = np.array([r["recall"] for r in part if verdict(method, r["standing"]) == word])
             if not found.size:
                 cells.append("0")
                 continue
             right = found < 0.5 if word == "lost" else found >= 0.5
             cells.append(f"{found.size}, {100 * np.median(found):.0f}, {100 * right.mean():.0f} %")
         lines.append(f"| {method} | {' | '.join(cells)} |")
-    words = "labels, their median recall, and how many are below 50 % (lost) or not (the others)"
-    return f"The verdicts against what training came to: {words}:\n\n" + _text(lines)
+    words = "labels, their median recall, and the share below 50 % (lost) or not below it (others)"
+    return f"The verdicts against the recall after training: {words}:\n\n" + _text(lines)
 
 
 def fit(x: Floats, y: Floats) -> tuple[Floats, float]:
-    """Logistic in log x by least squares: intercept, slope, and what is left (root mean square)."""
+    """Fit a logistic function of log x; return (intercept, slope) and the RMS residual."""
     logs = np.log(np.maximum(x, 1e-6))
 
     def residual(t: Floats) -> Floats:
@@ -162,11 +166,15 @@ def fit(x: Floats, y: Floats) -> tuple[Floats, float]:
 
 
 def thresholds(a: float, b: float) -> Floats:
+    """Return the values of x at which the fitted function is 25, 50 and 75 %."""
     return np.exp((np.array([-np.log(3), 0.0, np.log(3)]) - a) / b)
 
 
 def resampled(numbers: Floats, times: int = 200) -> list[Floats]:
-    """Labels of federations drawn with replacement: labels of one run are not independent."""
+    """Return positions of labels for bootstrap samples of federations.
+
+    Whole federations are drawn with replacement, because labels of one run are not independent.
+    """
     rng = np.random.default_rng(0)
     by_number = {n: np.flatnonzero(numbers == n) for n in np.unique(numbers)}
     keys = list(by_number)

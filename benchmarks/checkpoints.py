@@ -1,7 +1,8 @@
-"""What a checkpoint costs: size on disk, time to write and to read, for FedRAW with K = 10.
+"""Measures a checkpoint of FedRAW with K = 10: size on disk, time to write and to read.
 
-First 30 clients and growing models, then up to a million clients without a model. All clients are
-in flight. Times are wall-clock times, with the CPU time of this process in brackets.
+The first cases have 30 clients and growing models, the others up to a million clients without a
+model. All clients are in flight. Times are wall-clock times, with the CPU time of this process in
+brackets.
 Run: make bench
 """
 
@@ -32,11 +33,11 @@ CASES = (
     (100_000, 0),
     (1_000_000, 0),
 )
-EVENTS = 20_000  # so that most models of the first cases, and many flights of the others, differ
+EVENTS = 20_000  # arrivals before the checkpoint of a federation without a model
 
 
 def simulation(clients: int, size: int) -> Simulation:
-    """Return a federation with every client in flight."""
+    """Return a federation with every client in flight, most of them with different models."""
     table = LabelTable.from_counts({i: {"a": 3, f"b{i % 10}": 1} for i in range(clients)})
     law = poisson(np.ones(clients), Streams(0))
 

@@ -1,25 +1,25 @@
-"""Do the closed forms say what the simulator does? Many random federations, every kind of buffer.
+"""Compares the closed forms with the simulator on random federations and every kind of buffer.
 
-Each federation: 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
+Each federation has 10 to 1,000 clients, a buffer of 2 to 100, mean times over three orders of
 magnitude, rarity from random label counts, and three groups of clients: the holders of rare labels,
-the slowest and the quickest third. Every method runs alone, with its own seed, in the project's
-own loop without training.
+the slowest third and the fastest third. Every method runs in the simulation loop without training,
+with its own seed.
 
-How sure a run is of its own means: an update stays in the buffer for T = K / P(miss) arrivals on
-average, and arrivals have no memory, so what happened a few T ago is forgotten. 10 T are dropped,
-the rest is 32 batches of at least 12.5 T each; the standard error is that of the batches' mean
-(Student's t with 31 degrees of freedom: |t| < 2 in 94.6 %, beyond 3 in 0.5 % of all cases).
-The three groups of a run are not independent of each other, nor are its three quantities.
-What enters or leaves the buffer fewer than 50 times in a whole run is too seldom to be measured
-and counts as such. Buffers that turn over too slowly for `--events` are drawn again.
+Standard errors: an update stays in the buffer for T = K / P(miss) arrivals on average, and arrivals
+have no memory, so events a few T apart are almost independent. The first 10 T are dropped, and the
+rest is divided into 32 batches of at least 12.5 T each. The standard error is that of the mean over
+the batches (Student's t with 31 degrees of freedom: |t| < 2 in 94.6 %, |t| > 3 in 0.5 % of all
+cases). The three groups and the three quantities of a run are not independent of each other. A
+client or group that enters or leaves the buffer fewer than 50 times in a run is counted as too
+seldom. Federations whose buffers turn over too slowly for `--events` are drawn again.
 
-Residual replay (`--methods fedraw-replay`, a run of its own) is measured from when every client
-that it replays was heard; a federation where that takes too long counts as not heard.
+Residual replay (`--methods fedraw-replay`, a separate run) is measured after every client that it
+replays has arrived once; a federation in which that takes too long is counted as not heard.
 
     python -m benchmarks.closed_forms --out runs/closed_forms.md
     python -m benchmarks.closed_forms --methods fedraw-replay --results runs/replay_forms.jsonl
 
-Finished federations stand in runs/closed_forms.jsonl and are not run again.
+Finished federations are stored in runs/closed_forms.jsonl and are not run again.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from fedraw.strategies.replay import Replay
 RESULTS = Path("runs/closed_forms.jsonl")
 BATCHES = 32
 BATCH_TURNS = 12.5  # length of a batch, in T
-WARM_TURNS = 10
+WARM_TURNS = 10  # length of the dropped part, in T
 FEWEST_EVENTS = 20_000
 FEWEST_VISITS = 50
-FARTHEST = 10  # of the failures, listed
-CAPPED_SEEDS = 4  # from which the error of a sampled influence is known
-EXACT = 1e-9  # a mean that is the same in every batch is known to this
+FARTHEST = 10  # the number of failures that are listed
+CAPPED_SEEDS = 4  # the number of seeds that give the error of a sampled influence
+EXACT = 1e-9  # the smallest standard error, for a mean that is the same in every batch
 
 Mask = npt.NDArray[np.bool_]
 
@@ -87,12 +87,14 @@ class Case:
 
 
 class Method(NamedTuple):
+    """A strategy and its closed form."""
+
     strategy: Strategy[Any]
     rule: Rule
 
 
 class Means(NamedTuple):
-    """Of the batches of one run: one row each."""
+    """The means of one run, with one row per batch."""
 
     present: Floats  # clients
     anyone: Floats  # groups
@@ -100,10 +102,12 @@ class Means(NamedTuple):
 
 
 class Comparison(NamedTuple):
+    """A simulated value and its closed form."""
+
     quantity: str
     group: str
-    found: float  # by the simulator
-    closed: float
+    found: float  # the simulated value
+    closed: float  # the closed form
     error: float  # standard error of the difference
 
 
@@ -146,7 +150,7 @@ def draw(index: int, most_events: int) -> Case:
 
 
 def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
-    """Ten common labels, each on a random part of the clients; up to three on rare clients only."""
+    """Return ten labels, each on a random part of the clients, and up to three on rare clients."""
     counts: dict[int, dict[str, int]] = {i: {} for i in range(rare.size)}
     for label in range(10):
         share = rng.uniform(0.2, 1)
@@ -155,14 +159,14 @@ def _label_counts(rare: Mask, rng: np.random.Generator) -> LabelTable:
     kinds = int(rng.integers(1, 4))
     for turn, i in enumerate(np.flatnonzero(rare)):
         counts[int(i)][f"rare {turn % kinds}"] = int(rng.integers(1, 500))
-    for own in counts.values():
-        if not own:
-            own["common 0"] = 1
+    for client_counts in counts.values():
+        if not client_counts:
+            client_counts["common 0"] = 1
     return LabelTable.from_counts(counts)
 
 
 def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
-    """Any score from 1/N to 1: a label that all hold, and one that the client alone holds."""
+    """Return one label on all clients and one on each client alone, for scores from 1/N to 1."""
     score = clients ** -rng.random(clients)
     counts = {}
     for i in range(clients):
@@ -172,16 +176,16 @@ def _own_labels(clients: int, rng: np.random.Generator) -> LabelTable:
 
 
 def replayed(case: Case, method: Method) -> Ints | None:
-    """The clients of which something is kept, whoever arrives."""
+    """Return the clients that residual replay keeps in memory; None for other methods."""
     if method.rule.weighting != "replay":
         return None
     return rarest(rarity_scores(case.table), case.size)
 
 
 def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
-    """The method in the project's own loop; a model without parameters costs nothing.
+    """Simulate the method with an empty model, and return the means of the batches.
 
-    None: not everyone who is to be replayed was heard in as many arrivals as are measured.
+    The result is None if a client to be replayed does not arrive within `events` arrivals.
     """
     law = poisson(case.seconds, Streams(seed))
     executor = Inline(no_training([case.table.totals()]))
@@ -206,7 +210,7 @@ def run(case: Case, method: Method, seed: int, events: int) -> Means | None:
 
 
 def _contents(simulation: Simulation, events: int) -> tuple[Ints, Ints, Floats]:
-    """Which aggregation, who was in its buffer, with which weight: one slot after the other."""
+    """Return the aggregation, the client and the weight of every slot, slot by slot."""
     clients: list[Sequence[Any]] = []
     weights: list[Sequence[float]] = []
     for _ in range(events):
@@ -229,9 +233,9 @@ def _batch(case: Case, row: Ints, clients: Ints, weights: Floats) -> tuple[Float
 
 
 def compare(case: Case, name: str, method: Method, seed: int, events: int) -> dict[str, Any]:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     means = run(case, method, seed, events)
-    took = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     if means is None:
         return {"method": name, "not heard": True}
     shares, buffer = arrival_shares(case.seconds), method.rule.buffer
@@ -240,27 +244,25 @@ def compare(case: Case, name: str, method: Method, seed: int, events: int) -> di
     clear = often >= FEWEST_VISITS
     gap = means.present.mean(0) - closed
     z = gap[clear] / _error(means.present)[clear]
-    told = [
-        comparison
-        for comparison in _by_group(case, method, means, shares, closed, events)
-        if comparison is not None
-    ]
+    by_group = _by_group(case, method, means, shares, closed, events)
+    groups = [comparison for comparison in by_group if comparison is not None]
     return {
         "method": name,
-        "arrivals a second": round(events / took),
+        "arrivals a second": round(events / seconds),
         "clients": int(clear.sum()),
         "gap": np.abs(gap[clear]).round(9).tolist(),
         "z": z.round(3).tolist(),
-        "groups": [comparison._asdict() for comparison in told],
-        "seldom": 3 * len(case.members) - len(told),
+        "groups": [comparison._asdict() for comparison in groups],
+        "seldom": 3 * len(case.members) - len(groups),
         "seldom clients": int((~clear).sum()),
     }
 
 
 def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) -> Any:
-    """How often the run sees someone come in who was not there: the rate of arrivals times 1 − P.
+    """Return how often a client enters the buffer in a run: the rate of arrivals times 1 − P.
 
-    A cleared buffer forgets at once: there it is how often someone is in it, or is not.
+    For a buffer that is cleared after each aggregation, it is how often the client is in the
+    buffer, or is not, whichever is less.
     """
     if buffer == "blocks":
         return np.minimum(chance, 1 - chance) * events / size
@@ -270,7 +272,7 @@ def visits(shares: Floats, chance: Any, buffer: Buffer, size: int, events: int) 
 def _by_group(
     case: Case, method: Method, means: Means, shares: Floats, chance: Floats, events: int
 ) -> Iterator[Comparison | None]:
-    """All comparisons of groups; None where too little happens in the run."""
+    """Yield all comparisons of groups; None if the group enters the buffer too seldom."""
     buffer, size = method.rule.buffer, case.size
     weight, doubt = _group_influence(case, method, events)
     kept = replayed(case, method)
@@ -293,10 +295,10 @@ def _by_group(
 
 
 def _group_influence(case: Case, method: Method, events: int) -> tuple[list[float], list[float]]:
-    """Of every group, and the standard error that the batches do not show.
+    """Return the influence of every group, and standard errors that the batches do not show.
 
-    Where the closed form is sampled, its own; under replay that of rounds of rare arrivals alone,
-    which few runs meet.
+    For a sampled closed form, this is the sampling error. For replay, it is the error from rounds
+    with rare arrivals only, which few runs have.
     """
     rate, masks = 1 / case.seconds, list(case.members.values())
     groups = Groups.of(rate, rarity_scores(case.table), np.zeros(rate.size, np.bool_))
@@ -311,15 +313,15 @@ def _group_influence(case: Case, method: Method, events: int) -> tuple[list[floa
         return found, [float(weight[mask[kept]].sum() * swing) for mask in masks]
     if method.rule.cap == "none":
         return found, [0.0] * len(masks)
-    rule, again = method.rule, []
+    rule, samples = method.rule, []
     for seed in range(CAPPED_SEEDS):
         mean = capped_influence(groups, case.size, rule.buffer, rule.cap, rule.cap_at, seed).mean
-        again.append([float(mean[mask].sum() / mean.sum()) for mask in masks])
-    return found, np.std(again, axis=0, ddof=1).tolist()
+        samples.append([float(mean[mask].sum() / mean.sum()) for mask in masks])
+    return found, np.std(samples, axis=0, ddof=1).tolist()
 
 
 def _error(batches: Floats) -> Any:
-    """The standard error of the mean of the batches."""
+    """Return the standard error of the mean over the batches."""
     return batches.std(axis=0, ddof=1) / math.sqrt(len(batches))
 
 
@@ -357,13 +359,13 @@ def finished(path: Path, most_events: int, wanted: Sequence[str]) -> dict[int, d
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """A row for each method and quantity."""
+    """Return the tables in Markdown, with a row for each method and quantity."""
     head = ("method", "quantity", "comparisons", "median gap", "largest gap")
     tests = ("z below 2", "z above 3", "mean z", "failures (by chance)", "too seldom")
     lines = [_row((*head, *tests)), "|---|---|" + "--:|" * 8]
     for name in methods(2, 1.0):
-        told = [m for record in records for m in record["methods"] if m["method"] == name]
-        runs = [m for m in told if "not heard" not in m]
+        of_method = [m for record in records for m in record["methods"] if m["method"] == name]
+        runs = [m for m in of_method if "not heard" not in m]
         if not runs:
             continue
         gap = np.concatenate([m["gap"] for m in runs])
@@ -372,25 +374,25 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         lines.append(_row((name, "presence of a client", *_figures(gap, z), "", f"{seldom:,}")))
         groups = [Comparison(**comparison) for m in runs for comparison in m["groups"]]
         for quantity in ("presence, mean of a group", "presence of anyone", "influence"):
-            those = [c for c in groups if c.quantity == quantity]
-            gap = np.array([abs(c.found - c.closed) for c in those])
-            z = np.array([(c.found - c.closed) / max(c.error, 1e-15) for c in those])
-            failed = f"{sum(map(_fails, those))} ({sum(map(_fails_by_chance, those)):.1f})"
-            seldom = 3 * len(runs) - len(those)
+            selected = [c for c in groups if c.quantity == quantity]
+            gap = np.array([abs(c.found - c.closed) for c in selected])
+            z = np.array([(c.found - c.closed) / max(c.error, 1e-15) for c in selected])
+            failed = f"{sum(map(_fails, selected))} ({sum(map(_fails_by_chance, selected)):.1f})"
+            seldom = 3 * len(runs) - len(selected)
             lines.append(_row((name, quantity, *_figures(gap, z), failed, f"{seldom:,}")))
     return "\n".join([*lines, "", *_failures(records), *_mean_field(records)])
 
 
 def _fails(c: Comparison) -> bool:
-    """Neither within 5 % nor within two standard errors."""
+    """Return whether the difference is above both 5 % and two standard errors."""
     gap = abs(c.found - c.closed)
     return gap > 0.05 * c.closed and gap > 2 * c.error
 
 
 def _fails_by_chance(c: Comparison) -> float:
-    """The chance that an exact formula fails, too: a run knows its own mean only so well."""
+    """Return the probability that an exact formula fails because of the error of the run."""
     t = max(2.0, 0.05 * c.closed / max(c.error, 1e-15))
-    # Student's t as a normal: Cornish and Fisher's first term is enough at 31 degrees of freedom.
+    # A normal approximation of Student's t (Cornish and Fisher's first term) for 31 degrees.
     df = BATCHES - 1
     return math.erfc(t * (1 - 1 / (4 * df)) / math.sqrt(1 + t * t / (2 * df)) / math.sqrt(2))
 
@@ -408,7 +410,7 @@ def _figures(gap: Floats, z: Floats) -> tuple[str, ...]:
 
 
 def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield f"The {FARTHEST} failures farthest off, in standard errors:"
+    yield f"The {FARTHEST} largest failures, in standard errors:"
     yield ""
     failed = [
         (abs(c.found - c.closed) / max(c.error, 1e-15), record, m["method"], c)
@@ -428,7 +430,7 @@ def _failures(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _mean_field(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The largest error of the mean field over all clients, by size of federation and buffer."""
+    """Yield the largest error of the mean field over all clients, by federation and buffer size."""
     bounds = [(2, 4), (5, 9), (10, 29), (30, 100)]
     yield "Mean field against exact presence, largest error in points (federations):"
     yield ""
@@ -450,63 +452,63 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def work(
-    todo: Sequence[int],
+def run_all(
+    remaining: Sequence[int],
     most_events: int,
     wanted: Sequence[str],
     jobs: int,
-    keep: Callable[[dict[str, Any]], None],
+    store: Callable[[dict[str, Any]], None],
 ) -> None:
     if jobs == 1:
-        for index in todo:
-            keep(federation(index, most_events, wanted))
+        for index in remaining:
+            store(federation(index, most_events, wanted))
         return
     with ProcessPoolExecutor(jobs) as pool:
-        same = [most_events] * len(todo), [wanted] * len(todo)
-        for record in pool.map(federation, todo, *same):
-            keep(record)
+        common = [most_events] * len(remaining), [wanted] * len(remaining)
+        for record in pool.map(federation, remaining, *common):
+            store(record)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--federations", type=int, default=200)
-    parser.add_argument("--events", type=int, default=120_000, help="of a run, at most")
+    parser.add_argument("--events", type=int, default=120_000, help="largest number in a run")
     parser.add_argument("--methods", nargs="+", choices=list(methods(2, 1.0)), help="only these")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--out", type=Path, help="write the tables there, too")
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
+    options = parser.parse_args()
     first_line = headline()
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    wanted = given.methods or list(methods(2, 1.0))
-    done = finished(given.results, given.events, wanted)
-    begun = time.perf_counter()
-    todo = [index for index in range(given.federations) if index not in done]
-    with given.results.open("a") as file:
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    wanted = options.methods or list(methods(2, 1.0))
+    done = finished(options.results, options.events, wanted)
+    start_time = time.perf_counter()
+    remaining = [index for index in range(options.federations) if index not in done]
+    with options.results.open("a") as file:
 
-        def keep(record: dict[str, Any]) -> None:
+        def store(record: dict[str, Any]) -> None:
             done[record["federation"]] = record
             file.write(json.dumps(record) + "\n")
             file.flush()
 
-        work(todo, given.events, wanted, given.jobs, keep)
-    records = [done[index] for index in range(given.federations)]
+        run_all(remaining, options.events, wanted, options.jobs, store)
+    records = [done[index] for index in range(options.federations)]
     arrivals = sum(len(wanted) * record["events"] for record in records)
     unheard = sum("not heard" in m for record in records for m in record["methods"])
     text = "\n".join(
         (
             first_line,
             f"{len(records)} federations x {len(wanted)} methods, {arrivals / 1e6:.0f} million "
-            f"arrivals, {sum(r['redrawn'] for r in records)} too slow ones drawn again, "
-            f"{unheard} with rare clients not heard in time; "
-            f"{time.perf_counter() - begun:.0f} s for {len(todo)} federations",
+            f"arrivals, {sum(r['redrawn'] for r in records)} too slow federations drawn again, "
+            f"{unheard} with rare clients that did not arrive in time; "
+            f"{time.perf_counter() - start_time:.0f} s for {len(remaining)} federations",
             "",
             table(records),
         )
     )
     print(text)
-    if given.out:
-        given.out.write_text(text + "\n")
+    if options.out:
+        options.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What the dashboard costs: on a log of a million arrivals, and to a run that it follows.
+"""Measures the dashboard on a log of a million arrivals, and its cost to a run that it follows.
 
 The log has 30 clients, a buffer of ten and an evaluation every 1,000 arrivals. `first page` is the
-time from the start of `fedraw dashboard` until it answers with the curves of the whole run,
-`whole log` until every line was read and verified. Memory is the largest resident size of the
+time from the start of `fedraw dashboard` until it returns the curves of the whole run, and `whole
+log` the time until every line is read and verified. Memory is the largest resident size of the
 process. CPU seconds are those of the process, which other jobs on the machine affect less.
-`Followed` is a training-free simulation, which does nothing but write its log, alone and with a
-dashboard that follows it, in turns.
+`followed` is a training-free simulation with a dashboard that follows it, and `alone` the same
+simulation without it; the two alternate.
 Run: python -m benchmarks.dashboard [ARRIVALS]
 """
 
@@ -30,11 +30,12 @@ from fedraw.eventlog.log_file import Chain
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, JoinedRecord, StartRecord
 
 CLIENTS, SLOTS, EVERY = 30, 10, 1000
-# Pairs of runs, alone and followed, and the arrivals of each.
+# The number of pairs of runs, alone and followed, and the arrivals of each run.
 PAIRS, FOLLOWED = 5, 50_000
 
 
 def write_log(path: Path, arrivals: int) -> None:
+    """Write a synthetic event log with this number of arrivals."""
     chain, rng = Chain(), random.Random(1)
     labels = [str(label) for label in range(10)]
     with path.open("wb") as file:
@@ -68,13 +69,14 @@ def write_log(path: Path, arrivals: int) -> None:
                 file.write(chain.encode(evaluation))
 
 
-def asked(url: str) -> Any:
+def fetch_json(url: str) -> Any:
+    """Return the JSON document at this URL."""
     with urllib.request.urlopen(url, timeout=600) as reply:
         return json.loads(reply.read())
 
 
-def process_facts(pid: int) -> tuple[float, float]:
-    """CPU seconds and the largest resident size in MB so far."""
+def process_usage(pid: int) -> tuple[float, float]:
+    """Return the CPU seconds and the largest resident size in MB of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     status = Path(f"/proc/{pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+)", status)
@@ -82,19 +84,20 @@ def process_facts(pid: int) -> tuple[float, float]:
 
 
 def measure(folder: Path) -> list[tuple[str, float, float, float]]:
+    """Return wall seconds, CPU seconds and peak MB until the first page and the whole log."""
     begun, rows = time.monotonic(), []
-    process, url = started(folder)
+    process, url = start_dashboard(folder)
     try:
         for name, is_there in (("first page", has_curve), ("whole log", is_read)):
-            while not is_there(asked(f"{url}api/runs")["runs"]):
+            while not is_there(fetch_json(f"{url}api/runs")["runs"]):
                 time.sleep(0.1)
-            rows.append((name, time.monotonic() - begun, *process_facts(process.pid)))
+            rows.append((name, time.monotonic() - begun, *process_usage(process.pid)))
     finally:
-        ended(process)
+        stop_dashboard(process)
     return rows
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[str], str]:
+def start_dashboard(folder: Path) -> tuple[subprocess.Popen[str], str]:
     """Start a dashboard over a folder; return its process and its address."""
     command = [sys.executable, "-m", "fedraw", "dashboard", str(folder), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -104,8 +107,8 @@ def started(folder: Path) -> tuple[subprocess.Popen[str], str]:
     return process, found[0]
 
 
-def ended(process: subprocess.Popen[str]) -> None:
-    """End a dashboard."""
+def stop_dashboard(process: subprocess.Popen[str]) -> None:
+    """Stop a dashboard."""
     process.terminate()
     process.wait()
     if process.stderr is not None:
@@ -133,17 +136,17 @@ def simulate(folder: Path, events: int) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def followed(folder: Path, events: int) -> tuple[float, float]:
+def run_followed(folder: Path, events: int) -> tuple[float, float]:
     """Return the CPU seconds of a run that a dashboard follows, and those of the dashboard."""
-    process, url = started(folder.parent)
+    process, url = start_dashboard(folder.parent)
     try:
-        before = process_facts(process.pid)[0]
+        before = process_usage(process.pid)[0]
         own = simulate(folder, events)
-        while not is_finished(asked(f"{url}api/runs")["runs"]):
+        while not is_finished(fetch_json(f"{url}api/runs")["runs"]):
             time.sleep(0.1)
-        return own, process_facts(process.pid)[0] - before
+        return own, process_usage(process.pid)[0] - before
     finally:
-        ended(process)
+        stop_dashboard(process)
 
 
 def has_curve(runs: list[Any]) -> bool:
@@ -168,15 +171,15 @@ def main() -> None:
         print("| | wall s | CPU s | peak MB |\n|---|--:|--:|--:|")
         for name, wall, cpu, memory in measure(Path(place)):
             print(f"| {name} | {wall:.1f} | {cpu:.1f} | {memory:.0f} |")
-        cost_to_a_run(Path(place), min(arrivals, FOLLOWED))
+        measure_cost_to_a_run(Path(place), min(arrivals, FOLLOWED))
 
 
-def cost_to_a_run(place: Path, events: int) -> None:
-    """Print the CPU seconds of runs alone and followed, taken in turns, and their ratio."""
+def measure_cost_to_a_run(place: Path, events: int) -> None:
+    """Print the CPU seconds of alternating runs alone and followed, and their ratio."""
     alone, both, own = [], [], []
     for pair in range(PAIRS):
         alone.append(simulate(place / f"alone-{pair}", events))
-        run, dashboard = followed(place / f"followed-{pair}" / "seed-1", events)
+        run, dashboard = run_followed(place / f"followed-{pair}" / "seed-1", events)
         both.append(run)
         own.append(dashboard)
     print(f"\n| CPU s of {events:,} arrivals | median | lowest | highest |\n|---|--:|--:|--:|")

@@ -1,8 +1,9 @@
-"""What an engine costs: seconds from a hand-out to its arrival, for a training that takes no time.
+"""Measures an engine's overhead: seconds from a hand-out to its arrival, without training time.
 
-One site, a model of a few numbers, real processes with TLS: on Flower (SuperLink, SuperNode), and
-on FLARE (POC mode), where the site's script runs in the job's process or in a process of its own.
-The log has both times of each arrival. Flower starts a process for each message.
+The measurement uses one site, a model of a few numbers, and real processes with TLS: on Flower
+(SuperLink, SuperNode), and on FLARE (POC mode), where the site's script runs in the job's process
+or in a separate one. The log has both times of each arrival. Flower starts a process for each
+message.
 
 Run: python -m benchmarks.engines [--arrivals N]      after `make flare`
 """
@@ -26,13 +27,14 @@ SETTINGS = {"min_clients": 1, "poll": 0.1, "evaluate_every": 0}
 
 
 def seconds(folder: Path) -> list[float]:
-    """The seconds of each arrival but the first, in which processes import what they need."""
+    """Return the seconds of each arrival after the first, which includes imports."""
     records = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     arrivals = [record for record in records if record["kind"] == "arrival"]
     return [record["time"] - record["start_time"] for record in arrivals[1:]]
 
 
 def on_flower(folder: Path, arrivals: int) -> list[float]:
+    """Return the seconds of each arrival on Flower."""
     from tests.flower.deployment import Deployment
 
     config = {f"fedraw.{key}": value for key, value in SETTINGS.items()}
@@ -52,6 +54,7 @@ def on_flower(folder: Path, arrivals: int) -> list[float]:
 
 
 def on_flare(folder: Path, arrivals: int) -> dict[str, list[float]]:
+    """Return the seconds of each arrival on FLARE, for a script in the job's or its own process."""
     from nvflare.fuel.utils.constants import FrameworkType
     from tests.flare.poc import Poc
 

@@ -1,9 +1,9 @@
-"""How time and memory grow with the number of clients and with the size of the model.
+"""Measures how time and memory grow with the number of clients and with the size of the model.
 
-Each row is a process of its own: FedRAW, K = 10, one epoch on 10 samples of 64 features each; all
-clients are in flight, or 100 of them. `event` is the time of an arrival once the run is under way,
-training included; `set-up` is what comes before it. Memory is what the process grew by between its
-first and its last arrival: models that clients started from, and their updates.
+Each row is a separate process: FedRAW with K = 10, and one epoch on 10 samples of 64 features per
+client. All clients are in flight, or 100 of them. `event` is the time of an arrival after the
+set-up, including training. `memory` is the growth of the process between its first and its last
+arrival, by the models that clients started from and by their updates.
 Run: make bench
 """
 
@@ -34,7 +34,7 @@ HIDDEN = (64, 512, 4_096, 32_768)
 
 
 class Mlp:
-    """One hidden layer of this width."""
+    """A model function for one hidden layer of this width."""
 
     def __init__(self, hidden: int) -> None:
         self.hidden = hidden
@@ -48,6 +48,7 @@ class Mlp:
 
 
 def data(clients: int) -> Dataset:
+    """Return random data with 10 samples per client."""
     rng = np.random.default_rng(0)
     samples = 10 * clients
     return from_arrays(
@@ -62,8 +63,8 @@ def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def one(clients: int, hidden: int, at_once: int) -> None:
-    """Prints one measurement; the process then ends, and with it what it holds."""
+def measure(clients: int, hidden: int, at_once: int) -> None:
+    """Print one measurement of this process as JSON."""
     spec = Spec.from_dict(
         {
             "partition": {"kind": "iid", "clients": clients, "local_test": 0},
@@ -77,17 +78,18 @@ def one(clients: int, hidden: int, at_once: int) -> None:
             },
         }
     )
-    told: list[tuple[int, float, float]] = []
-    options = Options(progress=lambda event: told.append((event, time.perf_counter(), megabytes())))
-    begun = time.perf_counter()
+    log: list[tuple[int, float, float]] = []
+    options = Options(progress=lambda event: log.append((event, time.perf_counter(), megabytes())))
+    begin = time.perf_counter()
     run_seed(spec, 1, None, Parts(data=data(clients), model=Mlp(hidden)), options)
-    (first, start, before), (last, end, after) = told[0], told[-2]
+    (first, start, before), (last, end, after) = log[0], log[-2]
     each = (end - start) / (last - first)
-    set_up = start - begun - first * each
+    set_up = start - begin - first * each
     print(json.dumps({"each": each, "set_up": set_up, "grown": after - before}))
 
 
-def measured(*row: int) -> dict[str, float]:
+def measure_in_process(*row: int) -> dict[str, float]:
+    """Run one measurement in a new process, and return it."""
     command = [sys.executable, "-m", "benchmarks.growth", *map(str, row)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -95,8 +97,9 @@ def measured(*row: int) -> dict[str, float]:
 
 
 def show(clients: int, hidden: int, first: float | None, at_once: int | None = None) -> float:
+    """Print one row, relative to the time of the first one, and return its time per event."""
     at_once = at_once or clients
-    found = measured(clients, hidden, at_once)
+    found = measure_in_process(clients, hidden, at_once)
     parameters = (64 + 1) * hidden + (hidden + 1) * 10
     ratio = "" if first is None else f"x{found['each'] / first:.2f}"
     per_flight = 1024 * found["grown"] / at_once
@@ -111,10 +114,10 @@ def show(clients: int, hidden: int, first: float | None, at_once: int | None = N
 
 def main() -> None:
     if len(sys.argv) > 1:
-        one(*map(int, sys.argv[1:4]))
+        measure(*map(int, sys.argv[1:4]))
         return
     print(headline())
-    print(f"{EVENTS:,} events; memory in all and for a client in flight, in kB and in models")
+    print(f"{EVENTS:,} events; memory in total, and per client in flight in kB and in models")
     print(
         f"{'clients':>8} {'in flight':>9} {'parameters':>11} {'event':>12} {'':>7} {'set-up':>9}"
         f" {'memory':>10} {'a client':>11}"

@@ -1,10 +1,11 @@
-"""What an append-only journal with group commit would save over one file per update.
+"""Compares one file per update with an append-only journal and with group commit.
 
-file      as the server does it: a new file, its checksum, fsync, rename, fsync of the folder
-append    the same bytes and checksum at the end of one growing file, fdatasync
-group 4   append, with one fdatasync for four updates: each of them waits for the last one
+file      the server's way: a new file with a checksum, fsync, rename, fsync of the folder
+append    the same bytes and checksum appended to one file, fdatasync
+group 4   append with one fdatasync for four updates, which all wait for the last one
 
-Seconds per update, in copies of the model (`vector.copy()`); medians of interleaved rounds.
+The times are seconds per update in copies of the model (`vector.copy()`), as medians over rounds in
+which all variants alternate.
 
 Run: python -m benchmarks.journal [--rounds 8]
 """
@@ -32,8 +33,8 @@ SIZES = (100_000, 11_699_112)
 FACTS = ArrivalFacts(0.0, 0, 1.0, 1.0)
 
 
-class Appended:
-    """A journal in one file."""
+class AppendJournal:
+    """A journal in one file, with an fdatasync for each group of updates."""
 
     def __init__(self, path: Path, group: int) -> None:
         self._file = path.open("ab", buffering=0)
@@ -51,21 +52,22 @@ class Appended:
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def restart(self) -> None:
-        """Begin a new segment, so that the disk does not fill."""
+        """Empty the file, so that the disk does not fill."""
         os.ftruncate(self._file.fileno(), 0)
 
 
-def seconds(work: Callable[[], object], times: int) -> float:
-    begun = time.perf_counter()
+def seconds(job: Callable[[], object], times: int) -> float:
+    """Return the mean seconds of the job."""
+    start = time.perf_counter()
     for _ in range(times):
-        work()
-    return (time.perf_counter() - begun) / times
+        job()
+    return (time.perf_counter() - start) / times
 
 
 def measure(folder: Path, size: int, rounds: int) -> dict[str, float]:
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     journal = Journal(folder / "updates")
-    appended = {group: Appended(folder / f"journal-{group}", group) for group in (1, 4)}
+    appended = {group: AppendJournal(folder / f"journal-{group}", group) for group in (1, 4)}
     update = Update("north", 0, vector, 10)
     found: dict[str, list[float]] = {"copy": [], "file": [], "append": [], "group 4": []}
     for number in range(rounds):
@@ -74,9 +76,9 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, float]:
         found["file"].append(seconds(write_file, 1))
         found["append"].append(seconds(partial(appended[1].write, vector), 1))
         found["group 4"].append(seconds(partial(appended[4].write, vector), 4))
-        for one in appended.values():
-            one.restart()
-    return {name: median(own) for name, own in found.items()}
+        for append_journal in appended.values():
+            append_journal.restart()
+    return {name: median(times) for name, times in found.items()}
 
 
 def main() -> None:

@@ -1,16 +1,16 @@
-"""What losses for label skew change for four methods: FedLC and logit adjustment on digits.
+"""Measures losses for label skew, FedLC and logit adjustment, under four methods on digits.
 
     python -m benchmarks.label_skew [--out runs/label-skew] [--events 3000] [--jobs 1]
                                     [--methods fedbuff,fedraw,fedraw-replay,ca2fl] [--joint]
 
 Labels 8 and 9 are on two of 30 clients each, which are ten times as slow as the others. The server
-rate of each method that has one is tuned with cross-entropy, then tau of each loss at that rate;
-both on the tuning seeds and on runs of a third of the length. With --joint, the rate and tau of
-each loss are tuned together, which takes three times as long. "Masks alone" is FedLC with a tau of
-0.001, which only masks the labels that a client lacks. The table is that of the test seeds: means
-of the last five evaluations, ± sd over the seeds; then the last model, before and after CCVR has
-calibrated its output layer. Runs are kept in the folder, and a second call continues where the
-first was stopped. What was chosen, and where it is at the edge of the grid, goes to standard error.
+learning rate of a method is tuned with cross-entropy, and then tau of each loss at that rate, on
+the tuning seeds and with a third of the events. With --joint, the rate and tau of each loss are
+tuned together, which takes three times as long. "Masks alone" is FedLC with a tau of 0.001, which
+only masks the labels that a client lacks. The table is for the test seeds: means of the last five
+evaluations ± sd over the seeds, and the last model before and after CCVR calibrates its output
+layer. Runs are stored in the folder, and a second call continues after an interruption. The chosen
+values, with a note if they are at the edge of the grid, are printed to standard error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def base(method: str, events: int) -> Spec:
 
 
 def tuned(spec: Spec, over: dict[str, Sequence[float]], place: Path, jobs: int) -> Spec | None:
-    """The spec with the best point of the grid; None if every point has collapsed."""
+    """Return the spec with the best point of the grid; None if every point collapsed."""
     tuning = fedraw.tune(
         spec,
         over=over,
@@ -75,7 +75,7 @@ def tuned(spec: Spec, over: dict[str, Sequence[float]], place: Path, jobs: int) 
 
 
 def measured(spec: Spec, place: Path, jobs: int) -> str:
-    """The cells of a row, all of the test seeds."""
+    """Return the results of the test seeds as cells of a row."""
     runs = fedraw.simulate(
         spec, executor="batched", out=place, resume=place.exists(), jobs=jobs, progress=False
     ).runs
@@ -87,12 +87,12 @@ def measured(spec: Spec, place: Path, jobs: int) -> str:
         cells.append(f"{fmean(tail):.1f} ± {pstdev(tail):.1f}")
     for metric in METRICS:
         last = fmean(float(run.summary["metrics"][metric]) for run in runs)
-        cells.append(f"{last:.1f} → {fmean(own[metric] or 0.0 for own in after):.1f}")
+        cells.append(f"{last:.1f} → {fmean(metrics[metric] or 0.0 for metrics in after):.1f}")
     return " | ".join(cells)
 
 
 def calibrated_metrics(spec: Spec, run: SeedResult) -> Mapping[str, float | None]:
-    """The metrics of a run's last model after calibration, as [calibration] would give them."""
+    """Return the metrics of a run's last model after calibration, as with [calibration]."""
     assert run.seed is not None
     scenario = Scenario.of(spec, run.seed)
     model = calibrated(scenario, run.model)
@@ -107,30 +107,31 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--joint", action="store_true", help="tune rate and tau of a loss together")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     print(headline())
     after = (f"{metric}, last → calibrated" for metric in METRICS)
     heads = ("method", "loss", "server_lr", "tau", *METRICS, *after)
     print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
-    for method in wanted.methods.split(","):
-        spec = base(method, wanted.events)
+    for method in options.methods.split(","):
+        spec = base(method, options.events)
         rates: dict[str, Sequence[float]] = {} if method == "fedraw" else {RATE: RATES}
         if rates:
-            spec = tuned(spec, rates, wanted.out / f"{method}-rate", wanted.jobs) or spec
+            spec = tuned(spec, rates, options.out / f"{method}-rate", options.jobs) or spec
         for name, changes in LOSSES.items():
-            folder = wanted.out / f"{method}-{name.replace(', ', '-').replace(' ', '-')}"
-            own: Spec | None = spec.with_changes(changes)
+            folder = options.out / f"{method}-{name.replace(', ', '-').replace(' ', '-')}"
+            loss_spec: Spec | None = spec.with_changes(changes)
             if changes:
-                over = dict(rates) if wanted.joint else {}
+                over = dict(rates) if options.joint else {}
                 over |= {} if "training.tau" in changes else {"training.tau": TAUS}
-                folder = folder.with_name(folder.name + ("-joint" if wanted.joint else ""))
-                if own is not None and over:
-                    own = tuned(own, over, folder.with_name(f"{folder.name}-tau"), wanted.jobs)
-            print(f"| {method} | {name} | {row(own, folder, wanted.jobs)} |", flush=True)
+                folder = folder.with_name(folder.name + ("-joint" if options.joint else ""))
+                if loss_spec is not None and over:
+                    place = folder.with_name(f"{folder.name}-tau")
+                    loss_spec = tuned(loss_spec, over, place, options.jobs)
+            print(f"| {method} | {name} | {row(loss_spec, folder, options.jobs)} |", flush=True)
 
 
 def row(spec: Spec | None, folder: Path, jobs: int) -> str:
-    """The cells after the method and the loss."""
+    """Return the cells of a row after the method and the loss."""
     if spec is None:
         return " | ".join(["every point collapsed", *[""] * (1 + 2 * len(METRICS))])
     rate, loss = spec.strategy.settings.get("server_lr"), spec.training.loss

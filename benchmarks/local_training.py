@@ -1,9 +1,9 @@
-"""What local training costs, written in several ways: seconds as a share of the plain torch loop.
+"""Compares implementations of local training: seconds relative to a plain torch loop.
 
-The plain loop is torch.optim.SGD with an index per mini-batch; all others do the same steps on the
-same samples. `trainer` is what fedraw runs for any network, `dense` what it runs for networks of
-linear layers, one client at a time or, with the batched executor, many. Each figure is the median
-of several rounds in which all ways take turns.
+The plain loop is torch.optim.SGD with an index per mini-batch; all others make the same steps on
+the same samples. `trainer` is fedraw's training of any network, and `dense` that of networks of
+linear layers, for one client or, as in the batched executor, for several at a time. Each figure is
+the median over rounds in which all implementations alternate.
 Run: make bench
 """
 
@@ -25,13 +25,13 @@ from fedraw.learning.sgd import SGD
 from fedraw.learning.training import Trainer
 from fedraw.learning.vectors import to_vector
 
-Way = Callable[[], None]
+Run = Callable[[], None]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 LR = 0.1
 
 
 class Job:
-    """One client's samples, and how often it trains on them."""
+    """One client's samples, and the number of its trainings."""
 
     def __init__(
         self, model: str, shape: tuple[int, ...], samples: int, batch: int, trainings: int
@@ -46,13 +46,13 @@ class Job:
         return build(self.model, self.shape, 10, np.random.default_rng(0)).train()
 
     def indexed(self) -> Batches:
-        """An index per mini-batch."""
+        """Yield mini-batches, each selected by its own index."""
         for _ in range(self.trainings):
             for rows in torch.split(torch.randperm(len(self.x)), self.batch):
                 yield self.x[rows], self.y[rows]
 
     def shuffled(self, layout: torch.memory_format | None = None) -> Batches:
-        """One shuffled copy per epoch, and views of it."""
+        """Yield mini-batches as views of one shuffled copy per epoch."""
         for _ in range(self.trainings):
             order = torch.randperm(len(self.x))
             x = self.x[order] if layout is None else self.x[order].to(memory_format=layout)
@@ -60,7 +60,8 @@ class Job:
             yield from zip(torch.split(x, self.batch), torch.split(y, self.batch), strict=True)
 
 
-def plain(job: Job) -> Way:
+def plain(job: Job) -> Run:
+    """Train with torch.optim.SGD."""
     module = job.module()
     optimiser = torch.optim.SGD(module.parameters(), LR)
 
@@ -73,8 +74,8 @@ def plain(job: Job) -> Way:
     return run
 
 
-def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
-    """No optimiser: gradients are returned, and one call moves all parameters."""
+def foreach(job: Job, layout: torch.memory_format | None = None) -> Run:
+    """Train without an optimiser: one call changes all parameters by their gradients."""
     module = job.module()
     parameters: list[torch.Tensor] = list(module.parameters())
 
@@ -88,8 +89,8 @@ def foreach(job: Job, layout: torch.memory_format | None = None) -> Way:
     return run
 
 
-def trainer(job: Job) -> Way:
-    """One flat vector: a step is one operation, whatever the number of layers."""
+def trainer(job: Job) -> Run:
+    """Train one flat vector, so that a step is one operation for any number of layers."""
     module = job.module()
     ours, start = Trainer(module, SGD(1, job.batch, LR)), to_vector(module)
     rng = np.random.default_rng(0)
@@ -101,24 +102,8 @@ def trainer(job: Job) -> Way:
     return run
 
 
-def dense(job: Job) -> Way:
-    """Gradients in closed form, in NumPy: what a framework does around them costs more."""
-    module = job.module()
-    samples = ClientSamples(
-        lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)
-    )
-    ours, start = BatchedTrainer(module, SGD(1, job.batch, LR), samples), to_vector(module)
-    rng = np.random.default_rng(0)
-
-    def run() -> None:
-        for _ in range(job.trainings):
-            ours.train([BatchedClient(start, slice(0, len(job.labels)), rng)])
-
-    return run
-
-
-def together(job: Job, clients: int) -> Way:
-    """The same for many clients in one call."""
+def dense(job: Job, clients: int = 1) -> Run:
+    """Train this number of clients per call, with gradients in closed form in NumPy."""
     module = job.module()
     samples = ClientSamples(
         lambda rows: job.images.take(rows, 0), job.labels, job.shape, len(job.labels)
@@ -133,19 +118,20 @@ def together(job: Job, clients: int) -> Way:
     return run
 
 
-def measure(name: str, ways: dict[str, Way], rounds: int) -> None:
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+def measure(title: str, runs: dict[str, Run], rounds: int) -> None:
+    """Print the time of each implementation relative to the first one."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
-        for way, run in ways.items():
-            begun = time.perf_counter()
+        for name, run in runs.items():
+            start = time.perf_counter()
             run()
-            if turn:  # the first turn warms up
-                seconds[way].append(time.perf_counter() - begun)
+            if turn:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
     first = median(next(iter(seconds.values())))
-    print(f"\n{name}")
-    for way, taken in seconds.items():
+    print(f"\n{title}")
+    for name, taken in seconds.items():
         ratios = [t / first for t in taken]
-        print(f"{way:>44} {median(ratios):>6.2f}   ({min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"{name:>44} {median(ratios):>6.2f}   ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
 def main() -> None:
@@ -159,7 +145,7 @@ def main() -> None:
             "autograd.grad and _foreach_add_": foreach(digits),
             "trainer: one flat vector": trainer(digits),
             "dense: closed form": dense(digits),
-            "dense, 8 clients in a call": together(digits, 8),
+            "dense, 8 clients in a call": dense(digits, 8),
         },
         rounds=5,
     )

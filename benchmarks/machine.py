@@ -1,4 +1,4 @@
-"""What a measurement was taken on: a figure without it says nothing."""
+"""The command, the date and the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def headline() -> str:
-    """Command, date, cores, processor, versions, and how busy the machine was before."""
+    """Return the command, the date, the cores, the processor, the Python version and the load."""
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem}"
     load = os.getloadavg()[0]
     return (
@@ -20,7 +20,7 @@ def headline() -> str:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it."""
+    """Return the processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

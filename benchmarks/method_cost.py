@@ -1,17 +1,17 @@
-"""What every method costs the server: memory in models, time of an arrival in copies of the model.
+"""Measures every method's cost on the server: memory in models, time of an arrival in copies.
 
-N clients, of which 6 hold a rare label each with one other (as in the paper's EMNIST setting). The
-clients arrive in random order, each once in a turn, so that synchronous methods can take part. The
-buffer is 10 where a method's default is, and otherwise the method's own.
+Of the N clients, 6 hold rare labels, two clients each (as in the paper's EMNIST setting). The
+clients arrive in random order, each once in a turn, so that synchronous methods can take part.
+Methods have their default buffer.
 
-Memory: the largest state after an arrival in the second turn, counted at two small model sizes. The
-difference is what grows with the model, so methods can be counted that would not fit. A model is 4
-bytes per parameter; a running sum in float64 counts as two models. What simulated clients keep is
-not counted.
+Memory is that of the largest state after an arrival in the second turn, at two small model sizes.
+The difference is the part that grows with the model, so that methods can be measured whose state
+would not fit into memory. A model has 4 bytes per parameter; a running sum in float64 counts as two
+models. State that simulated clients keep is not counted.
 
-Time: the mean over a turn of N = 30 clients, because some methods work at every arrival and others
-at every tenth. It is processor time, and one copy is `np.copyto` into warm memory. Clients share
-four vectors.
+Time is the mean over a turn of N = 30 clients, because some methods work at every arrival and
+others at every tenth. It is processor time, and one copy is `np.copyto` into warm memory. Clients
+share four vectors.
 
 Run: make bench, or python -m benchmarks.method_cost [--parameters 11200000] [METHOD ...]
 """
@@ -41,7 +41,7 @@ TURNS = 1
 
 
 class Server:
-    """A method with a model, fed by clients in random order."""
+    """A server with one method and the clients of this benchmark."""
 
     def __init__(self, name: str, clients: int, size: int) -> None:
         common = {f"label {k}": 10 for k in range(20)}
@@ -52,12 +52,13 @@ class Server:
         self.state, _ = self._method.start(setup)
 
     def arrive(self, client: int, vector: Vector) -> None:
+        """Take one step with an update of this client."""
         update = Update(client, self.state.version, vector, 10, loss=1.0)
         self.state, _ = self._method.step(self.state, Arrived(update))
 
 
 def state_size(name: str, clients: int, size: int) -> int:
-    """The most bytes of a state in the second turn, if every update has memory of its own."""
+    """Return the largest size of the state in the second turn; updates share no memory."""
     rng = np.random.default_rng(0)
     server = Server(name, clients, size)
     sizes = []
@@ -68,13 +69,13 @@ def state_size(name: str, clients: int, size: int) -> int:
 
 
 def models_kept(name: str, clients: int) -> float:
-    """By how many models the state grows if the model grows."""
+    """Return the size of the state that grows with the model, in models."""
     grown = state_size(name, clients, 2 * FEW) - state_size(name, clients, FEW)
     return grown / (4 * FEW)
 
 
 def copies_per_arrival(name: str, clients: int, vectors: Sequence[Vector]) -> float:
-    """The mean time of an arrival by the median time of a copy, taken in turn."""
+    """Return the mean time of an arrival over the median time of a copy; both alternate."""
     rng = np.random.default_rng(0)
     server = Server(name, clients, vectors[0].size)
     target = vectors[0].copy()
@@ -82,12 +83,12 @@ def copies_per_arrival(name: str, clients: int, vectors: Sequence[Vector]) -> fl
     for turn in range(1 + TURNS):
         for client in rng.permutation(clients).tolist():
             vector = vectors[client % len(vectors)]
-            begun = time.thread_time()
+            start = time.thread_time()
             np.copyto(target, vector)
             copied = time.thread_time()
             server.arrive(client, vector)
             if turn:  # the first turn fills the state
-                copies.append(copied - begun)
+                copies.append(copied - start)
                 arrivals.append(time.thread_time() - copied)
     return fmean(arrivals) / median(copies)
 
@@ -96,11 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=RawText)
     parser.add_argument("--parameters", type=int, default=PARAMETERS)
     parser.add_argument("methods", nargs="*", metavar="METHOD")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     every = [name for name, method in CATALOG.items() if not method.is_ablation]
-    names = [find_method(name, "METHOD").name for name in asked.methods] or every
+    names = [find_method(name, "METHOD").name for name in options.methods] or every
     rng = np.random.default_rng(1)
-    size = asked.parameters
+    size = options.parameters
     vectors = [rng.normal(scale=0.01, size=size).astype(np.float32) for _ in range(4)]
     print(headline())
     few, many = CLIENTS

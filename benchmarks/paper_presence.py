@@ -1,9 +1,9 @@
-"""The paper's buffer presence from closed forms alone: no arrival is drawn, only speeds are.
+"""Computes the paper's buffer presence from closed forms: speeds are drawn, arrivals are not.
 
     python -m benchmarks.paper_presence
 
-The speeds are those of seeds 1 to 30 of `fedraw reproduce dynamics`, whose simulated figures stand
-in docs/research/dynamics.md.
+The speeds are those of seeds 1 to 30 of `fedraw reproduce dynamics`, whose simulated figures are in
+docs/research/dynamics.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTINGS: list[tuple[str, int, float | None, str]] = [
 
 
 def present(rare: int, ratio: float | None, buffer: Buffer, seed: int) -> float:
-    """The chance in percent that a buffer of 10 holds one of the rare clients of 30."""
+    """Return the probability in percent that a buffer of 10 has a rare client, of 30 clients."""
     kind: Speeds = "correlated" if ratio is None else "ratio"
     rng = Streams(seed).generator("speeds")
     seconds = mean_seconds(kind, 30, range(rare), rng, ratio or 1.0)

@@ -1,15 +1,15 @@
-"""Slow poisoning just below a server's norm bound, with and without robust means, on digits.
+"""Measures slow poisoning just below a server's norm bound, with and without robust means.
 
-One client of 30, the fastest without a rare label, sends its start model plus a vector whose norm
-is 9.9 times the median of all clients' last norms. A server with the default norm bound of 10
-accepts this. There are two such vectors:
+The data are digits. One client of 30, the fastest without a rare label, sends its start model plus
+a vector whose norm is 9.9 times the median of all clients' last norms. A server with the default
+norm bound of 10 accepts it. There are two such vectors:
 
-one weight   always in the direction of one weight that honest training does not change (it belongs
-             to a pixel that is never set)
-reversed     against what its own training would change
+one weight   the direction of one weight that honest training does not change, because it belongs to
+             a pixel that is never set
+reversed     the opposite of the change by the client's own training
 
-The table has the accuracy and the recall of the rare labels without an attack (what a rule costs
-the honest rare clients), the largest weight after the first attack, and accuracy and recall after
+The table has accuracy and recall of the rare labels without an attack, which is the cost of a rule
+for honest rare clients, the largest weight after the first attack, and accuracy and recall after
 the second.
 
 Run: python -m benchmarks.poisoning [--events 1500] [--seeds 42,123]
@@ -49,7 +49,7 @@ Attack = Literal["none", "one weight", "reversed"]
 
 
 class Poisoned:
-    """An executor in which one client sends what the attack says."""
+    """An executor in which one client sends the update of the attack."""
 
     def __init__(self, executor: Executor, attacker: ClientId, attack: Attack) -> None:
         self._executor, self._attacker, self._attack = executor, attacker, attack
@@ -75,7 +75,7 @@ class Poisoned:
 
 
 def poisoning(attack: Attack) -> Callable[..., Any]:
-    """`executor_of` with an attacker in it."""
+    """Return `executor_of` with an attacker among the clients."""
 
     @contextmanager
     def poisoned(scenario: Scenario, options: Options) -> Iterator[Executor]:
@@ -98,10 +98,10 @@ def spec(method: str, rule: str, events: int) -> Spec:
     )
 
 
-def outcome(wanted: Spec, seed: int, attack: Attack) -> tuple[float, float, float]:
-    """Accuracy, recall of the rare labels (means of the last five evaluations), largest weight."""
+def outcome(run_spec: Spec, seed: int, attack: Attack) -> tuple[float, float, float]:
+    """Return accuracy, rare recall (means of the last five evaluations) and the largest weight."""
     with patch.object(runner, "executor_of", poisoning(attack)):
-        result = runner.run_seed(wanted, seed, options=Options("batched"))
+        result = runner.run_seed(run_spec, seed, options=Options("batched"))
     tail = result.summary["tail"]
     assert result.model is not None
     return tail["GlobalAcc"], tail["AvgRare"], float(np.abs(result.model).max())
@@ -111,18 +111,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=1500)
     parser.add_argument("--seeds", default="42,123")
-    wanted = parser.parse_args()
-    seeds = [int(seed) for seed in wanted.seeds.split(",")]
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
     print(headline())
-    print(f"digits, 30 clients, {wanted.events} events, means of seeds {wanted.seeds}")
+    print(f"digits, 30 clients, {options.events} events, means of seeds {options.seeds}")
     print("| method | mean | GlobalAcc | AvgRare | largest weight |", end="")
     print(" one weight: largest weight | reversed: GlobalAcc | AvgRare |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for method in METHODS:
         for rule in RULES:
-            own = spec(method, rule, wanted.events)
+            run_spec = spec(method, rule, options.events)
             honest, pushed, reverse = (
-                [fmean(values) for values in zip(*(outcome(own, s, a) for s in seeds), strict=True)]
+                [
+                    fmean(values)
+                    for values in zip(*(outcome(run_spec, s, a) for s in seeds), strict=True)
+                ]
                 for a in ("none", "one weight", "reversed")
             )
             cells = [*(f"{value:.1f}" for value in honest[:2]), f"{honest[2]:.3g}"]

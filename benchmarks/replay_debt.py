@@ -1,17 +1,17 @@
-"""Replay by rarity, replay by participation debt, and both without release, on digits.
+"""Compares replay by rarity and by participation debt, with and without release, on digits.
 
     python -m benchmarks.replay_debt [--seeds 42,123,456] [--results runs/replay_debt.jsonl]
 
-30 clients learn digits, 3,000 events, K = 10. Labels 8 and 9 are rare: two clients hold each (five
-in "five holders"), and these clients are slower by the factor named, 2x meaning the paper's speeds.
-"dirichlet": labels are spread by a Dirichlet law (alpha 0.1), and six clients, drawn at random, are
-ten times as slow. "iid": every client has the same mixture, and speeds are drawn from 0.5 to 1.5 s.
-All methods of a seed meet the same partition, arrivals, initial model and batches.
+30 clients learn digits in 3,000 events with K = 10. Each of the rare labels 8 and 9 is on two
+clients (on five in "five holders"), which are slower by the options factor; 2x are the paper's
+speeds. In "dirichlet", labels have a Dirichlet distribution (alpha 0.1), and six random clients are
+ten times as slow. In "iid", every client has the same distribution, and speeds are drawn from 0.5
+to 1.5 s. All methods of a seed have the same partition, arrivals, initial model and batches.
 
-A cell is the mean over the seeds of the last five evaluations, with the standard deviation: AvgRare
-(for "dirichlet" and "iid" the recall of the worst label), and GlobalAcc in brackets. The merit, by
-which the audit orders methods, is the mean AvgRare of the settings with rare labels. Finished runs
-stand in the results file and are not run again.
+A cell has the mean and the standard deviation over the seeds of AvgRare in the last five
+evaluations (of the recall of the worst label for "dirichlet" and "iid"), and GlobalAcc in brackets.
+The merit, by which the audit orders methods, is the mean AvgRare of the settings with rare labels.
+Finished runs are stored in the results file and are not run again.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ METHODS: dict[str, Any] = {
 
 
 def slow_at_random(seed: int) -> list[float]:
-    """Mean seconds of each client; six of them, drawn at random, are ten times as slow."""
+    """Return the mean seconds of each client; six random clients are ten times as slow."""
     rng = np.random.default_rng([seed, CLIENTS])
     seconds = 0.5 + rng.random(CLIENTS)
     seconds[rng.choice(CLIENTS, SLOW, replace=False)] *= SLOWER
-    return [float(own) for own in seconds]
+    return [float(value) for value in seconds]
 
 
 def run(setting: str, method: str, seed: int) -> dict[str, Any]:
-    own = dict(SETTINGS[setting])
-    own.setdefault("speeds", slow_at_random(seed))
+    arguments = dict(SETTINGS[setting])
+    arguments.setdefault("speeds", slow_at_random(seed))
     result = fedraw.simulate(
         strategy=METHODS[method],
         data="digits",
@@ -83,7 +83,7 @@ def run(setting: str, method: str, seed: int) -> dict[str, Any]:
         seeds=[seed],
         executor="batched",
         progress=False,
-        **own,
+        **arguments,
     )
     (only,) = result.runs
     last = only.evaluations[-LAST:]
@@ -104,10 +104,10 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
     for method in METHODS:
         cells = []
         for setting in SETTINGS:
-            own = [r for r in records if (r["setting"], r["method"]) == (setting, method)]
+            runs = [r for r in records if (r["setting"], r["method"]) == (setting, method)]
             metric = "worst label" if setting in BY_WORST_LABEL else "AvgRare"
-            values = [r[metric] for r in own]
-            accuracy = fmean(r["GlobalAcc"] for r in own)
+            values = [r[metric] for r in runs]
+            accuracy = fmean(r["GlobalAcc"] for r in runs)
             cells.append(f"{fmean(values):.1f} ± {pstdev(values):.1f} ({accuracy:.1f})")
         rare = [r for r in records if r["method"] == method and r["setting"] in WITH_RARE_LABELS]
         merit = fmean(r["AvgRare"] for r in rare)
@@ -119,20 +119,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="42,123,456")
     parser.add_argument("--results", type=Path, default=Path("runs/replay_debt.jsonl"))
-    given = parser.parse_args()
-    seeds = [int(seed) for seed in given.seeds.split(",")]
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
     first_line = headline()
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    lines = options.results.read_text().splitlines() if options.results.exists() else []
     done = {(r["setting"], r["method"], r["seed"]): r for r in map(json.loads, lines)}
     wanted = [(s, m, seed) for seed in seeds for s in SETTINGS for m in METHODS]
-    with given.results.open("a") as file:
+    with options.results.open("a") as file:
         for setting, method, seed in wanted:
             if (setting, method, seed) not in done:
                 record = done[setting, method, seed] = run(setting, method, seed)
                 file.write(json.dumps(record) + "\n")
                 file.flush()
-    print(f"`{first_line}`; seeds {given.seeds}\n\n{table([done[key] for key in wanted])}")
+    print(f"`{first_line}`; seeds {options.seeds}\n\n{table([done[key] for key in wanted])}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What an arrival costs a server on Flower, in copies of the model: from a reply to the next task.
+"""Measures an arrival at a server on Flower, from a reply to the next task, in copies of the model.
 
-One copy is `vector.copy()`. Everything of ours between Flower's pull and its push is in it, in the
-tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal, strategy, log, and
-the ArrayRecord of the new model. Flower's own work (serialising, hashing, sending) is not. Times
-are the processor's, so that other work on the machine counts less; only the journal's is the wall
-clock's, because it waits for the disk.
+One copy is `vector.copy()`. The measurement includes fedraw's work between Flower's pull and its
+push, with the tensors of a ResNet-18: reading the reply's ArrayRecord, checks, norm, journal,
+strategy, log, and the ArrayRecord of the new model. It excludes Flower's work (serialising,
+hashing, sending). Times are processor times, which other work on the machine affects less; only the
+journal has wall-clock time, because it waits for the disk.
 
 read       ArrayRecord to vector
 decide     checks, norm, strategy, log
 write      vector to ArrayRecord
-journal    the update on disk, with its checksum and fsync: shown beside the rest
+journal    the update on disk, with its checksum and fsync, not part of the total
 
 Run: make bench, or python -m benchmarks.server_arrival [--buffer K]
 """
@@ -43,7 +43,7 @@ STAGES = (64, 128, 256, 512)
 
 
 def resnet18(classes: int = 1000) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of its 122 tensors: 11.7 million parameters."""
+    """Return the names and shapes of the tensors of a ResNet-18: 11.7 million numbers."""
     shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, 7, 7)}
 
     def norm(name: str, width: int) -> None:
@@ -67,31 +67,31 @@ def resnet18(classes: int = 1000) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-class Clocked(Journal):
-    """The journal, with a look at the clock and at the processor's."""
+class TimedJournal(Journal):
+    """The journal, which measures the wall-clock and processor time of its last write."""
 
     seconds = processor_seconds = 0.0
 
     def write(self, *args: object) -> None:
-        begun, busy = time.perf_counter(), time.process_time()
+        start, cpu_start = time.perf_counter(), time.process_time()
         super().write(*args)  # type: ignore[arg-type]
-        self.seconds = time.perf_counter() - begun
-        self.processor_seconds = time.process_time() - busy
+        self.seconds = time.perf_counter() - start
+        self.processor_seconds = time.process_time() - cpu_start
 
 
-def found(
+def open_server(
     folder: Path, template: TensorTemplate, buffer: int
-) -> tuple[Coordinator, FlowerCodec, Clocked]:
+) -> tuple[Coordinator, FlowerCodec, TimedJournal]:
     settings = ServerSettings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
     size = template.layout.size
-    leader = open_federation(
+    server = open_federation(
         strategy, lambda: np.zeros(size, np.float32), settings, template.layout
     )
-    journal = Clocked(folder / "updates")
-    leader._store.journal = journal  # the same folder, watched
-    leader._store.snapshots._journal = journal
-    return leader, FlowerCodec(template, strategy.needs), journal
+    journal = TimedJournal(folder / "updates")
+    server._store.journal = journal  # the same folder, with measured writes
+    server._store.snapshots._journal = journal
+    return server, FlowerCodec(template, strategy.needs), journal
 
 
 def reply_message(task: Task, codec: FlowerCodec, arrays: ArrayRecord | None) -> Message:
@@ -109,7 +109,7 @@ def measure(folder: Path, buffer: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = resnet18()
     template = TensorTemplate.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
-    leader, codec, journal = found(folder, template, buffer)
+    server, codec, journal = open_server(folder, template, buffer)
     sent = [
         template.write(rng.normal(scale=0.01, size=template.layout.size).astype(np.float32))
         for _ in range(3)
@@ -117,47 +117,46 @@ def measure(folder: Path, buffer: int) -> dict[str, float]:
     waiting: list[Task] = []
     times: dict[str, list[float]] = {n: [] for n in ("copy", "read", "decide", "write", "journal")}
     model: Vector = np.zeros(template.layout.size, np.float32)
-    while leader.accepted < ARRIVALS:
+    while server.accepted < ARRIVALS:
         now = time.monotonic()
-        leader.online(range(1, SITES + 1), now)
-        for task in leader.tasks(now):
-            leader.sent(task, f"message_id {task.number}")
+        server.online(range(1, SITES + 1), now)
+        for task in server.tasks(now):
+            server.sent(task, f"message_id {task.number}")
             waiting.append(task)
         task = waiting.pop(0)
         message = reply_message(
             task, codec, None if task.kind == "summary" else sent[task.number % 3]
         )
-        begun = time.process_time()
+        start = time.process_time()
         model.copy()
         copied = time.process_time()
         reply = codec.read_reply(message)
         read = time.process_time()
-        leader.receive(f"message_id {task.number}", reply, now)
-        following = leader.tasks(now)
+        server.receive(f"message_id {task.number}", reply, now)
+        following = server.tasks(now)
         decided = time.process_time()
         for made in following:
             codec.message(made)
         written = time.process_time()
         for made in following:
-            leader.sent(made, f"message_id {made.number}")
+            server.sent(made, f"message_id {made.number}")
         waiting += following
-        if task.kind == "train" and leader.accepted > 2 * buffer:
-            times["copy"].append(copied - begun)
+        if task.kind == "train" and server.accepted > 2 * buffer:
+            times["copy"].append(copied - start)
             times["read"].append(read - copied)
             times["decide"].append(decided - read - journal.processor_seconds)
             times["journal"].append(journal.seconds)
             times["write"].append(written - decided)
-    leader.close(time.monotonic())
-    return {name: median(own) for name, own in times.items()}
+    server.close(time.monotonic())
+    return {name: median(values) for name, values in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--buffer", type=int, default=10)
     options = parser.parse_args()
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
-        1  # as Flower's process does
-    )
+    # Flower's process sets these.
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     size = sum(math.prod(shape) for shape in resnet18().values())
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(Path(folder), options.buffer)

@@ -1,10 +1,10 @@
-"""The average that `run.serve = "ema"` serves, beside the last model: level and swings.
+"""Compares the serving average of `run.serve = "ema"` with the last model.
 
     python -m benchmarks.serving [--events 3000] [--seeds 42,123,456] [--decay 0.99]
 
-FedRAW learns digits on 30 clients; labels 8 and 9 are on two clients each, which are 2 or 10 times
-as slow as the others. Level and swings are the mean and the standard deviation of the last ten
-evaluations of a run, averaged over the seeds.
+FedRAW learns digits on 30 clients. Labels 8 and 9 are on two clients each, which are 2 or 10 times
+as slow as the others. A cell has the mean and the standard deviation of the last ten evaluations of
+a run, averaged over the seeds.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def spec(ratio: float, events: int, decay: float) -> Spec:
     )
 
 
-def curves(wanted: Spec, seed: int) -> list[tuple[Mapping[str, float | None], ...]]:
-    """The metrics of the last model and of the average, evaluation by evaluation."""
+def curves(run_spec: Spec, seed: int) -> list[tuple[Mapping[str, float | None], ...]]:
+    """Return the metrics of the last model and of the average at each evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        run_seed(wanted, seed, Path(folder) / "run", options=Options("batched"))
+        run_seed(run_spec, seed, Path(folder) / "run", options=Options("batched"))
         records = list(read_log(Path(folder) / "run" / "events.jsonl"))
     found = [r for r in records if isinstance(r, EvaluationRecord) and r.serving is not None]
     return [(r.metrics, (r.serving or {})["metrics"]) for r in found]
 
 
-def level_and_swing(
+def mean_and_sd(
     values: list[list[tuple[Mapping[str, float | None], ...]]], which: int, metric: str
 ) -> str:
-    own = [[(pair[which][metric] or 0.0) for pair in curve[-LAST:]] for curve in values]
-    return f"{fmean(map(fmean, own)):.1f} ± {fmean(map(pstdev, own)):.1f}"
+    tails = [[(pair[which][metric] or 0.0) for pair in curve[-LAST:]] for curve in values]
+    return f"{fmean(map(fmean, tails)):.1f} ± {fmean(map(pstdev, tails)):.1f}"
 
 
 def main() -> None:
@@ -60,15 +60,15 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=3000)
     parser.add_argument("--seeds", default="42,123,456")
     parser.add_argument("--decay", type=float, default=0.99)
-    wanted = parser.parse_args()
-    seeds = [int(seed) for seed in wanted.seeds.split(",")]
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
     print(headline())
-    print(f"{wanted.events} events, seeds {wanted.seeds}, ema_decay {wanted.decay:g}")
+    print(f"{options.events} events, seeds {options.seeds}, ema_decay {options.decay:g}")
     print("| rare clients slower by | model | GlobalAcc | AvgRare |\n|---|---|---|---|")
     for ratio in RATIOS:
-        runs = [curves(spec(ratio, wanted.events, wanted.decay), seed) for seed in seeds]
+        runs = [curves(spec(ratio, options.events, options.decay), seed) for seed in seeds]
         for which, name in enumerate(("last", "ema")):
-            cells = (level_and_swing(runs, which, metric) for metric in METRICS)
+            cells = (mean_and_sd(runs, which, metric) for metric in METRICS)
             print(f"| {ratio}x | {name} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,11 +1,11 @@
-"""What a run costs beyond its SGD steps: wall time of the run / time of the bare steps.
+"""Measures the overhead of a run: its wall time over the time of its SGD steps alone.
 
-The bare steps are those of the run, taken from its log: the same clients' data, mini-batches of the
-same sizes, the same module, in a loop with nothing else, one process per core. `plain` steps with
-torch.optim.SGD; `best` has no optimiser (autograd.grad, _foreach_add_), one shuffled copy per epoch
-and images with channels last. `run` is `run_seed` with log, checkpoints and a last evaluation;
-`steady` leaves out what comes before the first arrivals: loading, drawing clients, starting worker
-processes. Below 1 the run is quicker than the loop.
+The bare steps are those of the run, according to its log: the same clients' data, mini-batches of
+the same sizes and the same module, in a loop without anything else, in one process per core.
+`plain` uses torch.optim.SGD; `best` has no optimiser (autograd.grad, _foreach_add_), one shuffled
+copy per epoch and images with channels last. `run` is `run_seed` with log, checkpoints and a last
+evaluation. `steady` excludes the time before the first arrivals: loading, drawing clients and
+starting worker processes. Below 1, the run is faster than the loop.
 Run: make bench
 """
 
@@ -45,7 +45,7 @@ class Case(NamedTuple):
     data: Callable[[], Dataset]
     training: dict[str, Any]
     updates: int
-    repeats: int  # of which the median
+    repeats: int  # the number of measurements of the median
 
 
 def eight_by_eight() -> Dataset:
@@ -77,37 +77,37 @@ def spec_of(case: Case) -> Spec:
 
 
 def timed_run(case: Case, folder: Path, options: Options) -> tuple[float, float]:
-    """Seconds of the whole run, and per update once it is under way."""
-    told: list[tuple[int, float]] = []
-    options = replace(options, progress=lambda e: told.append((e, time.perf_counter())))
-    begun = time.perf_counter()
+    """Return the seconds of the whole run, and per update after the first arrivals."""
+    times: list[tuple[int, float]] = []
+    options = replace(options, progress=lambda e: times.append((e, time.perf_counter())))
+    begin = time.perf_counter()
     run_seed(spec_of(case), 1, folder, Parts(data=case.data()), options)
-    whole = time.perf_counter() - begun
-    (first, start), (last, end) = told[0], told[-2]
+    whole = time.perf_counter() - begin
+    (first, start), (last, end) = times[0], times[-2]
     return whole, (end - start) / (last - first)
 
 
 def sample_counts(folder: Path) -> list[int]:
-    """How many samples each update of the run was trained on."""
+    """Return the number of training samples of each update of the run."""
     records = list(read_log(folder / "events.jsonl"))
-    own = {r.client: sum(r.counts.values()) for r in records if isinstance(r, JoinedRecord)}
-    return [own[r.client] for r in records if isinstance(r, ArrivalRecord)]
+    samples = {r.client: sum(r.counts.values()) for r in records if isinstance(r, JoinedRecord)}
+    return [samples[r.client] for r in records if isinstance(r, ArrivalRecord)]
 
 
-def bare_steps(case: Case, counts: list[int], way: str, ready: Any, done: Any) -> None:
-    """The same number of the same steps; the model is that of whoever trained before."""
+def bare_steps(case: Case, counts: list[int], variant: str, ready: Any, done: Any) -> None:
+    """Make the same number of the same steps; each update continues with the last model."""
     torch.set_num_threads(1)
-    data, wanted = case.data(), spec_of(case).training
+    data, training = case.data(), spec_of(case).training
     rng = Streams(0).generator("initial model")
-    module = models.build(wanted.model, data.input_shape, data.classes, rng).train()
+    module = models.build(training.model, data.input_shape, data.classes, rng).train()
     images, labels = torch.from_numpy(data.inputs[:]), torch.from_numpy(data.labels)
-    epoch = {"plain": plain_epoch, "best": best_epoch}[way](module, wanted.lr, wanted.batch)
+    epoch = {"plain": plain_epoch, "best": best_epoch}[variant](module, training.lr, training.batch)
     ready.wait()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for samples in counts:
-        for _ in range(wanted.epochs):
+        for _ in range(training.epochs):
             epoch(images, labels, torch.randperm(samples))
-    done.put(time.perf_counter() - begun)
+    done.put(time.perf_counter() - start)
 
 
 Epoch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -139,12 +139,13 @@ def best_epoch(module: nn.Module, lr: float, batch: int) -> Epoch:
     return epoch
 
 
-def bare(case: Case, counts: list[int], processes: int, way: str) -> float:
-    """Seconds of the slowest process."""
+def bare(case: Case, counts: list[int], processes: int, variant: str) -> float:
+    """Return the seconds of the slowest process."""
     ready, done = PROCESSES.Barrier(processes), PROCESSES.SimpleQueue()
     parts = [counts[i::processes] for i in range(processes)]
     workers = [
-        PROCESSES.Process(target=bare_steps, args=(case, part, way, ready, done)) for part in parts
+        PROCESSES.Process(target=bare_steps, args=(case, part, variant, ready, done))
+        for part in parts
     ]
     for worker in workers:
         worker.start()
@@ -163,10 +164,14 @@ def measure(case: Case, options: Options, folder: Path) -> None:
         counts = counts or sample_counts(folder)
         times["whole"].append(seconds)
         times["steady"].append(each * len(counts))
-        for way in ("plain", "best"):
-            times[way].append(bare(case, counts, cores, way))
-    found = {name: median(taken) for name, taken in times.items()}
-    ratios = [found[ours] / found[way] for way in ("plain", "best") for ours in ("whole", "steady")]
+        for variant in ("plain", "best"):
+            times[variant].append(bare(case, counts, cores, variant))
+    found = {name: median(seconds_taken) for name, seconds_taken in times.items()}
+    ratios = [
+        found[ours] / found[variant]
+        for variant in ("plain", "best")
+        for ours in ("whole", "steady")
+    ]
     print(
         f"{case.name:>12} {options.executor:>10} {cores:>6} {len(counts):>8} "
         f"{found['plain']:>7.2f} s {found['best']:>6.2f} s {found['whole']:>6.2f} s "

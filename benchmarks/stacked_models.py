@@ -1,16 +1,16 @@
-"""Does training many small models in one call pay beyond linear layers?
+"""Measures whether training many small models in one call is faster, beyond linear layers.
 
-One training step of each of S clients, every client with its own weights and mini-batch, on one
-thread:
+The job is one training step of each of S clients, which have their own weights and mini-batches, on
+one thread:
 
 - `one by one`: torch, client after client, as the inline executor and each worker process do
 - `vmap`: torch.func, the gradient of one model vectorised over the stack
 - `grouped`: the stack as one network with grouped convolutions and batched matrix products
 - `closed form`: NumPy, as the batched executor does (networks of linear layers and embeddings)
 
-Times are for a step of one client, as medians over rounds in which all take turns. A pool of
-processes multiplies `one by one` by the number of its cores, so a stack pays on c cores only
-where it is more than c times faster.
+Times are for a step of one client, as medians over rounds in which all variants alternate. A pool
+of processes on c cores speeds up `one by one` by c, so a stack is worthwhile on c cores only if it
+is more than c times faster.
 
     python -m benchmarks.stacked_models
 """
@@ -83,7 +83,7 @@ def vectorised(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 
 def grouped(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
-    """Let the maps of all clients be the channels of one image."""
+    """Make the feature maps of all clients the channels of one image."""
     stack = len(x)
     leaves = [layer for layer in module.children() if not isinstance(layer, nn.Flatten)]
     weights: list[torch.Tensor] = []
@@ -133,39 +133,39 @@ def closed_form(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 def steps(name: str, shape: tuple[int, ...], stack: int) -> dict[str, Step]:
     x, y = batches(name, shape, stack)
-    ways: dict[str, Step] = {
+    variants: dict[str, Step] = {
         "one by one": one_by_one(module_of(name, shape), x, y),
         "vmap": vectorised(module_of(name, shape), x, y),
     }
     if name == "text":
-        ways["closed form"] = closed_form(module_of(name, shape), x, y)
+        variants["closed form"] = closed_form(module_of(name, shape), x, y)
     else:
-        ways["grouped"] = grouped(module_of(name, shape), x, y)
-    return ways
+        variants["grouped"] = grouped(module_of(name, shape), x, y)
+    return variants
 
 
-def measured(ways: dict[str, Step], stack: int) -> dict[str, float]:
-    """Return the milliseconds of a step of one client, for each way."""
-    spent: dict[str, list[float]] = {way: [] for way in ways}
+def measured(variants: dict[str, Step], stack: int) -> dict[str, float]:
+    """Return the milliseconds of a step of one client, for each variant."""
+    milliseconds: dict[str, list[float]] = {variant: [] for variant in variants}
     for round_number in range(ROUNDS + 1):  # the first one warms up
-        for way, step in ways.items():
-            begun = time.process_time()
+        for variant, step in variants.items():
+            start = time.process_time()
             step()
             if round_number:
-                spent[way].append(1e3 * (time.process_time() - begun) / stack)
-    return {way: median(values) for way, values in spent.items()}
+                milliseconds[variant].append(1e3 * (time.process_time() - start) / stack)
+    return {variant: median(values) for variant, values in milliseconds.items()}
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     print(headline())
-    print(f"CPU time of one step of one client, batch {BATCH}; times one by one in brackets")
+    print(f"CPU time of one step of one client, batch {BATCH}; relative to one by one in brackets")
     for case, (name, shape) in CASES.items():
         for stack in STACKS:
             found = measured(steps(name, shape, stack), stack)
             first = found["one by one"]
-            cells = [f"{way} {ms:.3f} ms (x {ms / first:.2f})" for way, ms in found.items()]
+            cells = [f"{variant} {ms:.3f} ms (x {ms / first:.2f})" for variant, ms in found.items()]
             print(f"{case:22} stack {stack:3}: {', '.join(cells)}", flush=True)
 
 

@@ -1,23 +1,22 @@
-"""What differential privacy of updates costs, and whom: digits with the rare labels 8 and 9.
+"""Measures the cost of differentially private updates for common and for rare labels, on digits.
 
     python -m benchmarks.update_privacy [SEEDS] [EVENTS]
 
-Every update is clipped and gets noise as on a server with `update_privacy`
-(fedraw.privacy.updates). Training is SGD in a function of the user's own, so that the update can be
+Every update is clipped and receives noise as on a server with `update_privacy`
+(fedraw.privacy.updates). Training is SGD in a user's training function, so that the update can be
 protected before it is sent. Epsilon is that of the client with the most updates, at delta = 1e-5.
 Recalls are means of the last five evaluations, in percent, with the sd over seeds.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import date
 from statistics import fmean, pstdev
 
 import torch
+from benchmarks.machine import headline
 from torch import nn
 from torch.nn import functional
 
@@ -25,7 +24,7 @@ import fedraw
 from fedraw.privacy.updates import UpdatePrivacy
 
 CLIP = 1.0
-LEVELS = (None, 0.0, 0.1, 0.2, 0.5, 1.0)  # None: as it is; otherwise the noise multiplier
+LEVELS = (None, 0.0, 0.1, 0.2, 0.5, 1.0)  # noise multipliers; None: without protection
 METHODS = ("fedraw", "fedavg")
 COMMON, RARE = [str(label) for label in range(8)], ["8", "9"]
 EPOCHS, RATE, TAIL = 2, 0.3, 5
@@ -34,7 +33,7 @@ Train = Callable[[nn.Module, fedraw.ClientData, fedraw.TrainingContext], None]
 
 
 def protected_training(privacy: UpdatePrivacy | None) -> Train:
-    """A training function whose update is clipped and gets noise."""
+    """Return a training function whose update is clipped and receives noise."""
 
     def train(model: nn.Module, data: fedraw.ClientData, context: fedraw.TrainingContext) -> None:
         before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
@@ -53,7 +52,7 @@ def protected_training(privacy: UpdatePrivacy | None) -> Train:
 
 
 def linear() -> nn.Module:
-    """Few parameters, because noise grows with the root of their number."""
+    """Return a model with few parameters, because noise grows with the root of their number."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -61,17 +60,17 @@ def linear() -> nn.Module:
 
 
 def recall(result: fedraw.Result, labels: Sequence[str], seeds: Sequence[int]) -> str:
-    """The mean recall of these labels over the last evaluations of each seed."""
+    """Return the mean recall of these labels over the last evaluations of each seed."""
     found = result.recalls
     of_seed = []
     for seed in seeds:
-        rows = [i for i, own in enumerate(found["seed"]) if own == seed][-TAIL:]
+        rows = [i for i, row_seed in enumerate(found["seed"]) if row_seed == seed][-TAIL:]
         of_seed.append(fmean(found[label][i] for label in labels for i in rows))
     return f"{fmean(of_seed):.1f} ± {pstdev(of_seed):.1f}"
 
 
 def row(method: str, noise: float | None, seeds: Sequence[int], events: int) -> str:
-    """One line of the table."""
+    """Return one row of the table."""
     privacy = None if noise is None else UpdatePrivacy(CLIP, noise)
     clients = fedraw.Coverage(
         clients=20, rare_labels=[8, 9], clients_per_rare_label=2, clients_per_common_label=12
@@ -94,7 +93,7 @@ def main() -> None:
     """Print the table."""
     count, events = (int(word) for word in (*sys.argv[1:3], "5", "600")[:2])
     seeds = list(range(1, count + 1))
-    print(f"{os.cpu_count()} cores, {date.today()}; {count} seeds of {events} events\n")
+    print(f"{headline()}; {count} seeds of {events} events\n")
     print("| method | clip C | noise z | epsilon | recall of 0 to 7 | recall of 8 and 9 |")
     print("|---|--:|--:|--:|--:|--:|")
     for method in METHODS:

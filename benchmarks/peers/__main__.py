@@ -1,8 +1,9 @@
-"""The same two jobs in other simulators, in fedraw and in a bare loop, in turn, in one run.
+"""Measures the same two jobs in other simulators, in fedraw and in a bare loop, in one run.
 
-`sh benchmarks/peers/setup.sh` makes the peers' environments; who has none is listed as absent.
-Every measurement is a process of its own. Its line of JSON goes to .peers/results.jsonl, from which
-`--again` makes the tables without measuring. Run: make bench-peers
+`sh benchmarks/peers/setup.sh` makes the environments of the peers; a peer without one is listed as
+absent. Every measurement is a separate process, and the measurements alternate. The results are
+stored in .peers/results.jsonl; `--again` prints their tables without measuring.
+Run: make bench-peers
 """
 
 from __future__ import annotations
@@ -26,22 +27,25 @@ RESULTS = PEERS / "results.jsonl"
 PAGE = ROOT / "benchmarks" / "README.md"
 START = str(Path(__file__).with_name("start.py"))
 UPDATES = {"digits": 2_000, "cnn": 300}
-PATIENCE = 1_800  # seconds
+TIMEOUT = 1_800  # seconds
 
 
 class Run(NamedTuple):
+    """One job in one simulator."""
+
     peer: str
     job: str
     cores: int = 1
     variant: str = ""
-    updates: int = 0  # 0: as many as the job has
-    once: bool = False  # too slow to repeat
+    updates: int = 0  # 0: the default of the job
+    once: bool = False  # whether the run is too slow to repeat
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.peer, self.variant, self.job, f"x{self.cores}")))
 
 
 def runs() -> list[Run]:
+    """Return all runs of a round."""
     digits = [
         *(Run("bare", "digits", 1, variant) for variant in ("optim", "foreach")),
         *(Run("fedraw", "digits", 1, variant) for variant in ("inline", "batched")),
@@ -64,7 +68,7 @@ def runs() -> list[Run]:
 
 
 def python_of(peer: str) -> Path | None:
-    """The interpreter of the peer's own environment; ours for what needs no other."""
+    """Return the interpreter of the peer's environment; None if it does not exist."""
     if peer in ("bare", "fedraw"):
         return Path(sys.executable)
     python = PEERS / peer / "bin" / "python"
@@ -72,20 +76,20 @@ def python_of(peer: str) -> Path | None:
 
 
 def measure(run: Run, share: float) -> str:
-    """The line of JSON; SystemExit with the reason where there is none."""
+    """Return the result as a line of JSON; raise SystemExit with the reason if there is none."""
     python = python_of(run.peer)
     if python is None:
         raise SystemExit("not set up: sh benchmarks/peers/setup.sh " + run.peer)
     updates = run.updates or max(60, int(UPDATES[run.job] * share) // 20 * 20)
-    asked = ["--job", run.job, "--updates", str(updates), "--cores", str(run.cores)]
-    asked += ["--variant", run.variant] if run.variant else []
-    command = [str(python), START, f"run_{run.peer}", *asked]
+    arguments = ["--job", run.job, "--updates", str(updates), "--cores", str(run.cores)]
+    arguments += ["--variant", run.variant] if run.variant else []
+    command = [str(python), START, f"run_{run.peer}", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"not done after {PATIENCE} s") from None
+        raise SystemExit(f"not finished after {TIMEOUT} s") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
     if not lines:
         last = (done.stderr.strip() or "no output").splitlines()[-1]
@@ -94,7 +98,7 @@ def measure(run: Run, share: float) -> str:
 
 
 def measure_all(rounds: int, share: float, wanted: list[Run]) -> Iterator[dict[str, object]]:
-    """In turn, so that whatever else the machine does falls on all alike."""
+    """Yield the results of alternating runs, so that other load affects all of them equally."""
     absent: set[Run] = set()
     for number in range(rounds):
         for run in wanted:
@@ -115,7 +119,8 @@ def measure_all(rounds: int, share: float, wanted: list[Run]) -> Iterator[dict[s
             yield {"round": number, "line": json.loads(line)}
 
 
-def shown(head: str, records: list[dict[str, object]]) -> str:
+def report(head: str, records: list[dict[str, object]]) -> str:
+    """Return the tables and the absent runs in Markdown."""
     measured = [
         Round(int(str(r["round"])), read(json.dumps(r["line"]))) for r in records if "line" in r
     ]
@@ -130,25 +135,29 @@ def shown(head: str, records: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="of the updates, for a trial")
-    parser.add_argument("--only", default="", help="peers, with commas; bare comes with them")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the updates, for a trial"
+    )
+    parser.add_argument(
+        "--only", default="", help="peers, separated by commas; bare is always included"
+    )
     parser.add_argument("--job", choices=tuple(UPDATES))
-    parser.add_argument("--again", action="store_true", help="tables of the last run")
-    parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
-    given = parser.parse_args()
-    if not given.again:
-        only = {"bare", *given.only.split(",")} if given.only else set()
+    parser.add_argument("--again", action="store_true", help="print the tables of the last run")
+    parser.add_argument("--write", action="store_true", help="write to benchmarks/README.md")
+    options = parser.parse_args()
+    if not options.again:
+        only = {"bare", *options.only.split(",")} if options.only else set()
         wanted = [r for r in runs() if not only or r.peer in only]
-        wanted = [r for r in wanted if given.job in (None, r.job)]
+        wanted = [r for r in wanted if options.job in (None, r.job)]
         prepare()
         records: list[dict[str, object]] = [{"head": headline().replace("__main__", "peers")}]
-        for record in measure_all(given.rounds, given.share, wanted):
+        for record in measure_all(options.rounds, options.share, wanted):
             records.append(record)
             RESULTS.write_text("".join(json.dumps(r) + "\n" for r in records))
     head, *rest = map(json.loads, RESULTS.read_text().splitlines())
-    text = shown(head["head"], rest)
+    text = report(head["head"], rest)
     print(text)
-    if given.write:
+    if options.write:
         PAGE.write_text(between_markers(PAGE.read_text(), "peers", text))
 
 

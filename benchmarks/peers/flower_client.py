@@ -1,4 +1,4 @@
-"""Flower's client: in a module of its own, so that its actors import it once and keep the data."""
+"""Flower's client, in a separate module, so that its actors import it once and keep the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = ClientApp()
 
 
 @cache
-def ready(name: str) -> tuple[jobs.Job, torch.nn.Module]:
+def loaded_job(name: str) -> tuple[jobs.Job, torch.nn.Module]:
     torch.set_num_threads(1)
     job = jobs.load(name)
     return job, job.model().train()
@@ -21,7 +21,7 @@ def ready(name: str) -> tuple[jobs.Job, torch.nn.Module]:
 
 @app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    job, module = ready(message.content["config"]["job"])
+    job, module = loaded_job(message.content["config"]["job"])
     client = context.node_config["partition-id"]
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     steps = jobs.train(job, module, client)

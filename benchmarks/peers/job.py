@@ -1,6 +1,7 @@
-"""The two jobs that every simulator is given: the same images, clients, network and mini-batches.
+"""The two jobs of every simulator: the same images, clients, network and mini-batches.
 
-Needs NumPy and torch alone, so that it runs in every peer's environment; `prepare` writes the data.
+The module needs only NumPy and torch, so that it runs in every peer's environment; `prepare` writes
+the data.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / ".peers" / "jobs"
 CLIENTS = 30
 CLASSES = 10
-BUFFER = 10  # updates per aggregation, where a simulator buffers
+BUFFER = 10  # updates per aggregation in simulators with a buffer
 SHAPES = {"digits": (1, 8, 8), "cnn": (1, 28, 28)}
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
 class Job(NamedTuple):
+    """The data of all clients and the settings of local training."""
+
     name: str
     epochs: int
     batch: int
@@ -36,15 +39,16 @@ class Job(NamedTuple):
         return network(self.name)
 
     def steps(self, client: int) -> int:
-        """SGD steps of one update of this client."""
+        """Return the number of SGD steps of one update of this client."""
         samples = len(self.clients[client][1])
         return self.epochs * -(-samples // self.batch)
 
 
 def load(name: str) -> Job:
+    """Load a job by name."""
     path = DATA / f"{name}.npz"
     if not path.exists():
-        raise SystemExit(f"{path} does not exist; python -m benchmarks.peers.prepare writes it")
+        raise SystemExit(f"{path} does not exist; run python -m benchmarks.peers.prepare first")
     arrays = np.load(path)
     images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
     shares = zip(
@@ -55,7 +59,7 @@ def load(name: str) -> Job:
 
 
 def network(name: str) -> nn.Module:
-    """fedraw's `mlp` and `cnn`, written out: peers' environments have no fedraw."""
+    """Return fedraw's `mlp` or `cnn`, repeated here because peers' environments have no fedraw."""
     if name == "digits":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     return nn.Sequential(
@@ -66,7 +70,7 @@ def network(name: str) -> nn.Module:
 
 
 def train(job: Job, module: nn.Module, client: int) -> int:
-    """One client's update in plain torch; how many steps that were."""
+    """Train one client's update in plain torch, and return the number of steps."""
     images, labels = job.clients[client]
     optimiser = torch.optim.SGD(module.parameters(), job.lr)
     steps = 0
@@ -80,14 +84,14 @@ def train(job: Job, module: nn.Module, client: int) -> int:
 
 
 def warm_up(job: Job) -> None:
-    """What torch does once, at its first steps, is in nobody's time."""
+    """Make a few steps, so that torch's one-time work is not measured."""
     module = job.model().train()
     for client in range(3):
         train(job, module, client)
 
 
 def arguments(description: str | None, *options: str) -> argparse.Namespace:
-    """--job, --updates, --cores and --variant, one of `options`; pins this process to the cores."""
+    """Parse --job, --updates, --cores and --variant (one of `options`), and pin the process."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--job", choices=tuple(SHAPES), required=True)
     parser.add_argument("--updates", type=int, required=True)
@@ -101,6 +105,6 @@ def arguments(description: str | None, *options: str) -> argparse.Namespace:
 
 
 def pin(cores: int) -> None:
-    """This process and all that it starts stay on so many cores; torch takes one thread."""
+    """Restrict this process and its children to this number of cores, and torch to one thread."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)

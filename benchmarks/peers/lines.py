@@ -1,13 +1,13 @@
-"""Lines of code of the same task in four frameworks: `python -m benchmarks.peers.lines`.
+"""Counts the lines of code of the same task in four frameworks: `python -m benchmarks.peers.lines`.
 
-The task: a model and an optimiser of one's own (AdamW, clipped gradients), FedBuff with K = 10 and
-staleness discounts, 30 clients of which each has its own data and takes its own time, and the
-accuracy of every label each 10 of 60 aggregations, as CSV. All scripts in `task/` read the same
-arrays and write the same form. Each runs in the environment of its framework, which
-`sh benchmarks/peers/setup.sh` makes; a script that did not run is not counted. With `--only`, the
-other rows come from earlier runs of the same scripts on the same arrays, if there were any.
+The task has a custom model and optimiser (AdamW, clipped gradients), FedBuff with K = 10 and
+staleness discounts, 30 clients with their own data and training times, and the accuracy of every
+label after every 10 of 60 aggregations, as CSV. All scripts in `task/` read the same arrays and
+write the same format. Each script runs in the environment of its framework, which
+`sh benchmarks/peers/setup.sh` makes; a script that does not run is not counted. With `--only`, the
+other rows come from earlier runs of the same scripts on the same arrays, if there are any.
 
-Lines with code count: no blank lines, comments or docstrings; imports are counted apart.
+Blank lines, comments and docstrings are not counted; imports are counted separately.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from fedraw.experiment.cells import cores
 HERE = Path(__file__).parent / "task"
 PEERS = ROOT / ".peers"
 PAGE = ROOT / "benchmarks" / "README.md"
-KEPT = PEERS / "lines.json"  # what earlier runs gave
+STORED = PEERS / "lines.json"  # the results of earlier runs
 CLIENTS, LABELS = 30, 10
-LEARNT = 50  # percent; by chance it would be 10
+MIN_ACCURACY = 50  # percent; chance is 10
 EVALUATIONS = [10, 20, 30, 40, 50, 60]
-PATIENCE = 1_200  # seconds
+TIMEOUT = 1_200  # seconds
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENCODING, tokenize.ENDMARKER,
 }  # fmt: skip
 
 
-# Small steps gain nothing from threads, nobody needs to know of these runs, and Flower gets a Ray
-# of its own, also where another one runs on the machine.
+# One thread per process, no telemetry, and a separate Ray cluster for Flower, even if another one
+# runs on the machine.
 _SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -58,7 +58,7 @@ _SETTINGS = {
     "RAY_ADDRESS": "local",
 }
 
-# FLGo's data sets need a shim under the torch that all frameworks here share; it is not counted.
+# FLGo's datasets need a shim for the torch version of this benchmark; the shim is not counted.
 _SHIMMED = f"""
 import runpy, sys
 sys.path[0] = {str(ROOT)!r}
@@ -71,10 +71,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 class Framework(NamedTuple):
+    """A framework and its script."""
+
     name: str
     package: str
     files: tuple[str, ...]  # the first one is run
-    by_hand: str  # what the framework has not got, so that the script has it
+    by_hand: str  # the parts that the framework lacks, which the script implements
 
 
 FRAMEWORKS = (
@@ -102,19 +104,19 @@ FRAMEWORKS = (
 
 
 class Lines(NamedTuple):
-    """How many lines of a script have code, and how many of them are imports."""
+    """The number of lines with code, without imports, and the number of lines with imports."""
 
     code: int
     imports: int
 
 
 class Ran(NamedTuple):
-    """What a run of a script gave."""
+    """The result of a run of a script."""
 
     lines: Lines
     version: str
     day: str
-    accuracy: float  # the mean over the labels after the last aggregation
+    accuracy: float  # mean over the labels after the last aggregation
 
 
 def count(source: str) -> Lines:
@@ -141,8 +143,8 @@ def count(source: str) -> Lines:
 
 
 def prepare(path: Path) -> None:
-    """Write the arrays of the task: digits with uneven labels at 30 clients, and their seconds."""
-    from sklearn.datasets import load_digits  # the rest of this module does without
+    """Write the arrays of the task: digits with uneven labels on 30 clients, and their seconds."""
+    from sklearn.datasets import load_digits  # not needed by the rest of this module
 
     rng = np.random.default_rng(1)
     pixels, labels = load_digits(return_X_y=True)
@@ -153,7 +155,7 @@ def prepare(path: Path) -> None:
     for label in range(LABELS):
         (own,) = np.nonzero(labels[train] == label)
         owner[own] = rng.choice(CLIENTS, len(own), p=rng.dirichlet(np.full(CLIENTS, 0.5)))
-    for client in range(CLIENTS):  # nobody is without data
+    for client in range(CLIENTS):  # every client has some data
         owner[rng.choice(len(owner), 8, replace=False)] = client
     np.savez(
         path,
@@ -167,9 +169,10 @@ def prepare(path: Path) -> None:
 
 
 def run(framework: Framework, task: Path) -> Ran:
-    """Run a script in the environment of its framework; SystemExit says why it could not."""
-    own = PEERS / framework.files[0].removeprefix("in_").removesuffix(".py") / "bin" / "python"
-    python = Path(sys.executable) if framework.name == "fedraw" else own
+    """Run a script in the environment of its framework; raise SystemExit if it fails."""
+    folder_name = framework.files[0].removeprefix("in_").removesuffix(".py")
+    is_fedraw = framework.name == "fedraw"
+    python = Path(sys.executable) if is_fedraw else PEERS / folder_name / "bin" / "python"
     if not python.exists():
         raise SystemExit(f"not set up: sh benchmarks/peers/setup.sh {python.parts[-3]}")
     with tempfile.TemporaryDirectory() as folder:
@@ -179,61 +182,63 @@ def run(framework: Framework, task: Path) -> Ran:
         start = [str(python), "-c", _SHIMMED] if framework.name == "FLGo" else [str(python)]
         done = subprocess.run(
             [*start, framework.files[0], str(task), str(out)],
-            cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False,
             env={**os.environ, **_SETTINGS},
         )  # fmt: skip
         if done.returncode or not out.exists():
             last = (done.stderr.strip() or "no output").splitlines()[-1]
             raise SystemExit(f"exit code {done.returncode}: {last}")
         accuracy = final_accuracy(out.read_text())
-    asked = f"import importlib.metadata as m; print(m.version('{framework.package}'))"
-    version = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True)
+    code = f"import importlib.metadata as m; print(m.version('{framework.package}'))"
+    version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return Ran(lines_of(framework), version.stdout.strip(), str(date.today()), accuracy)
 
 
 def lines_of(framework: Framework) -> Lines:
-    """The lines of all files of a framework."""
+    """Return the number of lines in all files of a framework."""
     lines = [count((HERE / file).read_text()) for file in framework.files]
-    return Lines(sum(own.code for own in lines), sum(own.imports for own in lines))
+    return Lines(sum(n.code for n in lines), sum(n.imports for n in lines))
 
 
 def digest(framework: Framework, task: Path) -> str:
-    """A hash of the scripts and of the arrays they read."""
+    """Return a hash of the scripts and of the arrays that they read."""
     files = [*(HERE / file for file in framework.files), task]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def keep(framework: Framework, task: Path, ran: Ran) -> None:
-    """Note a complete run for later tables."""
-    known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+def store(framework: Framework, task: Path, ran: Ran) -> None:
+    """Store a complete run for later tables."""
+    known = json.loads(STORED.read_text()) if STORED.exists() else {}
     known[framework.name] = [digest(framework, task), ran.version, ran.day, ran.accuracy]
-    KEPT.write_text(json.dumps(known, indent=1))
+    STORED.write_text(json.dumps(known, indent=1))
 
 
-def kept(framework: Framework, task: Path) -> Ran | None:
-    """The last complete run, unless a script or the arrays have changed since."""
-    known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+def stored(framework: Framework, task: Path) -> Ran | None:
+    """Return the last complete run, unless a script or the arrays have changed since."""
+    known = json.loads(STORED.read_text()) if STORED.exists() else {}
     source, *rest = known.get(framework.name, [""])
     return Ran(lines_of(framework), *rest) if source == digest(framework, task) else None
 
 
 def final_accuracy(text: str) -> float:
-    """The mean of the labels in the last row; SystemExit for a run that is not complete.
+    """Return the mean over the labels in the last row; raise SystemExit for an incomplete run.
 
-    A complete run has all evaluations, and its last model has learnt something.
+    A complete run has all evaluations, and its last model is better than chance.
     """
     rows = [[float(cell) for cell in row] for row in csv.reader(io.StringIO(text)) if row]
-    rows = [row for row in rows if row[0] > 0]  # some evaluate the first model as well
+    rows = [row for row in rows if row[0] > 0]  # some frameworks also evaluate the initial model
     if [row[0] for row in rows] != EVALUATIONS or {len(row) for row in rows} != {1 + LABELS}:
-        raise SystemExit(f"its table has not {len(EVALUATIONS)} rows of {LABELS} labels")
+        raise SystemExit(f"its table does not have {len(EVALUATIONS)} rows of {LABELS} labels")
     accuracy = fmean(rows[-1][1:])
-    if not accuracy >= LEARNT:
-        raise SystemExit(f"its last model has {accuracy:.1f} % accuracy, less than {LEARNT} %")
+    if not accuracy >= MIN_ACCURACY:
+        raise SystemExit(
+            f"its last model has {accuracy:.1f} % accuracy, less than {MIN_ACCURACY} %"
+        )
     return accuracy
 
 
 def table(results: dict[str, Ran | str], when: str) -> str:
-    """The table in Markdown; a script that could not be run has its reason instead of a count."""
+    """Return the table in Markdown; a script that did not run has the reason instead of counts."""
     lines = [
         f"python -m benchmarks.peers.lines: {when}.",
         "",
@@ -241,13 +246,13 @@ def table(results: dict[str, Ran | str], when: str) -> str:
         "|---|--:|--:|--:|---|--:|---|",
     ]
     for framework in FRAMEWORKS:
-        own = results[framework.name]
-        if isinstance(own, str):
-            lines.append(f"| {framework.name} | not run: {own} | | | | | |")
+        ran = results[framework.name]
+        if isinstance(ran, str):
+            lines.append(f"| {framework.name} | not run: {ran} | | | | | |")
             continue
         cells = (
-            f"{framework.name} {own.version}", f"**{own.lines.code}**", str(own.lines.imports),
-            str(len(framework.files)), framework.by_hand, f"{own.accuracy:.1f} %", own.day,
+            f"{framework.name} {ran.version}", f"**{ran.lines.code}**", str(ran.lines.imports),
+            str(len(framework.files)), framework.by_hand, f"{ran.accuracy:.1f} %", ran.day,
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -255,26 +260,26 @@ def table(results: dict[str, Ran | str], when: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.lines", description=__doc__)
-    parser.add_argument("--only", default="", help="frameworks, with commas")
-    parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
-    given = parser.parse_args()
+    parser.add_argument("--only", default="", help="frameworks, separated by commas")
+    parser.add_argument("--write", action="store_true", help="write to benchmarks/README.md")
+    options = parser.parse_args()
     PEERS.mkdir(exist_ok=True)
     task = PEERS / "task.npz"
     prepare(task)
     results: dict[str, Ran | str] = {}
     for framework in FRAMEWORKS:
-        if given.only and framework.name.lower() not in given.only.lower().split(","):
-            results[framework.name] = kept(framework, task) or "not asked for"
+        if options.only and framework.name.lower() not in options.only.lower().split(","):
+            results[framework.name] = stored(framework, task) or "not selected"
             continue
         try:
             results[framework.name] = ran = run(framework, task)
-            keep(framework, task, ran)
+            store(framework, task, ran)
         except (SystemExit, subprocess.TimeoutExpired) as reason:
             results[framework.name] = str(reason)
         print(f"  {framework.name}: {results[framework.name]}", file=sys.stderr)
     text = table(results, f"{date.today()}, {cores()} cores, Python {sys.version.split()[0]}")
     print(text)
-    if given.write:
+    if options.write:
         PAGE.write_text(between_markers(PAGE.read_text(), "lines", text))
 
 

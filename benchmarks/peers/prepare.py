@@ -1,4 +1,4 @@
-"""Writes the images of both jobs to .peers/jobs, for environments that have no fedraw."""
+"""Writes the images of both jobs to .peers/jobs, for environments without fedraw."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fedraw.data.catalog import digits
 
 
 def prepare() -> None:
+    """Write the arrays of both jobs."""
     DATA.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     real = digits(rng)

@@ -1,4 +1,4 @@
-"""One measurement as one line of JSON, the same form for every simulator."""
+"""One measurement as a line of JSON, in the same form for every simulator."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from benchmarks.peers.spent import Spent
 
 
 class Measured(NamedTuple):
+    """One measurement."""
+
     peer: str
     variant: str
     job: str
     cores: int
-    updates: int  # that reached the server in the timed part
-    steps: int  # SGD steps really done in it
+    updates: int  # the number of updates that reached the server in the timed part
+    steps: int  # the number of SGD steps in the timed part
     seconds: float
-    cpu: float  # seconds of all cores
+    cpu: float  # CPU seconds of all cores
     peak_mb: int
     versions: dict[str, str]
     note: str
 
     @property
     def per_step(self) -> float:
+        """Wall-clock seconds per SGD step."""
         return self.seconds / self.steps
 
     @property
     def cpu_per_step(self) -> float:
+        """CPU seconds per SGD step."""
         return self.cpu / self.steps
 
 
-def tell(
+def print_result(
     peer: str,
     given: object,
     *,
@@ -43,15 +47,15 @@ def tell(
     packages: tuple[str, ...] = (),
     note: str = "",
 ) -> None:
-    """Print the line; `given` is what `job.arguments` returned."""
-    asked = vars(given)
+    """Print the measurement as JSON; `given` is the result of `job.arguments`."""
+    arguments = vars(given)
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     versions |= {name: metadata.version(name) for name in packages}
     measured = Measured(
         peer=peer,
-        variant=asked["variant"],
-        job=asked["job"],
-        cores=asked["cores"],
+        variant=arguments["variant"],
+        job=arguments["job"],
+        cores=arguments["cores"],
         updates=updates,
         steps=steps,
         seconds=spent.seconds,
@@ -64,4 +68,5 @@ def tell(
 
 
 def read(line: str) -> Measured:
+    """Read a line of JSON."""
     return Measured(**json.loads(line))

@@ -1,10 +1,11 @@
 """APPFL: its virtual-time asynchronous driver with FedBuff, a buffer of 10, 30 clients in flight.
 
-It trains one client after the other in one process; with two cores torch gets two threads.
-gc-off: its own option `optimize_memory` off everywhere; shipped: on, which collects garbage many
-times an update. Timed: `AsyncSimDriver.run`, without validation, with logging below warnings off.
-Clients train when they are dispatched, so those in flight at the end have been trained for nothing:
-their steps count, their updates do not. Runs in .peers/appfl.
+APPFL trains one client after the other in one process; with two cores, torch has two threads.
+Variant gc-off sets its option `optimize_memory` to off everywhere; `shipped` leaves it on, which
+collects garbage many times per update. The timed part is `AsyncSimDriver.run`, without validation
+and without logging below warnings. Clients train when they are dispatched, so the training of
+clients in flight at the end is unused: their steps count, and their updates do not. The script runs
+in .peers/appfl.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.peers import job as jobs
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.shims import declare_nms
 from benchmarks.peers.spent import Clock
 
 
 def accuracy(labels: Any, scores: Any) -> float:
-    """The metric that its trainer computes on every epoch's own predictions; it requires one."""
+    """Return the accuracy; APPFL's trainer requires a metric for the predictions of an epoch."""
     return float(np.mean(np.argmax(scores, axis=1) == labels))
 
 
 def settings(job: jobs.Job, updates: int, frugal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of the server and of a client; `frugal` is APPFL's `optimize_memory`."""
+    """Return the settings of the server and of a client; `frugal` is APPFL's `optimize_memory`."""
     memory = {"optimize_memory": frugal}
     model = {
         "model_path": str(Path(jobs.__file__)),
@@ -71,7 +72,7 @@ def driver_of(job: jobs.Job, updates: int, frugal: bool) -> Any:
         profiles,
         max_in_flight=jobs.CLIENTS,
         logger=logging.getLogger("appfl"),
-        base_step_time=0.001,  # virtual: the order of arrivals depends on no clock
+        base_step_time=0.001,  # virtual, so that the order of arrivals does not depend on a clock
     )
 
 
@@ -82,19 +83,19 @@ def main() -> None:
     logging.disable(logging.INFO)
     job = jobs.load(given.job)
     jobs.warm_up(job)
-    os.chdir(tempfile.mkdtemp())  # where its agents leave their log files
+    os.chdir(tempfile.mkdtemp())  # the agents write log files to the current folder
     driver = driver_of(job, given.updates, frugal=given.variant == "shipped")
     clock = Clock()
     driver.run()
     spent = clock.spent()
     trained = sum(client.trainer.round for client in driver.clients.values())
-    tell(
+    print_result(
         *("appfl", given),
         updates=len(driver.history),
         steps=trained * job.steps(0),
         spent=spent,
         packages=("appfl",),
-        note=f"{trained - len(driver.history)} more clients trained for nothing",
+        note=f"{trained - len(driver.history)} more updates trained and not used",
     )
 
 

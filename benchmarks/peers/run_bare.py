@@ -1,8 +1,9 @@
 """The bare loop: the same SGD steps in plain torch, without federation, one process per core.
 
-optim: torch.optim.SGD, the unit of the table. foreach: autograd.grad and one fused subtraction
-instead of the optimiser, samples shuffled once an epoch. channels-last: the same with images and
-network in that memory format. Timed: the steps, in the slowest process, from a common start.
+Variant `optim` is torch.optim.SGD, the unit of the table. `foreach` has autograd.grad and one fused
+subtraction instead of the optimiser, and shuffles the samples once per epoch. `channels-last` is
+`foreach` with images and network in that memory format. The timed part is the steps of the slowest
+process, from a common start.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from benchmarks.peers import job as jobs
 from benchmarks.peers.job import Job
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.spent import Clock, Spent
 from torch import nn
 from torch.nn import functional
@@ -23,6 +24,7 @@ PROCESSES = get_context("spawn")
 
 
 def foreach(job: Job, module: nn.Module, client: int) -> int:
+    """Train one update without an optimiser, and return the number of steps."""
     images, labels = job.clients[client]
     parameters: list[torch.Tensor] = list(module.parameters())
     steps = 0
@@ -38,12 +40,14 @@ def foreach(job: Job, module: nn.Module, client: int) -> int:
 
 
 def channels_last(job: Job, module: nn.Module) -> tuple[Job, nn.Module]:
+    """Return the job and the module in the memory format channels last."""
     form = torch.channels_last
     clients = [(images.contiguous(memory_format=form), labels) for images, labels in job.clients]
     return job._replace(clients=clients), module.to(memory_format=form)  # type: ignore[call-overload]
 
 
-def work(name: str, variant: str, clients: list[int], ready: Any, done: Any) -> None:
+def run_worker(name: str, variant: str, clients: list[int], ready: Any, done: Any) -> None:
+    """Train these clients when all workers are ready, and report the time and the steps."""
     torch.set_num_threads(1)
     job = jobs.load(name)
     module = job.model().train()
@@ -64,7 +68,7 @@ def main() -> None:
     ready, done = PROCESSES.Barrier(given.cores + 1), PROCESSES.SimpleQueue()
     parts = [clients[i :: given.cores] for i in range(given.cores)]
     workers = [
-        PROCESSES.Process(target=work, args=(given.job, given.variant, part, ready, done))
+        PROCESSES.Process(target=run_worker, args=(given.job, given.variant, part, ready, done))
         for part in parts
     ]
     for worker in workers:
@@ -73,7 +77,7 @@ def main() -> None:
     spent, steps = zip(*[done.get() for _ in workers], strict=True)
     seconds, cpu, peak = map(tuple, zip(*spent, strict=True))
     total = Spent(max(seconds), sum(cpu), sum(peak))
-    tell("bare", given, updates=given.updates, steps=sum(steps), spent=total)
+    print_result("bare", given, updates=given.updates, steps=sum(steps), spent=total)
     for worker in workers:
         worker.join()
 

@@ -1,8 +1,8 @@
-"""fedraw through its public API: FedBuff with a buffer of 10, all 30 clients in flight.
+"""fedraw: FedBuff with a buffer of 10, all 30 clients in flight.
 
-Timed: from arrival 20 to the last one, with event log and checkpoints, without the evaluation at
-the end. Loading, drawing clients and starting workers come before arrival 20. What a worker trains
-ahead is as much at the first of these moments as at the last.
+The timed part is from arrival 20 to the last one, with event log and checkpoints, without the
+evaluation at the end. Loading, drawing clients and starting workers happen before arrival 20.
+Workers have trained about the same number of updates ahead at both moments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.peers import job as jobs
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.spent import Clock, Spent
 
 import fedraw
@@ -24,7 +24,7 @@ from fedraw.experiment.runner import run_seed
 
 
 def in_order(labels: Ints, classes: int, rng: np.random.Generator) -> Sequence[Ints]:
-    """The clients of `job.load`: equal shares one after the other."""
+    """Return the partition of `job.load`: consecutive equal parts."""
     return np.array_split(np.arange(len(labels)), jobs.CLIENTS)
 
 
@@ -55,34 +55,34 @@ def main() -> None:
     given = jobs.arguments(__doc__, "inline", "processes", "batched")
     job = jobs.load(given.job)
     jobs.warm_up(job)
-    told: list[tuple[int, Spent]] = []
+    marks: list[tuple[int, Spent]] = []
     workers = 1 if given.variant == "inline" else given.cores
-    options = Options(given.variant, workers, progress=noting(told, given.updates))
+    options = Options(given.variant, workers, progress=measuring(marks, given.updates))
     spec, data = spec_of(job, given.updates), data_of(job)
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(data=data, partition=in_order)
         result = run_seed(spec, spec.run.seeds[0], Path(folder) / "run", parts, options)
-    (first, _), (last, spent) = told[:2]
-    tell(
+    (first, _), (last, spent) = marks[:2]
+    print_result(
         *("fedraw", given),
         updates=last - first,
-        steps=(last - first) * job.steps(0),  # the same at all clients
+        steps=(last - first) * job.steps(0),  # the same for all clients
         spent=spent,
         packages=("fedraw",),
         note=f"final accuracy {result.summary['metrics']['GlobalAcc']:.0f} %",
     )
 
 
-def noting(told: list[tuple[int, Spent]], last: int) -> Callable[[int], None]:
-    """A clock that starts at the first arrivals and is read at the last, before the evaluation."""
+def measuring(marks: list[tuple[int, Spent]], last: int) -> Callable[[int], None]:
+    """Return a progress callback that measures from the first call to the last arrival."""
     clock: list[Clock] = []
 
     def progress(event: int) -> None:
         if not clock:
-            told.append((event, Spent(0.0, 0.0, 0)))
+            marks.append((event, Spent(0.0, 0.0, 0)))
             clock.append(Clock())
-        elif event == last and len(told) == 1:
-            told.append((event, clock[0].spent()))
+        elif event == last and len(marks) == 1:
+            marks.append((event, clock[0].spent()))
 
     return progress
 

@@ -1,8 +1,9 @@
-"""Flower: its simulation with ray, one actor per core.
+"""Flower: its simulation with Ray, one actor per core.
 
-sync: its FedAvg, all 30 clients a round. async: our own FedBuff of about twenty lines on its Grid
-(push and pull messages), 30 clients in flight. Timed: inside the ServerApp, after one round that
-starts the actors and is not timed; without evaluation. Runs in .peers/flower.
+Variant `sync` is Flower's FedAvg with all 30 clients per round. `async` is a FedBuff of about
+twenty lines on Flower's Grid (push and pull of messages), with 30 clients in flight. The timed part
+is inside the ServerApp, after one round that starts the actors, and without evaluation. The script
+runs in .peers/flower.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any
 
 import torch
 from benchmarks.peers import job as jobs
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.spent import Clock
 
 State = dict[str, torch.Tensor]
-PULL = 0.01  # seconds between looks for replies; Flower's 0.1 would be a good part of a round
+PULL = 0.01  # seconds between two polls; Flower's default of 0.1 is a large part of a round
 
 
 def synchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[int, int]:
-    """Updates and SGD steps."""
+    """Run FedAvg, and return the number of updates and of SGD steps."""
     from flwr.app import ArrayRecord, ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
@@ -42,7 +43,7 @@ def synchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[i
 
 
 def asynchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[int, int]:
-    """FedBuff: a client that has answered is handed the model as it is then."""
+    """Run FedBuff, in which a client receives the newest model after each of its replies."""
     from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
     def send(nodes: list[int]) -> None:
@@ -83,9 +84,9 @@ RULES: dict[str, Callable[[Any, jobs.Job, State, int], tuple[int, int]]] = {
 
 
 def wait_for_clients(grid: Any) -> None:
-    patience = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while len(list(grid.get_node_ids())) < jobs.CLIENTS:
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             raise TimeoutError("Flower's simulation did not start; its own messages say why")
         time.sleep(0.1)
 
@@ -109,7 +110,7 @@ def main() -> None:
         synchronous(grid, job, model, jobs.CLIENTS)
         clock = Clock()
         updates, steps = RULES[given.variant](grid, job, model, given.updates)
-        tell(
+        print_result(
             *("flower", given),
             updates=updates,
             steps=steps,
@@ -118,7 +119,7 @@ def main() -> None:
         )
 
     backend = {
-        # A ray of its own, also where another one runs on the machine.
+        # A separate Ray cluster, even if another one runs on the machine.
         "init_args": {"num_cpus": given.cores, "address": "local"},
         "client_resources": {"num_cpus": 1},
     }

@@ -1,8 +1,8 @@
 """FLSim: its asynchronous trainer with FedBuff, a buffer of 10, about 30 clients in flight.
 
-It trains one client after the other in one process; with two cores torch gets two threads. Timed:
-`AsyncTrainer.train`, without evaluation, training metrics and progress bars. Mini-batches are cut
-once, by the data provider. Runs in .peers/flsim.
+FLSim trains one client after the other in one process; with two cores, torch has two threads. The
+timed part is `AsyncTrainer.train`, without evaluation, training metrics and progress bars. The data
+provider makes the mini-batches once. The script runs in .peers/flsim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from benchmarks.peers import job as jobs
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.shims import allow_dataclass_defaults, declare_nms
 from benchmarks.peers.spent import Clock, Spent
 from torch.nn import functional
@@ -22,7 +22,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def simulate(job: jobs.Job, epochs: int) -> tuple[Spent, int]:
-    """Time, and SGD steps; an epoch of FLSim is as many updates as there are clients."""
+    """Return time and SGD steps; an epoch of FLSim has one update per client on average."""
     from flsim.interfaces.model import IFLModel
     from flsim.utils.simple_batch_metrics import FLBatchMetrics
 
@@ -67,7 +67,7 @@ def simulate(job: jobs.Job, epochs: int) -> tuple[Spent, int]:
 
 
 class Client:
-    """One user's data in the form that FLSim asks for."""
+    """One user's data in the form that FLSim requires."""
 
     def __init__(self, samples: Batch, size: int) -> None:
         images, labels = samples
@@ -131,8 +131,8 @@ def trainer_of(job: jobs.Job, epochs: int, model: Any) -> Any:
     return AsyncTrainer(model=model, cuda_enabled=False, **OmegaConf.structured(config))
 
 
-def no_progress_bars() -> None:
-    """FLSim takes `tqdm` when it is imported."""
+def disable_progress_bars() -> None:
+    """Disable `tqdm` before FLSim imports it."""
     import tqdm
 
     tqdm.tqdm = partial(tqdm.tqdm, disable=True)
@@ -140,7 +140,7 @@ def no_progress_bars() -> None:
 
 def main() -> None:
     given = jobs.arguments(__doc__)
-    no_progress_bars()
+    disable_progress_bars()
     torch.set_num_threads(given.cores)
     allow_dataclass_defaults()
     declare_nms()
@@ -148,7 +148,7 @@ def main() -> None:
     jobs.warm_up(job)
     epochs = round(given.updates / jobs.CLIENTS)
     spent, steps = simulate(job, epochs)
-    tell(
+    print_result(
         *("flsim", given),
         updates=epochs * jobs.CLIENTS,
         steps=steps,

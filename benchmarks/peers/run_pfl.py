@@ -1,8 +1,8 @@
-"""pfl: synchronous federated averaging of all 30 clients a round, in its SimulatedBackend.
+"""pfl: synchronous federated averaging of all 30 clients per round, in its SimulatedBackend.
 
-Two cores: two workers started by torchrun, its own way. Timed: the rounds, after one round that is
-not; without evaluation and without printing metrics. Mini-batches are cut once, by the dataset's
-own cache. Runs in .peers/pfl.
+With two cores, torchrun starts two workers, as pfl documents. The timed part is the rounds after
+the first one, without evaluation and without printing metrics. The dataset's cache makes the
+mini-batches once. The script runs in .peers/pfl.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 import numpy as np
 import torch
 from benchmarks.peers import job as jobs
-from benchmarks.peers.result import tell
+from benchmarks.peers.result import print_result
 from benchmarks.peers.spent import Clock, Spent
 from torch import distributed, nn
 from torch.nn import functional
 
 
 class Module(nn.Module):
-    """What pfl asks of a torch module: loss and metrics of a mini-batch."""
+    """A torch module in the form that pfl requires, with loss and metrics of a mini-batch."""
 
     def __init__(self, job: jobs.Job) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Module(nn.Module):
 
 
 def simulate(job: jobs.Job, rounds: int) -> tuple[Spent, int]:
-    """Time and steps of this worker."""
+    """Return time and steps of this worker."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -61,13 +61,13 @@ def simulate(job: jobs.Job, rounds: int) -> tuple[Spent, int]:
     )
 
     def run(until: int) -> None:
-        asked = NNAlgorithmParams(
+        params = NNAlgorithmParams(
             central_num_iterations=until,
-            evaluation_frequency=1_000_000,  # the round that is not timed, and none after it
+            evaluation_frequency=1_000_000,  # evaluate only in the round that is not timed
             train_cohort_size=jobs.CLIENTS,
             val_cohort_size=0,
         )
-        algorithm.run(asked, backend, model, training, send_metrics_to_platform=False)
+        algorithm.run(params, backend, model, training, send_metrics_to_platform=False)
 
     run(until=1)
     module.steps = 0
@@ -81,7 +81,7 @@ def under_torchrun(cores: int) -> bool:
 
 
 def summed(*numbers: float) -> list[float]:
-    """Over all workers."""
+    """Return the sums of the numbers over all workers."""
     totals = torch.tensor(numbers, dtype=torch.float64)
     if distributed.is_initialized():
         distributed.all_reduce(totals)
@@ -100,7 +100,7 @@ def main() -> None:
     spent, own = simulate(job, rounds)
     steps, cpu, peak = summed(own, spent.cpu, spent.peak_mb)
     if int(os.environ.get("RANK", "0")) == 0:
-        tell(
+        print_result(
             *("pfl", given),
             updates=rounds * jobs.CLIENTS,
             steps=round(steps),

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes one environment for each peer in .peers/NAME: `sh benchmarks/peers/setup.sh [NAME...]`.
-# pip's own configuration says where packages come from; torch is pinned to fedraw's, so that all
-# run the same kernels and pip takes the CPU build where the index has one.
+# pip's configuration sets the package index. torch is pinned to fedraw's version, so that all peers
+# run the same kernels, and pip installs the CPU build if the index has one.
 set -eu
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
@@ -13,7 +13,7 @@ packages() {
     flower) echo "flwr[simulation]==1.41.0" ;;
     pfl) echo "pfl[pytorch]==0.6.0" ;;
     flgo) echo "flgo==0.4.4" ;;
-    *) echo "unknown peer $1; there are flsim, appfl, flower, pfl and flgo" >&2; exit 2 ;;
+    *) echo "unknown peer $1; known: flsim, appfl, flower, pfl and flgo" >&2; exit 2 ;;
   esac
 }
 

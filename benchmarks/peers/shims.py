@@ -1,4 +1,4 @@
-"""What some packages need before they can be imported here; their code stays as it is."""
+"""Workarounds that let some packages run here without changes to their code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import library
 
 
 def allow_dataclass_defaults() -> None:
-    """FLSim 0.1.0: defaults that are dataclasses, which Python refuses from 3.11 on.
+    """FLSim 0.1.0: allow defaults that are dataclasses, which Python 3.11 and later refuse.
 
-    Each such default becomes a factory of copies of it.
+    Each such default becomes a factory that copies it.
     """
     original: Any = dataclasses.dataclass
 
@@ -33,22 +33,23 @@ def allow_dataclass_defaults() -> None:
 
 
 def declare_nms() -> None:
-    """torchvision built for CUDA beside torch built for the CPU: its operators did not load.
+    """torchvision for CUDA beside torch for the CPU: declare operators that do not load.
 
-    Importing it fails for want of the declarations of two that nothing here calls.
+    Importing torchvision fails without the declarations of two operators, which are not used here.
     """
     declared: Any = library.Library
     fragment = declared("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
             fragment.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(fragment)
+    _LIBRARIES.append(fragment)
 
 
 def allow_plain_subsets() -> None:
-    """FLGo 0.4.4: subclasses of Subset that torch 2.13 refuses to construct.
+    """FLGo 0.4.4: allow subclasses of Subset that torch 2.13 refuses to construct.
 
-    They override how one sample is read and not how several are, which comes to the same for them.
+    They override the method that reads one sample and not the one that reads several, which gives
+    the same result for them.
     """
     subset: Any = torch.utils.data.Subset
 
@@ -58,4 +59,4 @@ def allow_plain_subsets() -> None:
     subset.__init__ = construct
 
 
-_KEPT: list[Any] = []  # a library takes its declarations with it when it goes
+_LIBRARIES: list[Any] = []  # declarations disappear when their library is deleted

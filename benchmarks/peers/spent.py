@@ -1,4 +1,4 @@
-"""Wall time, processor time and memory of this process and all that it has started."""
+"""Wall time, CPU time and memory of this process and its descendants."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Spent(NamedTuple):
+    """The resources of a measurement."""
+
     seconds: float
-    cpu: float  # seconds of all processes together
-    peak_mb: int  # their largest resident sets added up; pages that they share count again
+    cpu: float  # CPU seconds of all processes together
+    peak_mb: int  # sum of the largest resident sets; shared pages count several times
 
 
 class Clock:
-    """Starts when it is made. Looking takes some milliseconds, which are not in what it tells."""
+    """Measures from its construction; reading it takes some milliseconds, which do not count."""
 
     def __init__(self) -> None:
         self._cpu = cpu_seconds()
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
 
     def spent(self) -> Spent:
-        seconds = time.perf_counter() - self._begun
+        """Return the resources since the construction."""
+        seconds = time.perf_counter() - self._start
         return Spent(seconds, cpu_seconds() - self._cpu, peak_mb())
 
 
 def cpu_seconds() -> float:
-    return sum(sum(map(int, fields[11:13])) for fields in _family().values()) / TICKS
+    """Return the CPU seconds of this process and its descendants so far."""
+    return sum(sum(map(int, fields[11:13])) for fields in _process_tree().values()) / TICKS
 
 
 def peak_mb() -> int:
+    """Return the sum of the largest resident sets in MB."""
     kilobytes = 0
-    for process in _family():
+    for process in _process_tree():
         lines = _read(f"/proc/{process}/status").splitlines()
         kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return kilobytes // 1024
 
 
-def _family() -> dict[int, list[str]]:
-    """This process and all below it, each with the fields of its /proc/N/stat from `state` on."""
+def _process_tree() -> dict[int, list[str]]:
+    """Return this process and its descendants, with the fields of /proc/N/stat from `state` on."""
     every = {
         int(path.name): _read(f"{path}/stat").rpartition(")")[2].split()
         for path in Path("/proc").glob("[0-9]*")
@@ -57,5 +62,5 @@ def _family() -> dict[int, list[str]]:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
-    except OSError:  # gone meanwhile
+    except OSError:  # the process has ended
         return ""

@@ -1,6 +1,7 @@
-"""Runs a script of this folder: `PYTHON benchmarks/peers/start.py run_NAME ...`, from anywhere.
+"""Runs a script of this folder from anywhere: `PYTHON benchmarks/peers/start.py run_NAME ...`.
 
-As `python -m benchmarks.peers.run_NAME`, but some environments hold another package `benchmarks`.
+`python -m benchmarks.peers.run_NAME` would not work in environments with another package
+`benchmarks`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    sys.path[0] = str(ROOT)  # instead of this folder
+    sys.path[0] = str(ROOT)  # replaces this folder
     ours = ModuleType("benchmarks")
     ours.__path__ = [str(ROOT / "benchmarks")]
     sys.modules["benchmarks"] = ours

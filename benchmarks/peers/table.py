@@ -1,4 +1,4 @@
-"""From measurements to one table: time per SGD step in multiples of the bare loop's."""
+"""Makes the tables of measurements: time per SGD step in multiples of the bare loop."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ HEAD = (
 
 
 class Key(NamedTuple):
+    """The job, the cores and the simulator of a measurement."""
+
     job: str
     cores: int
     peer: str
@@ -27,11 +29,12 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The simulator and its variant."""
         return f"{self.peer}, {self.variant}" if self.variant else self.peer
 
 
 class Round(NamedTuple):
-    """What was measured one after the other, so that ratios within it mean something."""
+    """A measurement and its round; ratios are computed within a round."""
 
     number: int
     measured: Measured
@@ -42,7 +45,7 @@ def key_of(measured: Measured) -> Key:
 
 
 class Row(NamedTuple):
-    """All rounds of one way to do one job, each against the bare loop of the same round."""
+    """All rounds of one simulator and job, with ratios to the bare loop of the same round."""
 
     key: Key
     measured: list[Measured]
@@ -51,7 +54,7 @@ class Row(NamedTuple):
 
 
 def rows(rounds: Sequence[Round]) -> list[Row]:
-    """The quickest first, in time per step over that of the bare loop."""
+    """Return the rows, ordered by the time per step relative to the bare loop."""
     units = {(number, m.job, m.cores): m for number, m in rounds if (m.peer, m.variant) == UNIT}
     found: dict[Key, Row] = {}
     for number, m in rounds:
@@ -65,7 +68,7 @@ def rows(rounds: Sequence[Round]) -> list[Row]:
 
 
 def tables(rounds: Sequence[Round]) -> str:
-    """A table for each job and number of cores."""
+    """Return a table for each job and number of cores."""
     every = rows(rounds)
     groups = sorted(
         {(r.key.job, r.key.cores) for r in every}, key=lambda g: (g[0] != "digits", g[1])
@@ -75,9 +78,9 @@ def tables(rounds: Sequence[Round]) -> str:
     )
 
 
-def _table(job: str, cores: int, its: list[Row]) -> str:
-    plural = "core" if cores == 1 else "cores"
-    return "\n".join([f"**{JOBS[job]}, {cores} {plural}**", "", *HEAD, *map(_line, its)])
+def _table(job: str, cores: int, its_rows: list[Row]) -> str:
+    noun = "core" if cores == 1 else "cores"
+    return "\n".join([f"**{JOBS[job]}, {cores} {noun}**", "", *HEAD, *map(_line, its_rows)])
 
 
 def _line(row: Row) -> str:
@@ -98,9 +101,9 @@ def multiples_of(ratio: float) -> str:
 
 
 def between_markers(page: str, name: str, text: str) -> str:
-    """The page with `text` between `<!-- name -->` and `<!-- /name -->`."""
+    """Return the page with `text` between `<!-- name -->` and `<!-- /name -->`."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     if begin not in page or end not in page:
-        raise ValueError(f"the page has no {begin} ... {end} to write between")
+        raise ValueError(f"the page has no {begin} and {end}; add both markers")
     before, _, rest = page.partition(begin)
     return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"

@@ -1,4 +1,4 @@
-"""What `benchmarks.method_cost` counts as memory, for methods whose state is known."""
+"""The memory that `benchmarks.method_cost` counts, for methods with a known state."""
 
 from __future__ import annotations
 

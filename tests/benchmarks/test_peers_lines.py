@@ -27,7 +27,7 @@ def act(
 '''
 
 
-def test_lines_with_code_count_and_imports_apart() -> None:
+def test_lines_with_code_and_imports_are_counted_separately() -> None:
     # TEXT is two lines, the head of act three, and its body one.
     assert count(SCRIPT) == Lines(code=6, imports=4)
 
@@ -41,7 +41,7 @@ def test_scripts_of_all_frameworks_have_the_same_network() -> None:
     assert len(networks) == 1
 
 
-def test_a_table_without_all_evaluations_is_no_run() -> None:
+def test_a_table_without_all_evaluations_is_refused() -> None:
     rows = [[n, *[50.0] * 9, n] for n in (0, 10, 20, 30, 40, 50, 60)]
     text = "\n".join(",".join(map(str, row)) for row in rows)
     assert final_accuracy(text) == pytest.approx((9 * 50 + 60) / 10)
@@ -49,7 +49,7 @@ def test_a_table_without_all_evaluations_is_no_run() -> None:
         final_accuracy(text.rpartition("\n")[0])
 
 
-def test_a_model_that_learnt_nothing_is_no_run() -> None:
+def test_a_model_that_is_no_better_than_chance_is_refused() -> None:
     text = "\n".join(",".join(map(str, [n, *[10.0] * 10])) for n in (10, 20, 30, 40, 50, 60))
     with pytest.raises(SystemExit, match=r"10\.0 % accuracy, less than 50 %"):
         final_accuracy(text)
@@ -57,27 +57,27 @@ def test_a_model_that_learnt_nothing_is_no_run() -> None:
         final_accuracy(text.replace("10.0", "nan"))
 
 
-def test_a_run_is_kept_until_script_or_arrays_change(
+def test_a_run_is_stored_until_script_or_arrays_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "HERE", tmp_path)
-    monkeypatch.setattr(lines, "KEPT", tmp_path / "lines.json")
+    monkeypatch.setattr(lines, "STORED", tmp_path / "lines.json")
     pfl = next(each for each in FRAMEWORKS if each.name == "pfl")
     script, task = tmp_path / "in_pfl.py", tmp_path / "task.npz"
     script.write_text("import sys\n\nprint(sys.argv)\n")
     task.write_bytes(b"arrays")
     ran = Ran(Lines(1, 1), "0.6.0", "2026-11-17", 91.25)
-    assert lines.kept(pfl, task) is None
-    lines.keep(pfl, task, ran)
-    assert lines.kept(pfl, task) == ran
+    assert lines.stored(pfl, task) is None
+    lines.store(pfl, task, ran)
+    assert lines.stored(pfl, task) == ran
     task.write_bytes(b"others")
-    assert lines.kept(pfl, task) is None
+    assert lines.stored(pfl, task) is None
     task.write_bytes(b"arrays")
     script.write_text("print()\n")
-    assert lines.kept(pfl, task) is None
+    assert lines.stored(pfl, task) is None
 
 
-def test_what_was_not_run_is_not_counted() -> None:
+def test_a_script_that_did_not_run_is_not_counted() -> None:
     ran = Ran(Lines(33, 7), "1.0", "2026-11-17", 91.25)
     text = table({"fedraw": ran, "FLGo": "no pip", "pfl": ran, "Flower": ran}, "today")
     assert "| fedraw 1.0 | **33** | 7 | 1 | training loop | 91.2 % | 2026-11-17 |" in text

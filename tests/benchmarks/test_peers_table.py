@@ -1,4 +1,4 @@
-"""The table of benchmarks/peers, from recorded lines: nothing here needs a peer."""
+"""The table of benchmarks/peers, from recorded measurements; no test needs a peer."""
 
 import json
 
@@ -52,11 +52,11 @@ def test_each_number_of_cores_has_its_own_table_and_bare_loop() -> None:
     assert "| appfl, gc-off | 100 | 1 | **2.00** | 2.00 to 2.00 | 2.00 | 300 |" in two
 
 
-def test_what_has_no_bare_loop_beside_it_is_left_out() -> None:
+def test_a_measurement_without_a_bare_loop_is_left_out() -> None:
     assert rows(recorded((0, line("pfl", "", 600, 0.9)))) == []
 
 
-def test_text_is_replaced_between_its_markers_alone() -> None:
+def test_only_text_between_the_markers_is_replaced() -> None:
     page = "a\n<!-- peers -->\nold\n<!-- /peers -->\nb\n"
     assert between_markers(page, "peers", "new") == page.replace("old", "new")
     with pytest.raises(ValueError, match="no <!-- other -->"):

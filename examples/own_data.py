@@ -18,7 +18,7 @@ weather = fedraw.from_arrays(
 def hail_at_one_site(
     labels: npt.NDArray[np.int64], classes: int, rng: np.random.Generator
 ) -> list[npt.NDArray[np.int64]]:
-    """Eight sites share calm and storm; all the hail (label 2) is at the first."""
+    """Divide calm and storm over eight sites, and give all hail (label 2) to the first one."""
     hail, rest = np.flatnonzero(labels == 2), rng.permutation(np.flatnonzero(labels != 2))
     first, *others = np.array_split(rest, 8)
     return [np.concatenate([hail, first]), *others]

@@ -2,8 +2,8 @@
 
 Every K arrivals the server adds the weighted mean of their differences to the model; the weights
 are proportional to S_i / sqrt(1 + staleness). The network has batch norm: clients send its
-statistics as they are, and the library averages them. The script prints the recall of the rare
-labels of FedBuff, which weights all updates alike, and of this method.
+statistics unchanged, and the library averages them. The script prints the recall of the rare labels
+under FedBuff, which gives all updates the same weight, and under this method.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from fedraw.strategies import (
 
 @dataclass(eq=False)
 class RareFreshState:
-    """Everything that the method remembers; its fields are written into checkpoints."""
+    """The state of the method; its fields are stored in checkpoints."""
 
     model: Vector
     federation: Federation  # the members, their labels and their rarity scores
@@ -36,7 +36,7 @@ class RareFreshState:
 
     @property
     def contents(self) -> Contents:
-        """What the log says about the buffer after an arrival."""
+        """The clients in the buffer and their weights, for the log."""
         return Contents([update.client for update in self.buffer], self.weights)
 
 
@@ -56,11 +56,11 @@ class RareFresh:
         return RareFreshState(setup.model, Federation.of(setup.clients)), setup.clients.clients
 
     def step(self, state: RareFreshState, event: Event) -> tuple[RareFreshState, Receivers]:
-        """Take in an update; hand the newest model to its sender."""
+        """Add an update to the buffer, and hand the newest model to its sender."""
         if not isinstance(event, fedraw.Arrived):
             return state, change_members(state.federation, event)
         check(state, event.update)  # refuses NaN and wrong shapes before anything has changed
-        kept = [] if state.weights else state.buffer  # what was aggregated is used up
+        kept = [] if state.weights else state.buffer  # an aggregation empties the buffer
         state.buffer, state.weights = [*kept, event.update], []
         if len(state.buffer) == self.buffer:
             self._aggregate(state)
@@ -72,7 +72,7 @@ class RareFresh:
         scores /= np.sqrt(1 + staleness)
         state.weights = (scores / scores.sum()).tolist()
         moved = np.average([update.vector for update in state.buffer], 0, state.weights)
-        state.model = frozen((state.model + moved).astype(np.float32))  # nobody can write to it
+        state.model = frozen((state.model + moved).astype(np.float32))  # makes it read-only
         state.version += 1
 
 
@@ -84,7 +84,7 @@ def net() -> nn.Module:
 
 if __name__ == "__main__":
     clients = fedraw.Coverage(clients=20, rare_labels=[8, 9], clients_per_common_label=14)
-    sgd = fedraw.SGD(epochs=2, batch=30, lr=0.1)  # a batch that leaves no client a rest of 1 sample
+    sgd = fedraw.SGD(epochs=2, batch=30, lr=0.1)  # batch norm needs 2 or more samples per batch
     for strategy in (fedraw.FedBuff(buffer=5), RareFresh(buffer=5)):
         result = fedraw.simulate(
             strategy=strategy, partition=clients, model=net, train=sgd,

@@ -39,7 +39,7 @@ def train(model: nn.Module, data: fedraw.ClientData, context: fedraw.TrainingCon
 
 
 def error_in_euros(outputs: npt.NDArray[np.float32], targets: npt.NDArray[np.float32]) -> float:
-    """Metric functions get all outputs and targets of the test set as NumPy arrays."""
+    """Return the mean absolute error; arguments are the outputs and targets of the test set."""
     return float(1000 * abs(outputs[:, 0] - targets).mean())
 
 

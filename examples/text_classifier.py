@@ -1,8 +1,8 @@
 """A text classifier in the style of Hugging Face: token ids in, an output with `logits` out.
 
-The sentences are made up; two of twelve clients have all those about chess. They come as a Hugging
-Face `Dataset`, and the token ids stay integers. The script prints the recall of each topic, and
-then what the trained model says about a sentence that it has not seen.
+The sentences are synthetic, and two of twelve clients have all those about chess. They are in a
+Hugging Face `Dataset`, and the token ids stay integers. The script prints the recall of each topic,
+and the prediction of the trained model for a new sentence.
 """
 
 import datasets
@@ -34,7 +34,7 @@ table = datasets.Dataset.from_dict(
 
 
 class Classifier(nn.Module):
-    """The mean of the words' embeddings, and a linear layer."""
+    """A linear layer on the mean embedding of the words."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The job: python job.py sim, or python job.py poc, or python job.py export FOLDER."""
+"""Runs or exports the job: python job.py sim, python job.py poc, or python job.py export FOLDER."""
 
 import argparse
 from pathlib import Path
@@ -39,10 +39,10 @@ def recipe(strategy: str, folder: str, arrivals: int, slowdown: float) -> Federa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("where", choices=["sim", "poc", "export"])
-    parser.add_argument("target", nargs="?", default="job", help="where to export the job to")
+    parser.add_argument("target", nargs="?", default="job", help="folder for the exported job")
     parser.add_argument("--strategy", default="fedraw")
-    parser.add_argument("--folder", default="federation", help="of the federation, on the server")
-    parser.add_argument("--workspace", default="/tmp/nvflare/simulation", help="of the simulator")
+    parser.add_argument("--folder", default="federation", help="federation folder on the server")
+    parser.add_argument("--workspace", default="/tmp/nvflare/simulation", help="simulator folder")
     parser.add_argument("--arrivals", type=int, default=40)
     parser.add_argument("--slowdown", type=float, default=3.0)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Keys for a deployment: a certificate authority, the SuperLink's certificate, a key for each site.
+"""Makes the keys of a deployment: an authority, the SuperLink's certificate, a key for each site.
 
 python make_certificates.py keys --host superlink.example.org --site north --site south
 """
@@ -26,7 +26,7 @@ CURVE = ec.SECP384R1()  # one of the curves Flower accepts for its SuperNodes
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Only the owner may read it; a key that is there already is never overwritten."""
+    """Write a new file that only its owner may read; an existing file is never overwritten."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -66,7 +66,7 @@ AUTHORITY = "fedraw example authority"
 
 
 def make_authority(folder: Path, days: int) -> None:
-    """Write ca.pem and ca.key, which signs, and superexec.secret."""
+    """Write ca.pem, ca.key, which signs certificates, and superexec.secret."""
     authority = ec.generate_private_key(CURVE)
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -116,7 +116,7 @@ def make_superlink_keys(folder: Path, hosts: list[str], days: int) -> None:
 
 
 def make_site_key(folder: Path, site: str) -> None:
-    """Write <site>.key for the site and <site>.pub, which the SuperLink is told of."""
+    """Write <site>.key for the site, and <site>.pub for the SuperLink."""
     key = ec.generate_private_key(CURVE)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     write_secret(folder / f"{site}.key", pem)
@@ -139,7 +139,7 @@ def main() -> None:
         make_superlink_keys(folder, ["localhost", "127.0.0.1", *arguments.host], arguments.days)
     for site in arguments.site:
         if (folder / f"{site}.key").exists():
-            print(f"{site}: has a key already, kept")
+            print(f"{site} has a key already, which is not changed")
         else:
             make_site_key(folder, site)
 

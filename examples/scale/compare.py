@@ -1,10 +1,10 @@
-"""Seven methods on federations of a thousand clients and more, and the tables of what came of it.
+"""Compares seven methods on federations of a thousand clients and more.
 
     fedraw data fetch emnist shakespeare flights
     python examples/scale/compare.py emnist shakespeare flights --out runs/scale
 
-Finished runs are not repeated, and a run that was stopped is resumed: give the command again.
-`--tables` prints the tables of the runs that are finished, as Markdown, and runs nothing.
+The command prints tables of the results. If it is repeated, finished runs are not run again, and an
+interrupted run is resumed. `--tables` only prints the tables of the finished runs, as Markdown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ METRICS = ("GlobalAcc", "AvgRare")
 
 
 def run(tasks: Sequence[str], out: Path) -> None:
-    """Run what is not there yet, seed after seed, so that all methods have the same seeds."""
+    """Run what is not finished, seed by seed, so that all methods have the same seeds."""
     seeds = fedraw.Spec.from_file(HERE / f"{tasks[0]}.toml").run.seeds
     for seed, task, method in product(seeds, tasks, METHODS):
         folder = out / task / method
@@ -49,7 +49,7 @@ Curves = dict[int, dict[str, np.ndarray]]
 
 
 def curves_of(folder: Path) -> Curves:
-    """The evaluations of each finished seed: events, virtual hours and metrics."""
+    """Return the evaluations of each finished seed: events, virtual hours and metrics."""
     found: Curves = {}
     for seed in sorted(folder.glob("seed-*/summary.json")):
         table = fedraw.load(seed.parent).curves
@@ -59,7 +59,7 @@ def curves_of(folder: Path) -> Curves:
 
 
 def cell(curves: Curves, over: str, upto: float) -> str:
-    """GlobalAcc and AvgRare at the last evaluation up to a moment, as means over the seeds."""
+    """Return GlobalAcc and AvgRare at the last evaluation up to `upto`, as means over seeds."""
     values = []
     for curve in curves.values():
         place = int(np.searchsorted(curve[over], upto, side="right")) - 1
@@ -70,19 +70,19 @@ def cell(curves: Curves, over: str, upto: float) -> str:
 
 
 def last(curves: Curves) -> str:
-    """Mean and standard deviation over the seeds of the last five evaluations."""
+    """Return mean and standard deviation over the seeds of the last five evaluations."""
     tails = [[curve[metric][-5:].mean() for metric in METRICS] for curve in curves.values()]
     pairs = zip(np.mean(tails, axis=0), np.std(tails, axis=0), strict=True)
     return " | ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in pairs)
 
 
 def tables(task: str, out: Path) -> str:
-    """The results of one task: at the end, over events, and over virtual hours."""
+    """Return the results of one task: at the end, over events, and over virtual hours."""
     results = {method: curves_of(out / task / method) for method in METHODS}
     results = {method: curves for method, curves in results.items() if curves}
     if not results:
         return f"{task}: no run is finished"
-    seeds = set.intersection(*map(set, results.values()))  # those that all methods have
+    seeds = set.intersection(*map(set, results.values()))  # the seeds that all methods have
     results = {
         method: {seed: curve for seed, curve in curves.items() if seed in seeds}
         for method, curves in results.items()
@@ -118,12 +118,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", choices=("emnist", "shakespeare", "flights"))
     parser.add_argument("--out", type=Path, default=Path("runs/scale"))
-    parser.add_argument("--tables", action="store_true", help="run nothing")
-    asked = parser.parse_args()
-    if not asked.tables:
-        run(asked.tasks, asked.out)
-    for task in asked.tasks:
-        print(f"\n**{task}**\n\n{tables(task, asked.out)}", flush=True)
+    parser.add_argument("--tables", action="store_true", help="only print the tables")
+    options = parser.parse_args()
+    if not options.tables:
+        run(options.tasks, options.out)
+    for task in options.tasks:
+        print(f"\n**{task}**\n\n{tables(task, options.out)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Digits at four sites, of which one slow one alone holds the digits 8 and 9."""
+"""Digits at four sites; only one of them, which is slow, holds the digits 8 and 9."""

@@ -1,4 +1,4 @@
-"""A site: trains what it is sent on its own images, and says how many it has of each digit."""
+"""A site, which trains the received model on its own images and reports its label counts."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from rarelabels import task
 
 
 def my_site(context: Context) -> str:
-    """The node's own name, or in a simulation the partition-th of the table."""
+    """Return the site of the node's config; in a simulation, the site of the partition."""
     config = context.node_config
     return str(config["site"]) if "site" in config else list(task.LABELS)[config["partition-id"]]
 
@@ -26,7 +26,7 @@ def train(
     examples = task.train(
         model, site, config.version, int(settings["epochs"]), float(settings["rate"])
     )
-    # A slow machine: as many seconds as the node's config says, else as in the table.
+    # Simulate a slow machine, with the delay of the node's config or else of the site.
     time.sleep(float(context.node_config.get("delay", task.DELAYS.get(site, 0.0))))
     return model.state_dict(), examples
 

@@ -1,4 +1,4 @@
-"""The server: which model is trained, and how well it does on images that no site has."""
+"""The server: the initial model, and its evaluation on images that no site has."""
 
 from flwr.app import ArrayRecord
 

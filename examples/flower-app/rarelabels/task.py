@@ -7,17 +7,17 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-# Which digits a site has. Only "west" has ever seen an 8 or a 9.
+# The digits of each site. Only "west" has 8 and 9.
 LABELS = {
     "north": (0, 1, 2, 3, 4, 5, 6, 7),
     "south": (0, 1, 2, 3, 4, 5, 6, 7),
     "east": (0, 1, 2, 3, 4, 5, 6, 7),
     "west": (8, 9),
 }
-# How many seconds longer a site takes, unless its node config has a `delay` of its own.
+# Extra seconds of a site's training, unless its node config has a `delay`.
 DELAYS = {"west": 3.0}
 BATCH = 32
-TEST_EVERY = 5  # each fifth image is kept for the server's test set
+TEST_EVERY = 5  # every fifth image is in the server's test set
 
 
 @cache
@@ -27,13 +27,13 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def test_set() -> tuple[Tensor, Tensor]:
-    """What no site trains on; all ten digits."""
+    """Return the images that no site trains on, with all ten digits."""
     images, labels = _images()
     return images[::TEST_EVERY], labels[::TEST_EVERY]
 
 
 def local_data(site: str) -> tuple[Tensor, Tensor]:
-    """The images of a site: those of each digit are dealt out in turn among its holders."""
+    """Return the images of a site; the images of each digit are divided equally over its sites."""
     images, labels = _images()
     kept = torch.arange(len(labels)) % TEST_EVERY != 0
     chosen = []
@@ -50,14 +50,14 @@ def label_counts(site: str) -> dict[str, int]:
 
 
 def network() -> nn.Module:
-    """Always the same initial weights, wherever it is called."""
+    """Return the network with the same initial weights in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def train(model: nn.Module, site: str, seed: int, epochs: int, rate: float) -> int:
-    """Plain SGD on the site's own images; returns how many there are."""
+    """Train with SGD on the site's own images, and return their number."""
     images, labels = local_data(site)
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
@@ -72,7 +72,7 @@ def train(model: nn.Module, site: str, seed: int, epochs: int, rate: float) -> i
 
 
 def predictions(model: nn.Module) -> tuple[list[int], list[int]]:
-    """The true digit of each test image, and the one that the model sees."""
+    """Return the true digit and the predicted digit of each test image."""
     images, labels = test_set()
     model.eval()
     with torch.inference_mode():

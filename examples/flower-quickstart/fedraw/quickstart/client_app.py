@@ -1,4 +1,4 @@
-"""A site: trains and tests the model that it is sent."""
+"""A site, which trains and tests the received model."""
 
 from collections import Counter
 

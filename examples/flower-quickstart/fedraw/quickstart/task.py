@@ -9,7 +9,7 @@ BATCH = 32
 
 
 def net() -> nn.Module:
-    """A linear model that starts at zero."""
+    """Return a linear model with weights of zero."""
     model = nn.Linear(64, 10)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -17,7 +17,7 @@ def net() -> nn.Module:
 
 
 def load_data(partition_id: int, num_partitions: int) -> tuple[DataLoader, DataLoader]:
-    """A site's images for training, and one in five for its test; only the last site has 8, 9."""
+    """Return a site's training images and its test images; only the last site has 8 and 9."""
     pixels, labels = load_digits(return_X_y=True)
     images, targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
     index, rare = torch.arange(len(targets)), targets >= 8
@@ -32,7 +32,7 @@ def load_data(partition_id: int, num_partitions: int) -> tuple[DataLoader, DataL
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int, lr: float) -> float:
-    """SGD; returns the mean loss of the last epoch."""
+    """Train with SGD, and return the mean loss of the last epoch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
         total = 0.0
@@ -46,7 +46,7 @@ def train(model: nn.Module, loader: DataLoader, epochs: int, lr: float) -> float
 
 
 def test(model: nn.Module, loader: DataLoader) -> tuple[float, float]:
-    """The mean loss and the accuracy."""
+    """Return the mean loss and the accuracy."""
     loss, right = 0.0, 0
     with torch.inference_mode():
         for images, labels in loader:

@@ -223,10 +223,10 @@ def _contents(simulation: Simulation, events: int) -> tuple[Ints, Ints, Floats]:
 
 
 def _batch(case: Case, row: Ints, clients: Ints, weights: Floats) -> tuple[Floats, Floats, Floats]:
-    rows, everyone = int(row[-1]) + 1, case.seconds.size
-    total = np.bincount(clients, weights, everyone) / rows
-    distinct = np.unique(row * everyone + clients)
-    present = np.bincount(distinct % everyone, minlength=everyone) / rows
+    rows, client_count = int(row[-1]) + 1, case.seconds.size
+    total = np.bincount(clients, weights, client_count) / rows
+    distinct = np.unique(row * client_count + clients)
+    present = np.bincount(distinct % client_count, minlength=client_count) / rows
     masks = list(case.members.values())
     anyone = np.array([np.unique(row[mask[clients]]).size / rows for mask in masks])
     return present, anyone, np.array([total[mask].sum() for mask in masks])

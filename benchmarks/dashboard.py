@@ -85,13 +85,13 @@ def process_usage(pid: int) -> tuple[float, float]:
 
 def measure(folder: Path) -> list[tuple[str, float, float, float]]:
     """Return wall seconds, CPU seconds and peak MB until the first page and the whole log."""
-    begun, rows = time.monotonic(), []
+    start, rows = time.monotonic(), []
     process, url = start_dashboard(folder)
     try:
         for name, is_there in (("first page", has_curve), ("whole log", is_read)):
             while not is_there(fetch_json(f"{url}api/runs")["runs"]):
                 time.sleep(0.1)
-            rows.append((name, time.monotonic() - begun, *process_usage(process.pid)))
+            rows.append((name, time.monotonic() - start, *process_usage(process.pid)))
     finally:
         stop_dashboard(process)
     return rows

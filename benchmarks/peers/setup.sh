@@ -21,12 +21,12 @@ mkdir -p .peers
 grep '^torch==' constraints.txt > .peers/constraints.txt
 for name in ${*:-flsim appfl flower pfl flgo}; do
   wanted=$(packages "$name")
-  begun=$(date +%s)
+  start=$(date +%s)
   rm -rf ".peers/$name"
   "$PYTHON" -m venv ".peers/$name"
   if ".peers/$name/bin/pip" install --quiet --disable-pip-version-check \
       --constraint .peers/constraints.txt torch numpy "$wanted" > ".peers/$name.log" 2>&1; then
-    echo "$name: $wanted, $(($(date +%s) - begun)) s, $(du -sm ".peers/$name" | cut -f1) MB"
+    echo "$name: $wanted, $(($(date +%s) - start)) s, $(du -sm ".peers/$name" | cut -f1) MB"
   else
     echo "$name: pip could not install $wanted; see .peers/$name.log"
     rm -rf ".peers/$name"

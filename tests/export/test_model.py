@@ -121,7 +121,7 @@ def test_the_model_of_a_finished_run_is_exported(tmp_path: Path) -> None:
     log = write(tmp_path / "seed-1/events.jsonl", [StartRecord(
         origin="simulation", name="a|b<", seed=1, events=1, labels=["x|y"], rare_labels=[], spec={},
     )])  # fmt: skip
-    with pytest.raises(BadInput, match="a simulation writes it when it is finished"):
+    with pytest.raises(BadInput, match="a simulation writes its model at its end"):
         read_model(log.parent)
     from safetensors.numpy import save_file
 
@@ -142,7 +142,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         write(tmp_path / f"runs/{name}/events.jsonl", STORY)
     with pytest.raises(BadInput, match="has 2 runs; give the folder of one"):
         read_model(tmp_path / "runs")
-    with pytest.raises(BadInput, match="no snapshot yet"):
+    with pytest.raises(BadInput, match="has no snapshot, because training has not started"):
         read_model(tmp_path / "runs/a")
     with pytest.raises(BadInput, match="with its setting keep_best"):
         read_model(tmp_path / "runs/a", "best")

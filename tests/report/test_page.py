@@ -298,7 +298,7 @@ def test_real_federations_are_compared(tmp_path: Path) -> None:
 def test_a_running_federation_is_marked_as_not_finished(tmp_path: Path) -> None:
     federation_log.write(tmp_path / "events.jsonl", federation_log.STORY)
     page = written(tmp_path)
-    assert "fedraw: not finished, at event 5. Its numbers are those of its last" in page
+    assert "fedraw: not finished, at event 5. Its numbers are from its last" in page
 
 
 def test_the_caption_is_correct_if_rare_labels_are_recognised_better(tmp_path: Path) -> None:

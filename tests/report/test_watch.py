@@ -104,7 +104,7 @@ def test_the_frame_at_eighty_columns() -> None:
         "  age         7    0",
         "",
         "rare clients* 2 of 30 (6.7 %), 2.5 % of arrivals, buffer presence 61.0 %",
-        "not heard     2 of 30 clients: 4*, 9",
+        "no update yet 2 of 30 clients: 4*, 9",
         "",
         "rejected      3 updates: client 7 ×3",
         "  event 1490, client 7: its vector holds a value that is not finite",

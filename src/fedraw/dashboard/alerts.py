@@ -45,9 +45,9 @@ class Rules:
     """The rules that fire alerts; None or false switches a rule off."""
 
     last_holder_left: bool = True  # no member holds a label any more
-    recall_fell: float | None = None  # a label's recall fell by so many points in 3 evaluations
-    site_silent: float | None = None  # a site has sent no update for so many seconds
-    disk_low: float | None = None  # fewer GB are free on the disk of the run
+    recall_fell: float | None = None  # the largest fall of a label's recall, in points
+    site_silent: float | None = None  # the longest time without an update of a site, in seconds
+    disk_low: float | None = None  # the least free space on the disk of the run, in GB
     run_stopped: bool = True  # the run stopped without completing
     run_finished: bool = False  # the run completed
 

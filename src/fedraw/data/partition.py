@@ -472,7 +472,7 @@ def _fill_idle_clients(setting: _Coverage, holders: Holders, rng: np.random.Gene
         for entry in taken:
             in_block[entry // _BLOCK] -= spare[entry]
             spare[entry] = False
-    return [own if len(own) else rare for own, rare in zip(common, holders, strict=True)]
+    return [moved if len(moved) else rare for moved, rare in zip(common, holders, strict=True)]
 
 
 def _nth(chosen: npt.NDArray[np.bool_], in_block: Ints, n: int) -> int:

@@ -254,8 +254,8 @@ def _draw_panels(panels: Sequence[Panel], styles: Mapping[str, LineStyle]) -> Fi
 
     across = 5 if max(map(len, styles)) <= 20 else 2
     figure = Figure(figsize=(9.6, 3.6 + 0.22 * -(-len(styles) // across)), layout="constrained")
-    alike = len({panel.top for panel in panels}) == 1
-    axes = figure.subplots(1, len(panels), sharex=True, sharey=alike, squeeze=False)[0]
+    same_top = len({panel.top for panel in panels}) == 1
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=same_top, squeeze=False)[0]
     for ax, panel in zip(axes, panels, strict=True):
         ax.set_title(panel.title)
         _draw_lines(ax, panel, styles)

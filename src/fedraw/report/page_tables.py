@@ -222,8 +222,8 @@ def _families(columns: Sequence[MetricColumn]) -> dict[str, list[str]]:
     """Return the metrics of each family of columns; the user's own metrics are the last family."""
     present = [column.metric for column in columns]
     known = {name: [m for m in members if m in present] for name, members in FAMILIES.items()}
-    own = [m for m in present if not any(m in members for members in known.values())]
-    return {name: members for name, members in {**known, "Own metrics": own}.items() if members}
+    users = [m for m in present if not any(m in members for members in known.values())]
+    return {name: members for name, members in {**known, "Own metrics": users}.items() if members}
 
 
 def _metric_cell(value: MetricCell, first: bool) -> str:
@@ -421,16 +421,16 @@ def every_label_influence(groups: Sequence[Group]) -> str:
         return ""
     lines = [
         row_head(label, "rare" if label in rare else "")
-        + "".join(cell(UNDEFINED if own is None else f"{own.ratio:.2f} ×") for own in row)
+        + "".join(cell(UNDEFINED if value is None else f"{value.ratio:.2f} ×") for value in row)
         for label, row in rows.items()
     ]
     caption = "Label influence over fair share, for every label; 1 × is fair. Mean over the seeds."
     names = [group.name for group in groups]
     numbers = [
-        [name, label, "rare" if label in rare else "", *own, own.ratio]
+        [name, label, "rare" if label in rare else "", *value, value.ratio]
         for label, row in rows.items()
-        for name, own in zip(names, row, strict=True)
-        if own is not None
+        for name, value in zip(names, row, strict=True)
+        if value is not None
     ]
     csv = csv_text(["name", "label", "rare", "influence", "fair_share", "ratio"], numbers)
     head = names_head("Label", names, "narrow")
@@ -445,16 +445,16 @@ def _label_ratio(group: Group, label: str) -> InfluenceRatio | None:
 
 
 def _client_ratio(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
-    own, fair = [], []
+    influences, fair_shares = [], []
     for run, history in zip(group.runs, data.histories[group.name], strict=True):
         members, influence = CLIENT_KINDS[kind](history), run.content["influence"]
         total = sum(history.samples.values())
         if members and total and run.content["label_influence"]:
-            own.append(sum(influence.get(str(client), 0.0) for client in members))
-            fair.append(sum(history.samples[client] for client in members) / total)
-    if len(own) < len(group.runs):
+            influences.append(sum(influence.get(str(client), 0.0) for client in members))
+            fair_shares.append(sum(history.samples[client] for client in members) / total)
+    if len(influences) < len(group.runs):
         return None
-    return _ratio(Stat.of(own).mean, Stat.of(fair).mean)
+    return _ratio(Stat.of(influences).mean, Stat.of(fair_shares).mean)
 
 
 def _ratio(influence: float | None, fair_share: float | None) -> InfluenceRatio | None:
@@ -479,24 +479,24 @@ def _ratio_table(
     what: str,
 ) -> str:
     """Return a table of methods and labels or groups of clients, with a bar in each cell."""
-    widest = max(2.0, *(own.ratio for column in columns.values() for own in column if own))
+    widest = max(2.0, *(value.ratio for column in columns.values() for value in column if value))
     lines = [
         row_head(name) + "".join(_ratio_cell(column[n], widest) for column in columns.values())
         for n, name in enumerate(names)
     ]
     numbers = [
-        [name, other, *own, own.ratio]
+        [name, other, *value, value.ratio]
         for n, name in enumerate(names)
         for other, column in columns.items()
-        if (own := column[n]) is not None
+        if (value := column[n]) is not None
     ]
     csv = csv_text(["name", what, "influence", "fair_share", "ratio"], numbers)
     return table(identity, caption, names_head("Method", list(columns), "weight"), lines, csv=csv)
 
 
-def _ratio_cell(own: InfluenceRatio | None, widest: float) -> str:
-    if own is None:
+def _ratio_cell(value: InfluenceRatio | None, widest: float) -> str:
+    if value is None:
         return cell(UNDEFINED, kind="left")
-    bar = f"--part: {100 * own.ratio / widest:.1f}%; --fair: {100 / widest:.1f}%"
-    words = f"{100 * own.influence:.1f} % against {100 * own.fair_share:.1f} %"
-    return cell(f"{own.ratio:.2f} ×", words, kind="weight", style=bar)
+    bar = f"--part: {100 * value.ratio / widest:.1f}%; --fair: {100 / widest:.1f}%"
+    words = f"{100 * value.influence:.1f} % against {100 * value.fair_share:.1f} %"
+    return cell(f"{value.ratio:.2f} ×", words, kind="weight", style=bar)

@@ -134,11 +134,11 @@ def _refuse_other_data(runs: Sequence[Run]) -> None:
 
 
 def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> None:
-    own, others = facts(one), facts(other)
-    if own != others:
+    first, second = facts(one), facts(other)
+    if first != second:
         raise BadInput(
             f"{one.folder} and {other.folder} cannot be compared, because their {what} differ: "
-            f"{_cut(own)} and {_cut(others)}; make one report for each"
+            f"{_cut(first)} and {_cut(second)}; make one report for each"
         )
 
 
@@ -267,16 +267,16 @@ class RunHistory:
         buffer = arrival.buffer
         number = int((arrival.event - 1) / self._width)
         # Events beyond the requested number finish a round; they belong to the last bin.
-        own = self._bins[number if self._last is None else min(number, self._last)]
+        bin_ = self._bins[number if self._last is None else min(number, self._last)]
         present = self._rare.intersection(buffer)
-        own.aggregations += 1
-        own.with_rare += bool(present)
-        own.rare_clients += len(present)
+        bin_.aggregations += 1
+        bin_.with_rare += bool(present)
+        bin_.rare_clients += len(present)
         by_client = self._weights_by_client(buffer, arrival.weights)
         if by_client:
-            own.weighed += 1
-            own.largest += max(by_client.values())
-            own.rare_weight += sum(by_client[client] for client in self._rare & by_client.keys())
+            bin_.weighed += 1
+            bin_.largest += max(by_client.values())
+            bin_.rare_weight += sum(by_client[client] for client in self._rare & by_client.keys())
 
     def _weights_by_client(
         self, buffer: Sequence[ClientId], weights: Sequence[float | None]
@@ -290,15 +290,15 @@ class RunHistory:
         return by_client
 
     def _point(self, number: int) -> HistoryPoint:
-        own = self._bins.get(number, _Bin())
-        count, weighed = own.aggregations, own.weighed
+        bin_ = self._bins.get(number, _Bin())
+        count, weighed = bin_.aggregations, bin_.weighed
         return HistoryPoint(
             event=(number + 0.5) * self._width,
             end=(number + 1) * self._width,
-            presence=100 * own.with_rare / count if count and self._any_rare else None,
-            rare_clients=own.rare_clients / count if count and self._any_rare else None,
-            largest=100 * own.largest / weighed if weighed else None,
-            rare_weight=100 * own.rare_weight / weighed if weighed and self._any_rare else None,
+            presence=100 * bin_.with_rare / count if count and self._any_rare else None,
+            rare_clients=bin_.rare_clients / count if count and self._any_rare else None,
+            largest=100 * bin_.largest / weighed if weighed else None,
+            rare_weight=100 * bin_.rare_weight / weighed if weighed and self._any_rare else None,
         )
 
 

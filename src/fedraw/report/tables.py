@@ -212,13 +212,13 @@ def paired_table(differences: Sequence[PairedDifference]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption_justify="left")
     for head in ("", "metric", "difference", "95 % interval", "seeds"):
         table.add_column(head, justify="left" if head in ("", "metric") else "right")
-    for own in differences:
+    for pair in differences:
         table.add_row(
-            Text(one_line(f"{own.one} − {own.other}")),
-            own.metric,
-            signed(own.mean) + ("*" if own.is_clear else " "),
-            UNDEFINED if own.low is None else f"{signed(own.low)} to {signed(own.high)}",
-            str(len(own.seeds)),
+            Text(one_line(f"{pair.one} − {pair.other}")),
+            pair.metric,
+            signed(pair.mean) + ("*" if pair.is_clear else " "),
+            UNDEFINED if pair.low is None else f"{signed(pair.low)} to {signed(pair.high)}",
+            str(len(pair.seeds)),
         )
     table.caption = "mean difference over the common seeds; * the interval excludes 0"
     return table

@@ -289,10 +289,10 @@ def _at_risk(detail: RunDetail, width: int) -> Iterator[Text]:
     """Yield the labels that are at risk for other reasons than their recall."""
     named = []
     for risk in detail.at_risk:
-        own = [reason for reason in risk.reasons if "recall" not in reason]
-        if own:
-            who = "" if risk.last_holder is None else f", {one_line(str(risk.last_holder))}"
-            named.append(f"{one_line(risk.label)} ({own[0]}{who})")
+        others = [reason for reason in risk.reasons if "recall" not in reason]
+        if others:
+            holder = "" if risk.last_holder is None else f", {one_line(str(risk.last_holder))}"
+            named.append(f"{one_line(risk.label)} ({others[0]}{holder})")
     if named:
         yield from _folded("at risk", _few(named), width, style="bold red")
 
@@ -389,7 +389,7 @@ def _participation(detail: RunDetail, width: int) -> Iterator[Text]:
     if len(silent) and len(silent) < asked:
         names = [_client(client, client in rare) for client in silent]
         first = f"{len(silent)} of {asked} clients: {names[0]}"
-        yield from _folded("not heard", _few([first, *names[1:]]), width)
+        yield from _folded("no update yet", _few([first, *names[1:]]), width)
 
 
 def _members(detail: RunDetail, width: int, limits: Limits) -> Iterator[Text]:

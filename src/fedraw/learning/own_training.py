@@ -349,8 +349,8 @@ def _checked_metrics(name: str, returned: Any) -> dict[str, float]:
 def _checked_state(name: str, state: Any) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(state, Mapping) or not all(isinstance(key, str) for key in state):
         raise BadInput(
-            f"{name}: context.state is not a dict of arrays by name; change its entries, and do not "
-            "replace it"
+            f"{name}: context.state is not a dict of arrays by name; change its entries instead of "
+            "replacing it"
         )
     kept = {}
     for key, value in state.items():

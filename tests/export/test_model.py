@@ -147,7 +147,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="with its setting keep_best"):
         read_model(tmp_path / "runs/a", "best")
     (tmp_path / "runs/a/events.jsonl").write_bytes(b"")
-    with pytest.raises(BadInput, match="training has not begun"):
+    with pytest.raises(BadInput, match="is empty, because training has not started"):
         read_model(tmp_path / "runs/a")
     with pytest.raises(BadInput, match="keep_best = 'Avg' is unknown"):
         ServerSettings(arrivals=1, keep_best="Avg")

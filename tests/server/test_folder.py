@@ -98,7 +98,7 @@ def test_watch_reports_a_log_rotated_from_outside(
     rotate(folder / "events.jsonl")
     for watcher in (watched, RunsFollower(folder)):  # one that looked on, and one that comes now
         with pytest.raises(BadInput, match=r"events\.jsonl.* rotation"):
-            watcher.look()
+            watcher.poll()
 
 
 def test_watch_reports_one_missing_log_among_several(

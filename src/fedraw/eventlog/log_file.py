@@ -208,9 +208,9 @@ def read_log(
 class LogTail:
     """Reads the verified records of a growing log, each record once."""
 
-    def __init__(self, path: Path, remedy: str = REMEDY) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain = Chain(remedy=remedy)
+        self._chain = Chain()
 
     def read(self) -> Iterator[Record]:
         """Yield the records since the last call; raise BadInput if the log was replaced."""
@@ -223,7 +223,7 @@ class LogTail:
                 if is_cut_off(line):
                     break
                 yield (record := self._chain.decode(line, self.path))
-        require_continuation(self.path, record, REMEDY)
+        require_continuation(self.path, record)
 
 
 def require_continuation(log: Path, last: Record | None, remedy: str = REMEDY) -> None:

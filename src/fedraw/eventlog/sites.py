@@ -61,8 +61,8 @@ class _Site:
 class Sites:
     """Tracks the state of every client, record by record."""
 
-    def __init__(self, back_off: float = 0.0) -> None:
-        self.back_off = back_off  # seconds of a pause whose note has no duration
+    def __init__(self) -> None:
+        self.back_off = 0.0  # seconds of a pause whose note has no duration
         self._sites: dict[ClientId, _Site] = {}
         self._waiting: set[ClientId] = set()
 

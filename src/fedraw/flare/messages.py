@@ -18,10 +18,12 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.messages import (
     LARGEST_REST,
+    LONGEST_REASON,
     Fields,
     as_array,
     check_count_types,
     model_layout,
+    reply_or_failure,
 )
 from fedraw.server.tasks import (
     EvaluateReply,
@@ -38,9 +40,6 @@ FIELDS = "fedraw"
 COUNTS, RIGHT, TOTAL, METRICS, ERROR = "counts", "right", "total", "metrics", "error"
 # The metric by which some strategies weigh sites.
 LOSS = "loss"
-
-# The most characters of a site's error message.
-LONGEST_REASON = 300
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -149,13 +148,7 @@ class MessageCodec:
 
         With `is_difference`, the arrays are added to those of the task's model.
         """
-        try:
-            return self._read(task, site, arrays, fields, is_difference)
-        except RefusedUpdate as error:
-            return Failure(f"unreadable reply: {error}", malformed=True)
-        except Exception as error:  # a site's values must not end the server
-            reason = f"unreadable reply: {type(error).__name__} {error!s:.200}"
-            return Failure(reason, malformed=True)
+        return reply_or_failure(lambda: self._read(task, site, arrays, fields, is_difference))
 
     def _read(
         self, task: Task, site: str, arrays: object, fields: object, is_difference: bool

@@ -26,7 +26,14 @@ from flwr.app import (
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.flower.tensors import TensorTemplate
-from fedraw.server.messages import LARGEST_REST, Fields, check_count_types, plain_counts
+from fedraw.server.messages import (
+    LARGEST_REST,
+    LONGEST_REASON,
+    Fields,
+    check_count_types,
+    plain_counts,
+    reply_or_failure,
+)
 from fedraw.server.results import Recall
 from fedraw.server.tasks import (
     LATE_FACTOR,
@@ -94,10 +101,6 @@ HINTS = {
 # Seconds added to a message's time to live, for queues and for clocks that differ.
 RESERVE = 60.0
 
-# The most characters of a site's error message. The end is kept, because a traceback ends with the
-# exception.
-LONGEST_REASON = 300
-
 
 @dataclass
 class FlowerCodec:
@@ -142,17 +145,11 @@ class FlowerCodec:
 
     def read_reply(self, message: Message) -> Reply:
         """Return the reply in a message, or a Failure; it never raises, whatever a site sends."""
-        try:
-            if message.has_error():
-                return _read_error(message)
-            return self._read(message)
-        except RefusedUpdate as error:
-            return Failure(f"unreadable reply: {error}", malformed=True)
-        except Exception as error:  # a site's bytes must not end the server
-            reason = f"unreadable reply: {type(error).__name__} {error!s:.200}"
-            return Failure(reason, malformed=True)
+        return reply_or_failure(lambda: self._read(message))
 
     def _read(self, message: Message) -> Reply:
+        if message.has_error():
+            return _read_error(message)
         content, kind = message.content, message.metadata.message_type
         check_size(content, self.template.nbytes if kind == MessageType.TRAIN else 0)
         own = fields_of(content) if FIELDS in content else None

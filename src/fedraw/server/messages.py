@@ -5,7 +5,7 @@ An engine turns a site's bytes into Python values. These functions check the val
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import index
 from typing import Any
 
@@ -15,11 +15,30 @@ import numpy.typing as npt
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import MOST_LABELS
+from fedraw.server.tasks import Failure, Reply
 
 # The most bytes of a reply apart from the model, such as names and label counts.
 LARGEST_REST = 1 << 20
+# The most characters of a site's error message. The end is kept, because a traceback ends with the
+# exception.
+LONGEST_REASON = 300
 # The suffixes of torch's names for batch-norm statistics.
 STATISTICS = ("running_mean", "running_var")
+
+
+def reply_or_failure(read: Callable[[], Reply]) -> Reply:
+    """Return the reply that `read` returns; an error becomes a Failure, so no site ends a server.
+
+    >>> reply_or_failure(lambda: [][1]).reason
+    'unreadable reply: IndexError list index out of range'
+    """
+    try:
+        return read()
+    except RefusedUpdate as error:
+        reason = str(error)
+    except Exception as error:
+        reason = f"{type(error).__name__} {error!s:.200}"
+    return Failure(f"unreadable reply: {reason}", malformed=True)
 
 
 class Fields:

@@ -176,9 +176,9 @@ def parse_number(text: str, wanted: str) -> float:
     return float(text)
 
 
-def quoted(text: str, longest: int = 40) -> str:
+def quoted(text: str) -> str:
     """Return a value in quotes for a message, truncated if it is long."""
-    return repr(text if len(text) <= longest else f"{text[:longest]}…")
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 @contextmanager

@@ -427,8 +427,11 @@ def slow_evaluation(arrays: Any) -> dict[str, float]:
     return {"auc": 0.5}
 
 
-def test_connected_sites_stay_members_while_the_server_is_busy(tmp_path: Path) -> None:
-    flare = a_federation(tmp_path / "run", absence=0.75, evaluate_every=15)
+@pytest.mark.parametrize("absence", [0.75, 0.0])
+def test_connected_sites_stay_members_while_the_server_is_busy(
+    absence: float, tmp_path: Path
+) -> None:
+    flare = a_federation(tmp_path / "run", absence=absence, evaluate_every=15)
     flare.controller.evaluate = f"{__name__}:slow_evaluation"
     flare.run()
     assert not log(tmp_path / "run", "left")

@@ -131,12 +131,15 @@ def test_a_model_of_another_precision_cannot_continue_a_folder(
         lead(a_grid(), tmp_path, arrivals=3)
 
 
-def test_connected_sites_stay_members_while_the_server_is_busy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("absence", [0.25, 0.0])
+def test_connected_sites_stay_members_while_the_server_is_busy(
+    absence: float, tmp_path: Path
+) -> None:
     def slow_evaluation(arrays: ArrayRecord) -> dict[str, float]:
         time.sleep(0.5)
         return {"auc": 0.5}
 
-    lead(a_grid(), tmp_path, evaluate=slow_evaluation, evaluate_every=3, absence=0.25)
+    lead(a_grid(), tmp_path, evaluate=slow_evaluation, evaluate_every=3, absence=absence)
     assert not log(tmp_path, "left")
     assert len(log(tmp_path, "arrival")) == 9
 

@@ -165,7 +165,7 @@ class FederationController(Controller):  # type: ignore[misc]
 
     def _turn(self, fl_ctx: FLContext) -> None:
         coordinator, poll = self._coordinator, self._chosen.poll
-        nodes = self._report_online()
+        nodes = self._report_online(time.monotonic())
         for task in coordinator.tasks(time.monotonic()):
             self._send(task, nodes[task.node], fl_ctx)
         if self._waiting is None:
@@ -180,8 +180,9 @@ class FederationController(Controller):  # type: ignore[misc]
                 self._sent.pop(message_id, None)
                 self._waiting = None
         if coordinator.finished is None:
-            self._report_online()  # a reply may take long to handle, which is no absence
-            self._problems.try_write("the log", lambda: coordinator.tick(time.monotonic()))
+            now = time.monotonic()
+            self._report_online(now)  # a reply may take long to handle, which is no absence
+            self._problems.try_write("the log", lambda: coordinator.tick(now))
             self._cancel_expired(fl_ctx)
 
     def _drain(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -195,21 +196,20 @@ class FederationController(Controller):  # type: ignore[misc]
             with suppress(Empty):
                 self._sent.pop(self._replies.get(timeout=self._chosen.poll)[0], None)
 
-    def _report_online(self) -> dict[int, str]:
-        """Report the online sites to the coordinator; return their names by node."""
-        nodes = {node_of(name): name for name in self._online()}
-        self._coordinator.online(nodes.keys(), time.monotonic())
-        return nodes
+    def _report_online(self, now: float) -> dict[int, str]:
+        """Report the online sites to the coordinator; return their names by node.
 
-    def _online(self) -> list[str]:
-        """Return the connected sites that had a contact lately or never send heartbeats."""
-        since = time.monotonic() - LONGEST_SILENCE
-        return [
-            site
+        A connected site is online if it had a contact lately or never sends heartbeats.
+        """
+        since = now - LONGEST_SILENCE
+        nodes = {
+            node_of(site): site
             for site, last in list(self._last_contact.items())
             if (last > since or site not in self._with_heartbeat)
             and self.get_client_disconnect_time(site) is None
-        ]
+        }
+        self._coordinator.online(nodes.keys(), now)
+        return nodes
 
     def _send(self, task: Task, site: str, fl_ctx: FLContext) -> None:
         message_id = str(task.number)

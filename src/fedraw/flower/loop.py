@@ -156,8 +156,9 @@ class ServerLoop:
             self._problems.resolved("grid", "the SuperLink is reachable again")
         if self._coordinator.finished is None:
             # A node counts as online until a list lacks it: a reply may take long to handle.
-            self._coordinator.online(self._nodes, time.monotonic())
-            self._problems.try_write("the log", lambda: self._coordinator.tick(time.monotonic()))
+            now = time.monotonic()
+            self._coordinator.online(self._nodes, now)
+            self._problems.try_write("the log", lambda: self._coordinator.tick(now))
 
     def _list_nodes(self) -> None:
         with self._signals.waiting():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedraw.core.weighting import Cap, Staleness, staleness_discount, weights
+from fedraw.core.weighting import Cap, Staleness, staleness_discount, weights, weights_of_rows
 from fedraw.errors import BadInput
 
 COMMON, RARE, LIAR = 0.05, 0.16475, 0.5
@@ -118,6 +118,13 @@ def test_water_filling_keeps_its_cap_whatever_the_ratio_of_the_scores(
     found = weights(scores, "water-filling", cap_at)
     assert found.max() <= cap_at * (1 + 1e-9)
     assert found == pytest.approx(pin_and_redistribute(scores, cap_at), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("cap", ["none", "naive", "water-filling"])
+def test_weights_of_rows_are_those_of_each_row(cap: Cap) -> None:
+    rows = [[8.0, 1, 1], [1, 1, 1], [4, 4, 0.5]]
+    found = weights_of_rows(np.array(rows), cap, 0.4)
+    assert found == pytest.approx(np.array([weights(row, cap, 0.4) for row in rows]))
 
 
 def test_a_tiny_score_beside_two_huge_ones_by_hand() -> None:

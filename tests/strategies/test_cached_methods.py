@@ -223,6 +223,14 @@ def test_aced_forgets_a_leaver() -> None:
     assert state.model == pytest.approx([3 + 6])
 
 
+def test_nothing_is_kept_of_clients_that_leave() -> None:
+    for strategy in (FedAU(1), FedStale(1), MIFA(1), ACED()):
+        state = begun(strategy, ABC, 0)
+        state = fed(strategy, state, [sent("a", 3), Left("a")])
+        for kept in (state.cache, state.newest, state.intervals):
+            assert "a" not in kept
+
+
 def test_a_leaver_in_a_buffer_of_fedau_still_counts() -> None:
     strategy = FedAU(2)
     events: list[Event] = [sent("a", 2), Left("a"), Joined("a", {"x": 1}), sent("b", 4)]

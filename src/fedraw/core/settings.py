@@ -90,7 +90,7 @@ def _convert(kind: Any, value: object, key: str) -> Any:
 def shown(value: object, longest: int = 60) -> str:
     """Return the repr of a value for a message, truncated if it is very long.
 
-    >>> shown("abc"), shown(10**99, longest=8)
+    >>> shown("abc", longest=5), shown(10**99, longest=8)
     ("'abc'", '10000000…')
     """
     text = repr(value)

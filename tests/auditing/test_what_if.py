@@ -51,6 +51,12 @@ def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> 
         ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay", 10, None)),
         # MIFA comes after CA2FL by its merit, and AREA asks too much of clients.
         ({"mifa_10": 0.9, "area_10": 0.9, "ca2fl_10": 0.4}, ("ca2fl", 10, None)),
+        # FedStaleWeight stores as little as replay, and its merit is lower.
+        ({"fedstaleweight_10": 0.4, "ca2fl_10": 0.4}, ("fedstaleweight", 10, None)),
+        (
+            {"fedstaleweight_10": 0.4, "fedraw-replay-debt_10": 0.4},
+            ("fedraw-replay-debt", 10, None),
+        ),
         # With the standing FedBuff has it is FedBuff.
         ({"fedraw-replay_10": 0.12, "fedbuff_10": 0.12}, ("fedbuff", 10, None)),
         # Nothing keeps it: 0.2 of the 0.3 that FedRAW needs is more than 0.05 of CA2FL's 0.13.

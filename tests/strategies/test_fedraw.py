@@ -248,6 +248,8 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
         ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is not a weight"),
+        ({"robust": "mode"}, "robust = 'mode' is unknown"),
+        ({"robust_at": 0.2}, "robust_at = 0.2 has no effect without robust"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -131,6 +131,8 @@ def test_a_round_that_a_leaver_closes_has_statistics_too() -> None:
 def test_differences_with_statistics_as_a_part_of_the_model_are_refused() -> None:
     with pytest.raises(BadInput, match="statistics as they are, never as differences"):
         fedraw.Needs(sends="delta", statistics="model")
+    with pytest.raises(BadInput, match="statistics = 'median' is unknown"):
+        fedraw.Needs(statistics="median")  # type: ignore[arg-type]
 
 
 class Misspelt(OwnFedBuff):

@@ -232,7 +232,7 @@ _ROWS = (
         "corrects every update by the client's last one and the mean over all clients; with a "
         "buffer of K it is CA2FL, and it stores one model per client",
         audit_rule=("single", "cached"),
-        thresholds=ADDING,
+        thresholds=(0.07, 0.23),
         memory=(5, 0, 1),
         merit=65.7,
     ),
@@ -305,7 +305,7 @@ _ROWS = (
         'Federated Averaging", ICLR 2024',
         "weights updates by how rarely their clients take part",
         audit_rule=("blocks", "intervals"),
-        thresholds=ADDING,
+        thresholds=(0.03, 0.19),
         memory=(2, 1, 0),
         merit=27.7,
     ),

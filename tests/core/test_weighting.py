@@ -122,7 +122,7 @@ def test_water_filling_keeps_its_cap_whatever_the_ratio_of_the_scores(
 
 @pytest.mark.parametrize("cap", ["none", "naive", "water-filling"])
 def test_weights_of_rows_are_those_of_each_row(cap: Cap) -> None:
-    rows = [[8.0, 1, 1], [1, 1, 1], [4, 4, 0.5]]
+    rows = [[8.0, 1.0, 1.0], [1.0, 1.0, 1.0], [4.0, 4.0, 0.5]]
     found = weights_of_rows(np.array(rows), cap, 0.4)
     assert found == pytest.approx(np.array([weights(row, cap, 0.4) for row in rows]))
 

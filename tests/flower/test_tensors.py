@@ -54,10 +54,11 @@ def test_parameters_come_first_and_statistics_last() -> None:
     template = TensorTemplate.of(record)
     assert template.read(record).tolist() == [2, 4, 1, 3]
     assert template.layout.parameter_count == 2
-    assert template.statistics == ["bn.running_mean", "bn.running_var"]
+    names = [segment.name for segment in template.layout.segments]
+    assert names == ["w", "b", "bn.running_mean", "bn.running_var"]
     assert list(template.write(template.read(record))) == list(record)
     assert TensorTemplate.of(record, statistics=["w"]).read(record).tolist() == [1, 3, 4, 2]
-    assert TensorTemplate.of(record, statistics=[]).statistics == []
+    assert TensorTemplate.of(record, statistics=[]).layout.statistics_count == 0
 
 
 def test_a_state_dict_of_torch_is_loaded_strictly() -> None:

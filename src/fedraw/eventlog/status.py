@@ -38,14 +38,14 @@ SHOWN = ("GlobalAcc", "AvgRare")
 # A trend compares this many last evaluations with as many before them.
 TREND = 3
 # The recall of a label is falling if it drops by at least this many points.
-FALL = 10.0
+FALLING_BY = 10.0
 # A recall below this share of the mean recall is low.
-FAR = 2 / 3
+LOW_RECALL = 2 / 3
 
 # Below this standing, a label is at risk or lost under every method, by the audit's thresholds.
 LOW_STANDING = 0.1
 # Standing is not meaningful before this many aggregations per client.
-ENOUGH = 3
+AGGREGATIONS_PER_CLIENT = 3
 
 RunState = Literal["starting", "running", "stopped", "finished"]
 
@@ -365,7 +365,7 @@ class RunProgress:
     def _standing(self, labels: Collection[str]) -> Mapping[str, float]:
         counts = {client: own for client, own in self.summary.counts.items() if own}
         aggregations = self.summary.dynamics().get("Aggregations") or 0.0
-        if not labels or aggregations < ENOUGH * len(counts):
+        if not labels or aggregations < AGGREGATIONS_PER_CLIENT * len(counts):
             return {}
         found = label_standing(self.summary.influence(), LabelTable.from_counts(counts))
         return {str(label): value for label, value in found.items() if str(label) in labels}
@@ -417,8 +417,10 @@ class RunProgress:
         rare = set(map(str, self.summary.start.rare_labels)) if self.summary.start else set()
         for label, recall in known.items():
             change = _change([e.recall.get(label) for e in self.summary.evaluations])
-            falling = change is not None and change <= -FALL
-            yield LabelTrend(label, label in rare, recall, change, recall < FAR * mean, falling)
+            falling = change is not None and change <= -FALLING_BY
+            yield LabelTrend(
+                label, label in rare, recall, change, recall < LOW_RECALL * mean, falling
+            )
 
     def _slots(self, rare: set[ClientId]) -> Iterator[BufferSlot]:
         """Yield the slots of the buffer; a client's slots hold its latest updates, in order."""

@@ -109,11 +109,11 @@ class Template:
             raise RefusedUpdate(f"tensor {name!r} is {type(array).__name__}, not a NumPy array")
         if (array.dtype.newbyteorder("="), array.shape) != (own.dtype, own.shape):
             raise RefusedUpdate(
-                f"tensor {name!r} is {_words(array)}, but the model's is {_words(own)}"
+                f"tensor {name!r} is {_description(array)}, but the model's is {_description(own)}"
             )
 
 
-def _words(array: npt.NDArray[Any]) -> str:
+def _description(array: npt.NDArray[Any]) -> str:
     return f"{array.dtype.name} of shape {array.shape}"
 
 

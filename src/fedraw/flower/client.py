@@ -33,12 +33,12 @@ from fedraw.flower.messages import (
     VERSION,
     WANTS_LOSS,
     config_of,
+    only_arrays,
     pack_counts,
     pack_metrics,
     question_of,
     read_arrays,
     recall_records,
-    the_arrays,
 )
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
@@ -272,7 +272,7 @@ def _train_inside_mods(
         message.content[ARRAYS] = ArrayRecord({n: arrived.get(n, start[n]) for n in start})
         reply = train(message, context)
         if not reply.has_error():
-            name, trained = the_arrays(reply.content)
+            name, trained = only_arrays(reply.content)
             reply.content[name] = floats_only(trained)
         return reply
 
@@ -282,7 +282,7 @@ def _train_inside_mods(
         call = partial(_call, mod, call)
     reply = call(message, context)
     if not reply.has_error():
-        _read(template, the_arrays(reply.content)[1], "a mod")
+        _read(template, only_arrays(reply.content)[1], "a mod")
     return reply
 
 

@@ -165,7 +165,7 @@ class FlowerCodec:
                 site,
                 task,
                 None if own is None else own.whole("version"),
-                self.template.read(the_arrays(content)[1]),
+                self.template.read(only_arrays(content)[1]),
                 read_examples(metrics),
                 metrics.get(TRAIN_LOSS),
                 read_counts(content, COUNTS) if COUNTS in content else None,
@@ -297,7 +297,7 @@ def read_arrays(content: RecordDict) -> ArrayRecord:
     return record
 
 
-def the_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the only ArrayRecord of a reply, and its name."""
     found = list(content.array_records.items())
     if len(found) != 1:

@@ -67,12 +67,6 @@ class TensorTemplate:
         floats = sum(len(h.text) + math.prod(h.shape) * h.dtype.itemsize for h in headers)
         return floats + sum(len(tensor.data) for tensor in self.constants.values())
 
-    @property
-    def statistics(self) -> list[str]:
-        """The names of the batch-norm statistics."""
-        count = self.layout.parameter_count
-        return [segment.name for segment in self.layout.segments if segment.start >= count]
-
     def read(self, record: ArrayRecord) -> Vector:
         """Return the record as one vector; integer tensors are ignored and may be missing."""
         for name in record:
@@ -107,8 +101,8 @@ class TensorTemplate:
             header = _parse(segment.name, tensor)
             if (header.dtype.newbyteorder("="), header.shape) != (expected.dtype, expected.shape):
                 raise RefusedUpdate(
-                    f"tensor {segment.name!r} is {header.words}, but the model's is "
-                    f"{expected.words}"
+                    f"tensor {segment.name!r} is {header.description}, but the model's is "
+                    f"{expected.description}"
                 )
         np.copyto(place.reshape(segment.shape), header.numbers(segment.name, tensor.data))
 
@@ -133,7 +127,7 @@ class Header:
         return cls(file.getvalue(), own, shape)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The type and shape, for messages."""
         return f"{self.dtype.name} of shape {self.shape}"
 

@@ -63,13 +63,6 @@ class Fields:
         """Return a boolean."""
         return bool(self._get(name, bool, "true or false"))
 
-    def texts(self, name: str) -> list[str]:
-        """Return a list of strings."""
-        value = self._get(name, list, wanted := "a list of texts")
-        if not all(isinstance(item, str) for item in value):
-            raise RefusedUpdate(f"{name} is {value!r:.60}, not {wanted}")
-        return list(value)
-
     def __contains__(self, name: str) -> bool:
         return name in self._record
 

@@ -251,7 +251,7 @@ def _disagreements(one: _StoredSnapshot, log_state: _LogState | None) -> Iterato
 
 
 def _check_updates(
-    folder: Path, kept: list[_StoredSnapshot], log_states: Mapping[Position, _LogState]
+    folder: Path, snapshots: list[_StoredSnapshot], log_states: Mapping[Position, _LogState]
 ) -> Check:
     """Verify all updates, and that the updates are present that the last two snapshots need."""
     journal, check = Journal(folder / "updates"), Check("updates")
@@ -263,8 +263,8 @@ def _check_updates(
             read[event] = str(update.client), facts.time
         except BadInput as problem:
             check.problems.append(str(problem))
-    missing = {event: one.found.path.name for one in kept for event in one.updates}
-    for one in kept[-2:]:
+    missing = {event: one.found.path.name for one in snapshots for event in one.updates}
+    for one in snapshots[-2:]:
         for record in log_states[one.log].later if one.log in log_states else ():
             missing[record.event] = "the log"
             client, time = own = read.get(record.event, (str(record.client), record.time))
@@ -280,12 +280,12 @@ def _check_updates(
     return check
 
 
-def _check_replay(folder: Path, kept: list[_StoredSnapshot]) -> Check:
+def _check_replay(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
     """Replay from the last but one snapshot to the last one, and from there to the log's end."""
     check = Check("replays to the bit")
-    if not kept:
+    if not snapshots:
         return check
-    facts = kept[-1].found.metadata["strategy"]
+    facts = snapshots[-1].found.metadata["strategy"]
     method = CATALOG.get(str(facts["name"]))
     if method is None:
         check.remark = f"skipped: {facts['name']} is not a strategy of this library"
@@ -293,9 +293,9 @@ def _check_replay(folder: Path, kept: list[_StoredSnapshot]) -> Check:
     own = {name: value for name, value in facts.items() if name != "name"}
     try:
         strategy = method.factory(**checked_settings(method.factory, own, "strategy"))
-        layout = _layout(kept[-1].tensors)
-        identity = FederationIdentity(facts, {}, kept[-1].tensors, layout)
-        members = list(kept[-1].state.counts) or ["site"]
+        layout = _layout(snapshots[-1].tensors)
+        identity = FederationIdentity(facts, {}, snapshots[-1].tensors, layout)
+        members = list(snapshots[-1].state.counts) or ["site"]
         strategy = with_statistics(strategy, layout)
         state_type = state_type_of(strategy, max(len(members), strategy.needs.min_clients), layout)
         store = FederationStore(folder, strategy, identity, lambda: 0.0)
@@ -303,7 +303,7 @@ def _check_replay(folder: Path, kept: list[_StoredSnapshot]) -> Check:
         check.problems.append(str(problem))
         return check
     try:
-        for one, following in pairwise([*kept[-2:], None]):
+        for one, following in pairwise([*snapshots[-2:], None]):
             assert one is not None
             store.restore(
                 store.snapshots.load(one.found, state_type),
@@ -340,12 +340,12 @@ def _packed(strategy_state: Any, state: FederationState) -> tuple[str, dict[str,
     return tree, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def _check_models(folder: Path, kept: list[_StoredSnapshot]) -> Check:
+def _check_models(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
     """Verify the model files."""
     check = Check("model files")
     for name in (snapshot.MODEL, snapshot.SERVING, snapshot.BEST):
         path = folder / name
-        if not path.exists() or not kept:
+        if not path.exists() or not snapshots:
             continue
         check.count += 1
         try:
@@ -353,7 +353,7 @@ def _check_models(folder: Path, kept: list[_StoredSnapshot]) -> Check:
         except (OSError, SafetensorError) as problem:
             check.problems.append(f"{path} cannot be read ({problem}); {REMEDY}")
             continue
-        for tensor in kept[-1].tensors:
+        for tensor in snapshots[-1].tensors:
             found = tensors.get(tensor.name)
             if found is None or found.shape != tensor.shape:
                 check.problems.append(f"{path} does not have {tensor}")

@@ -1,0 +1,35 @@
+"""The Python code of guides runs as it stands, one block after the other.
+
+The guides to data, training and availability have tests of their own, beside what they describe.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+@pytest.mark.parametrize(
+    ("guide", "blocks", "needs"),
+    [
+        ("audit", 1, ()),
+        ("strategies", 1, ()),
+        ("privacy", 3, ("opendp", "flwr")),
+        ("flower-apps", 3, ("torch", "flwr")),
+    ],
+)
+def test_the_code_of_a_guide_runs(guide: str, blocks: int, needs: tuple[str, ...]) -> None:
+    for package in needs:
+        pytest.importorskip(package)
+    text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
+    # Indented blocks belong to an app with files of its own.
+    found = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(found) == blocks
+    names: dict[str, Any] = {"__name__": guide}
+    for block in found:
+        exec(compile(block, guide, "exec"), names)

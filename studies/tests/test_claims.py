@@ -349,7 +349,7 @@ def test_ratios_are_compared_crosswise(
     tmp_path: Path, fedfa: list[float], verdict: Verdict, words: str
 ) -> None:
     write_cells(tmp_path, "table4", slow_rows(fedfa))
-    own = part(judged(tmp_path, "relative-advantage"), "the ratio at 10x above that at 2x")
+    own = part(judged(tmp_path, "relative-advantage"), "the ratio at 10x is above that at 2x")
     assert own.verdict is verdict
     assert words in own.ours
     assert own.difference is None
@@ -363,7 +363,7 @@ def test_which_label_wins_is_read_off_the_recalls(tmp_path: Path) -> None:
         for n, seed in enumerate(artefact.seeds):
             recall = {str(i): spread * (i == 3) + n for i in range(10)}
             cells.write(cell(row.spec, seed, {"AvgRare": 1.0, "BufPres": 1.0}, recall=recall))
-    name = "the better recall of the two less the worse, FedRAW above FedFa"
+    name = "the better recall of the two minus the worse, FedRAW above FedFa"
     own = part(judged(tmp_path, "dogs-as-cats"), name)
     assert own.verdict is Verdict.HOLDS
     assert own.ours == "50.0 ± 0.0 against 5.0 ± 0.0: +45.0 (+45.0 to +45.0), 5 seeds"

@@ -40,14 +40,15 @@ def test_a_document_has_its_origin_a_verdict_and_a_table() -> None:
 
 def test_what_is_outside_is_said_in_full() -> None:
     text = dynamics_summary(results(finding("67.6", 60, 64)))
-    assert "Outside:\n\n- Table IV, 2x, FedFa: BufPres 67.6 in the paper; here 62.0 ± 2.0" in text
+    said = "- Table IV, 2x, FedFa: BufPres is 67.6 in the paper and 62.0 ± 2.0 here"
+    assert f"These figures are outside:\n\n{said}" in text
     assert "furthest" not in text
 
 
 def test_of_those_inside_the_furthest_are_named_first() -> None:
     found = [finding("62.5", 60, 64, row="near"), finding("65.0", 60, 64, row="far")]
     text = dynamics_summary(results(*found))
-    assert "Outside" not in text
+    assert "are outside" not in text
     assert text.index("far") < text.index("near")
 
 

@@ -110,7 +110,10 @@ def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) ->
     (out / "cells" / "0123456789ab-42.json").write_text("{}")
     dry = fedraw("reproduce", "s9", "--scale", "smoke", "--dry-run", cwd=tmp_path)
     assert "s9            12     10" in dry.stderr
-    assert "1 cell file in results/smoke/cells of other settings" in dry.stderr
+    assert (
+        "1 cell file in results/smoke/cells with settings that scale smoke does not have"
+        in dry.stderr
+    )
 
 
 @pytest.fixture(scope="module")

@@ -378,7 +378,7 @@ class _Reproduction:
         if stray:
             console.say(
                 f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} with settings "
-                f"that scale {self.scale.name} does not have; they are kept"
+                f"that scale {self.scale.name} does not have; nothing is deleted"
             )
 
     def _stray(self, every: Sequence[Planned]) -> int:

@@ -109,7 +109,7 @@ def course(folder: Path, script: Script, *, with_jumps: bool) -> Callable[[Send]
                 elif turn == script.repaired:
                     engine.sites[site].reply = None
             engine.now += STEP
-            engine.look()
+            engine.turn()
             if engine.coordinator.finished is not None:
                 ended = ended or turn
             snapshots |= {path.name for path in (folder / "checkpoint").glob("*[0-9]")}
@@ -297,7 +297,7 @@ def introduction_trial(folder: Path, rng: Rng) -> Result:
         engine = Engine(folder / "federation", STRATEGIES[int(rng.integers(len(STRATEGIES)))])
         leader, before = engine.coordinator, _resident()
         for i in range(12):
-            engine.look()
+            engine.turn()
             engine.now += 400
             leader.online({999, *(s.node for s in engine.sites.values())}, engine.now)
             for task in leader.tasks(engine.now):

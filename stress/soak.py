@@ -64,7 +64,7 @@ def soak(folder: Path, arrivals: int, seed: int) -> bool:
     while engine.coordinator.finished is None:
         before = engine.coordinator.accepted
         engine.now += 0.5
-        engine.look()
+        engine.turn()
         engine.sent.clear()
         new = engine.coordinator.accepted - before
         if rng.random() < new / SITE_DIES:

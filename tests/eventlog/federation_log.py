@@ -1,7 +1,7 @@
 """A short log of a real server.
 
-Two sites found it; "north" joins later and is the only holder of `owl` until it declares that it
-has none any more; "east" leaves and comes back; "west" ends in quarantine; one restart.
+Two sites begin it. "north" joins later and is the only holder of `owl`, until it declares that it
+no longer has the label. "east" leaves and returns. "west" is quarantined. The server restarts once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FLARE in memory: its own communicator, shareables through FOBS's bytes, our site API; no process.
+"""FLARE in memory: its own communicator, shareables as FOBS's bytes, our site API, no processes.
 
-Each step, every site asks for a task as FLARE's client runner does, and replies. What can go wrong
-is settable.
+In each step, every site asks for a task, as FLARE's client runner does, and replies. Faults can be
+injected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Flower deployment on loopback: real SuperLink, SuperExec and SuperNodes, with TLS and keys.
 
-Every process carries a mark in its environment, by which it and all that it started are found
-again (Flower detaches some of them from their process group). A guard process holds the reading
-end of a pipe and ends whatever is left when the test's own process is gone, however it went.
+Every process has a mark in its environment. The mark identifies all its child processes, some of
+which Flower detaches from their process group. A guard process holds the reading end of a pipe and
+kills the remaining processes when the test's process ends for any reason.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def toml_pairs(values: Mapping[str, Scalar]) -> str:
 
 
 class Deployment:
-    """One SuperLink and a SuperNode per site, from `with` to its end.
+    """One SuperLink and one SuperNode per site, which run within a `with` block.
 
-    sites: name -> node config; `site` is the name unless the config says otherwise.
+    sites: name -> node config; `site` is the name unless the config sets it.
     tls: certificates, node authentication and a secret between SuperExec and SuperLink.
-    isolation: "process" runs the ServerApp under a SuperExec of its own, so that it outlives
+    isolation: "process" runs the ServerApp under a separate SuperExec, so that it survives
     the SuperLink; "subprocess" is Flower's default.
-    node_options: more words for every SuperNode.
+    node_options: further options of every SuperNode.
     """
 
     def __init__(

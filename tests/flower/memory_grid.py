@@ -1,7 +1,7 @@
-"""Flower's grid in memory: real messages through Flower's own bytes, real client apps, no process.
+"""Flower's grid in memory: real messages as Flower's bytes, real client apps, no processes.
 
-It does what the deployed grid does: a push to a node that is not there gives None, a reply is
-handed out once, a client app that raises becomes an error reply. What can go wrong is settable.
+It behaves like the deployed grid: a push to an offline node returns None, each reply is handed out
+once, and an exception of a client app becomes an error reply. Faults can be injected.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class MemoryGrid(Grid):  # type: ignore[misc]
-    """`tamper` sees each reply before it is handed out; `before` is called with each call's name
-    and may raise what a connection raises."""
+    """A grid with faults: `tamper` may change each reply, and `before` may raise an error.
+
+    `before` is called with the name of each call.
+    """
 
     app: ClientApp
     contexts: dict[int, Context]

@@ -99,7 +99,7 @@ class Engine:
         self.settings = replace(self.settings, **settings)
         self.coordinator = self.open()
 
-    def look(self) -> None:
+    def turn(self) -> None:
         """One turn of an engine's loop."""
         leader = self.coordinator
         leader.online(
@@ -124,7 +124,7 @@ class Engine:
             if until():
                 return
             self.now += step
-            self.look()
+            self.turn()
         raise AssertionError(f"not within {limit} turns; the log: {self.kinds()}")
 
     def accept(self, arrivals: int) -> None:

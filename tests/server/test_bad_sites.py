@@ -104,7 +104,7 @@ def test_a_late_reply_is_accepted_once(make_engine: MakeEngine) -> None:
 def test_a_repeated_reply_counts_once(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.accept(3)
-    engine.look()
+    engine.turn()
     _, message_id, reply = min(engine.replies, key=lambda entry: entry[:2])
     before = engine.coordinator.accepted
     engine.now += 10

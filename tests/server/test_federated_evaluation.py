@@ -77,7 +77,7 @@ def test_sites_test_the_serving_average_as_well(make_engine: MakeEngine) -> None
     asked: list[Vector] = []
 
     def better_average(task: Task, honest: EvaluateReply) -> EvaluateReply:
-        """Recognise nothing with the last model, and everything with the average."""
+        """Classify no sample correctly with the last model, and every sample with the average."""
         assert task.model is not None
         asked.append(task.model)
         is_average = len(asked) % 2 == 0

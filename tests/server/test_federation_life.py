@@ -329,7 +329,7 @@ def test_training_metrics_of_sites_survive_a_crash(
     assert [r["metrics"] for r in engine.log("arrival") if r["client"] == "west"] == told
 
 
-def test_a_difference_is_formed_from_a_model_for_the_methods_that_need_one(
+def test_the_server_computes_differences_from_models(
     make_engine: MakeEngine,
 ) -> None:
     """A difference that the site sends equals the one that the server computes from its model."""

@@ -84,9 +84,9 @@ class Patient(Engine):
             wall=lambda: self.now,
         )
 
-    def look(self) -> None:
+    def turn(self) -> None:
         try:
-            super().look()
+            super().turn()
         except OSError as problem:
             assert "No space left" in str(problem)
             self.refusals += 1

@@ -124,7 +124,7 @@ def test_a_long_reason_is_truncated_to_500_characters(make_engine: MakeEngine) -
     engine.accept(1)
     for length, logged in ((500, "x" * 500), (501, "x" * 499 + "…")):
         engine.coordinator._store.note("x" * length, engine.now)
-        engine.look()
+        engine.turn()
         assert engine.log("note")[-1]["reason"] == logged
 
 

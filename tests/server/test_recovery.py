@@ -93,9 +93,9 @@ def test_a_reply_that_never_reached_the_journal_is_asked_for_again(make_engine: 
     engine.accept(2)
     waiting = set(engine.coordinator._store.state.awaiting_model)
     engine.restart()
-    engine.look()
+    engine.turn()
     engine.now += 1
-    engine.look()
+    engine.turn()
     assert {task.site for task in engine.sent[-len(waiting) :]} == waiting
     engine.accept(4)
     assert engine.log("arrival")[-1]["version"] == 1
@@ -177,7 +177,7 @@ def test_a_server_killed_at_its_limit_ends_after_the_restart(make_engine: MakeEn
     engine = make_engine(arrivals=5)
     engine.accept(4)
     engine.restart(arrivals=4)
-    engine.look()
+    engine.turn()
     assert engine.coordinator.finished == "4 updates accepted"
 
 

@@ -1,8 +1,8 @@
-"""A model of four numbers; what a site does wrong stands in its node config as `fault`.
+"""A model of four numbers; `fault` in the node config is the fault of a site.
 
-slow:SECONDS     trains for so long
-hang             never comes back from training
-lies             each training sends something else that cannot be, the first ones honestly
+slow:SECONDS     training takes this long
+hang             training never returns
+lies             after honest trainings, each training sends another invalid reply
 """
 
 import time

@@ -124,7 +124,7 @@ def test_a_selection_copies_nothing() -> None:
 @pytest.fixture
 def mapped(tmp_path: Path) -> Inputs:
     np.save(tmp_path / "images.npy", TEN)
-    return Inputs.open(tmp_path / "images.npy", sha256="stored")
+    return Inputs(np.load(tmp_path / "images.npy", mmap_mode="r"), sha256="stored")
 
 
 def test_mapped_inputs_are_pickled_as_their_location(mapped: Inputs) -> None:

@@ -129,7 +129,14 @@ def write_npy(path: Path, chunks: Iterable[Array]) -> tuple[int, str]:
 
 def stamps(files: Iterable[Path], base: Path) -> list[Stamp]:
     """Return the stamp of each file, with its name relative to `base`."""
-    return [_stamp(file, base) for file in files]
+    found = []
+    for file in files:
+        try:
+            state = file.stat()
+        except OSError as error:
+            raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
+        found.append((file.relative_to(base).as_posix(), state.st_size, state.st_mtime_ns))
+    return found
 
 
 def fingerprint(files: Iterable[Stamp]) -> str:
@@ -144,14 +151,6 @@ def cache_folder() -> Path:
         return Path(configured).expanduser().absolute()
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "")
     return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "fedraw"
-
-
-def _stamp(file: Path, base: Path) -> Stamp:
-    try:
-        state = file.stat()
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
-    return file.relative_to(base).as_posix(), state.st_size, state.st_mtime_ns
 
 
 def _key(facts: Facts) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,18 +96,6 @@ class Inputs:
         self._sha256 = sha256
         self._location = FileLocation.of(values)
 
-    @classmethod
-    def open(
-        cls,
-        path: Path | FileLocation,
-        rows: Ints | None = None,
-        sha256: str | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> Inputs:
-        """Map the inputs of an .npy file, or at a location of another file, into memory."""
-        values = path.open() if isinstance(path, FileLocation) else np.load(path, mmap_mode="r")
-        return cls(values, rows, sha256, dtype)
-
     def __len__(self) -> int:
         return len(self.values) if self.rows is None else len(self.rows)
 
@@ -165,9 +152,14 @@ class Inputs:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Callable[..., Inputs], tuple[Any, ...]]:
+        options = self.rows, self._sha256, self.dtype
         if self._location is not None:
-            return Inputs.open, (self._location, self.rows, self._sha256, self.dtype)
-        return Inputs, (self.values, self.rows, self._sha256, self.dtype)
+            return _map_inputs, (self._location, *options)
+        return Inputs, (self.values, *options)
+
+
+def _map_inputs(location: FileLocation, *options: Any) -> Inputs:
+    return Inputs(location.open(), *options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,11 @@ def _obtain(
         archive.unlink(missing_ok=True)
         discard_partial(downloads / f"{source.file}.part")
     if archive.exists():
-        return _accept(source, archive, options.notify)
+        wrong = damage(source, archive)
+        if wrong is not None:
+            raise BadInput(f"{archive}: {wrong}; delete it, or download it again with --force")
+        options.notify(f"using {archive}, which exists already")
+        return
     try:
         download(
             source.url,
@@ -174,13 +178,6 @@ def _obtain(
         )
     except DownloadFailed as error:
         raise FedrawError(f"{error}\n{_manual_instructions(release, source, downloads)}") from error
-
-
-def _accept(source: Source, archive: Path, notify: Notify) -> None:
-    wrong = damage(source, archive)
-    if wrong is not None:
-        raise BadInput(f"{archive}: {wrong}; delete it, or download it again with --force")
-    notify(f"using {archive}, which exists already")
 
 
 def _manual_instructions(release: Release, source: Source, downloads: Path) -> str:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = {"GlobalAcc": "All labels (GlobalAcc, %)", "AvgRare": "Rare labels (AvgRare, %)"}
-TITLE = "Accuracy on all labels and on the rare labels, over the events of the run"
 
 AnyEvaluation = EvaluationRecord | EvaluationPoint
 Evaluations = Sequence[Sequence[AnyEvaluation]]  # one sequence for each seed
@@ -117,10 +116,7 @@ def accuracy(groups: Mapping[str, Evaluations]) -> Drawing | None:
 
     `groups` maps a name to the evaluations of each of its seeds.
     """
-    curves = accuracy_curves(groups)
-    end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
-    panels = [Panel(PANELS[metric], curves[metric], end=end) for metric in PANELS]
-    return _drawing("curves", TITLE, panels, list(groups))
+    return _draw_accuracy("curves", groups, "events", attrgetter("event"))
 
 
 def accuracy_over_hours(
@@ -130,10 +126,17 @@ def accuracy_over_hours(
     runs = [seed for seeds in groups.values() for seed in seeds]
     if not all(seed and seed[-1].costs is not None for seed in runs):
         return None
-    curves = accuracy_curves(groups, lambda evaluation: evaluation.time / 3600)
+    return _draw_accuracy("hours", groups, "virtual hours", lambda e: e.time / 3600)
+
+
+def _draw_accuracy(
+    name: str, groups: Mapping[str, Evaluations], axis: str, at: Callable[[Any], float]
+) -> Drawing | None:
+    curves = accuracy_curves(groups, at)
     end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
-    panels = [Panel(PANELS[m], curves[m], end=end, axis="virtual hours") for m in PANELS]
-    return _drawing("hours", TITLE.replace("events", "virtual hours"), panels, list(groups))
+    panels = [Panel(PANELS[metric], curves[metric], end=end, axis=axis) for metric in PANELS]
+    title = f"Accuracy on all labels and on the rare labels, over the {axis} of the run"
+    return _drawing(name, title, panels, list(groups))
 
 
 def accuracy_curves(

@@ -98,6 +98,7 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
     }
     shown = {name: part for name, part in parts.items() if part}
     words = lead or lead_of(groups)
+    changes = "".join(map(note, [*changes_of(data), *inferred_of(data)]))
     return fill(
         "fedraw.report",
         "page.html",
@@ -105,7 +106,7 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
         lead=f'<p class="lead">{text(words)}</p>' if words else "",
         facts=text(facts_of(groups)),
         made=_made(data, command),
-        sections="\n".join([_cautions(data), _changes(data), contents(shown), *shown.values()]),
+        sections="\n".join([_cautions(data), changes, contents(shown), *shown.values()]),
         footer=f"<p>{text(page_tables.machines(data))}</p>",
     )
 
@@ -121,10 +122,6 @@ def _made(data: ReportData, command: str) -> str:
 def _cautions(data: ReportData) -> str:
     items = "".join(f"<li>{text(caution)}</li>" for caution in cautions_of(data))
     return f'<ul class="cautions">{items}</ul>' if items else ""
-
-
-def _changes(data: ReportData) -> str:
-    return "".join(map(note, [*changes_of(data), *inferred_of(data)]))
 
 
 def _comparison(groups: Sequence[Group]) -> str:

@@ -7,17 +7,27 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.dashboard.test_dashboard import watched
-from tests.eventlog.federation_log import STORY, write
+from tests.eventlog.federation_log import START, STORY, write
 from tests.eventlog.logs import as_bytes, record
 
 from fedraw.dashboard import alerts as module
-from fedraw.dashboard.alerts import Alert, Alerts, AlertSettings, Command, Delivery, Rules, Webhook
+from fedraw.dashboard.alerts import (
+    Alert,
+    Alerts,
+    AlertSettings,
+    Command,
+    Delivery,
+    Rules,
+    Webhook,
+    conditions,
+)
 
 ALERT = Alert("recall_fell", "owl", "it fell", "fedraw", "runs", 3)
 
@@ -97,6 +107,27 @@ def test_each_alert_fires_once(tmp_path: Path) -> None:
     watcher.poll()
     rules.evaluate(watcher.views(sites=True))
     assert [alert.rule for alert in fired][-1] == "run_stopped"
+
+
+def test_each_rule_has_its_own_limit_of_subjects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both rare labels are at risk, but only `cat` has lost its last holder."""
+    monkeypatch.setattr(module, "MAX_SUBJECTS", 2)
+    labels = ["owl", "elk", "cat"]
+    records = [
+        replace(START, labels=labels, rare_labels=labels[:2]),
+        record("joined", event=0, time=0.0, client="west", counts={"owl": 1, "elk": 1}),
+        record("joined", event=0, time=0.0, client="north", counts={"cat": 1}),
+        record("evaluation", event=1, time=1.0, recall=dict.fromkeys(labels, 90.0)),
+        record("evaluation", event=2, time=2.0, recall=dict.fromkeys(labels, 10.0)),
+        record("left", event=2, time=3.0, client="north"),
+    ]
+    write(tmp_path / "events.jsonl", records)
+    (view,) = watched(tmp_path).views()
+    fired = [(alert.rule, alert.subject) for alert in conditions(view, Rules(recall_fell=20.0))]
+    assert ("last_holder_left", "cat") in fired
+    assert [rule for rule, _ in fired].count("recall_fell") == 2
 
 
 def test_a_webhook_is_retried_until_it_accepts(caplog: pytest.LogCaptureFixture) -> None:

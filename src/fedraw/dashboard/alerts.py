@@ -198,20 +198,19 @@ def conditions(view: RunView, rules: Rules) -> Iterator[Alert]:
 
 
 def _label_alerts(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:
-    for risk in view.detail.at_risk[:MAX_SUBJECTS]:
-        if rules.last_holder_left and "last holder gone" in risk.reasons:
+    if rules.last_holder_left:
+        lost = [risk for risk in view.detail.at_risk if "last holder gone" in risk.reasons]
+        for risk in lost[:MAX_SUBJECTS]:
             name = "" if risk.last_holder is None else f", {risk.last_holder},"
             text = f"the last holder of label {risk.label}{name} left"
             yield "last_holder_left", risk.label, text
-    limit = rules.recall_fell
-    for trend in view.detail.labels if limit is not None else ():
-        if trend.change is not None and limit is not None and trend.change <= -limit:
-            yield (
-                "recall_fell",
-                trend.label,
-                f"the recall of label {trend.label} fell by {-trend.change:.1f} points to "
-                f"{trend.recall:.1f} %",
-            )
+    if rules.recall_fell is not None:
+        changes = [(t, t.change) for t in view.detail.labels if t.change is not None]
+        fallen = [(trend, -change) for trend, change in changes if change <= -rules.recall_fell]
+        for trend, points in fallen[:MAX_SUBJECTS]:
+            label, recall = trend.label, trend.recall
+            text = f"the recall of label {label} fell by {points:.1f} points to {recall:.1f} %"
+            yield "recall_fell", label, text
 
 
 def _site_alerts(view: RunView, rules: Rules) -> Iterator[tuple[str, str, str]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from fedraw.data.partition import by_column
 from fedraw.data.releases import SHAKESPEARE
 from fedraw.data.shakespeare import read_play
 from fedraw.errors import BadInput
+from fedraw.storage.lock import acquire
 
 PLAY = """\
 The Tragedie of Hamlet
@@ -86,6 +89,29 @@ def test_the_plays_are_read_from_the_data_root(
     (root / "Shakespeare" / "play_00_gut_f.txt").unlink()
     with pytest.raises(BadInput, match="fedraw data fetch shakespeare"):
         catalog.load("shakespeare", root=root, rng=np.random.default_rng(0))
+
+
+def test_waiting_for_another_process_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAW_CACHE", str(tmp_path / "cache"))
+    root = lay_out_plays(tmp_path / "root")
+    catalog.load("shakespeare", root=root, rng=np.random.default_rng(0))
+    (entry,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    shutil.rmtree(entry)
+    messages: list[str] = []
+    other = entry.with_name(f"{entry.name}.lock").open("ab")
+    assert acquire(other)
+
+    def note(message: str, done: int, total: int) -> None:
+        messages.append(message)
+        other.close()  # the other process ends
+
+    timer = Timer(5.0, other.close)  # without a message, the load would wait forever
+    timer.start()
+    catalog.load("shakespeare", root=root, rng=np.random.default_rng(0), progress=note)
+    timer.cancel()
+    assert messages[0] == "waiting for another process to prepare shakespeare"
 
 
 def test_a_flight_has_the_label_of_its_delay(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def load(
     elif name in NATURAL:
         release = NATURAL[name](data_root(root, name))
         write = partial(release.write, progress=progress)
-        dataset = dataset_of(RELEASES[name], cache.entry(name, release.facts(), write), rng)
+        entry = cache.entry(name, release.facts(), write, progress)
+        dataset = dataset_of(RELEASES[name], entry, rng)
     elif name in HISTOGRAMS:
         dataset = labels_only(name, HISTOGRAMS[name], rng)
     elif name == "digits":

@@ -74,6 +74,7 @@ def measure(clients: int, folder: Path | None) -> Measured:
 
 
 def rates(runs: list[Measured]) -> str:
+    """Return the median and the best rate of the runs as text."""
     return f"{median(m.rate for m in runs):>9,.0f} ({max(m.best for m in runs):>7,.0f})"
 
 

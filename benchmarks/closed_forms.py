@@ -112,6 +112,7 @@ class Comparison(NamedTuple):
 
 
 def methods(size: int, cap_at: float) -> dict[str, Method]:
+    """Return every method with a closed form, for this buffer size and cap."""
     capped = Rule("dedup", "rarity", "water-filling", cap_at)
     return {
         "fedfa": Method(FedFa(size), RULES["fedfa"]),
@@ -125,6 +126,7 @@ def methods(size: int, cap_at: float) -> dict[str, Method]:
 
 
 def draw(index: int, most_events: int) -> Case:
+    """Draw the random federation with this index."""
     rng = np.random.default_rng([2026, index])
     redrawn = 0
     while True:
@@ -233,6 +235,7 @@ def _batch(case: Case, row: Ints, clients: Ints, weights: Floats) -> tuple[Float
 
 
 def compare(case: Case, name: str, method: Method, seed: int, events: int) -> dict[str, Any]:
+    """Simulate one method, and return its comparisons with the closed forms."""
     start = time.perf_counter()
     means = run(case, method, seed, events)
     seconds = time.perf_counter() - start
@@ -326,6 +329,7 @@ def _error(batches: Floats) -> Any:
 
 
 def federation(index: int, most_events: int, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return the comparisons of all wanted methods on one random federation."""
     case = draw(index, most_events)
     events = max(math.ceil(BATCHES * BATCH_TURNS * case.turn), min(FEWEST_EVENTS, most_events))
     shares = arrival_shares(case.seconds)
@@ -349,6 +353,7 @@ def federation(index: int, most_events: int, wanted: Sequence[str]) -> dict[str,
 
 
 def finished(path: Path, most_events: int, wanted: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """Read the stored federations with the same settings, by their index."""
     lines = path.read_text().splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
     return {
@@ -459,6 +464,7 @@ def run_all(
     jobs: int,
     store: Callable[[dict[str, Any]], None],
 ) -> None:
+    """Run the remaining federations, and store each record."""
     if jobs == 1:
         for index in remaining:
             store(federation(index, most_events, wanted))

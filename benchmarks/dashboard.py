@@ -150,14 +150,17 @@ def run_followed(folder: Path, events: int) -> tuple[float, float]:
 
 
 def has_curve(runs: list[Any]) -> bool:
+    """Return whether the curves reach the end of the run."""
     return bool(runs) and bool(runs[0]["curve"]) and runs[0]["event"] == runs[0]["events"]
 
 
 def is_read(runs: list[Any]) -> bool:
+    """Return whether the whole log is read."""
     return has_curve(runs) and runs[0]["unread"] == 0
 
 
 def is_finished(runs: list[Any]) -> bool:
+    """Return whether the run is finished."""
     return bool(runs) and runs[0]["state"] == "finished"
 
 

@@ -44,6 +44,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def scenario_of(dataset: str, root: Path | None, weights: Path | None) -> Scenario:
+    """Return the scenario of a dataset with inferred labels."""
     setting = Scale.named("cpu").settings[dataset]
     tables: dict[str, Any] = {name: dict(table) for name, table in setting.spec.items()}
     if weights is not None and "features" in tables:
@@ -95,6 +96,7 @@ def calibration_error(presence: Matrix, held: npt.NDArray[np.bool_]) -> float:
 
 
 def estimate(dataset: str, root: Path | None, weights: Path | None) -> None:
+    """Print the accuracy of the inferred labels of a dataset."""
     scenario = scenario_of(dataset, root, weights)
     shares = truth(scenario)
     every = list(inferred_labels(scenario))
@@ -128,6 +130,7 @@ def estimate(dataset: str, root: Path | None, weights: Path | None) -> None:
 
 
 def share_error(found: Sequence[Inferred], shares: Matrix) -> float:
+    """Return the mean absolute error of the inferred label shares."""
     return float(np.mean([np.abs(one.share - shares[one.client]).mean() for one in found]))
 
 

@@ -60,6 +60,7 @@ def data(clients: int) -> Dataset:
 
 
 def megabytes() -> float:
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -41,6 +41,7 @@ class AppendJournal:
         self._group, self._count = group, 0
 
     def write(self, vector: Vector) -> None:
+        """Append the checksum and the bytes of a vector."""
         data = vector.data.cast("B")
         self._file.write(zlib.crc32(data).to_bytes(4, "little"))
         rest = memoryview(data)
@@ -65,6 +66,7 @@ def seconds(job: Callable[[], object], times: int) -> float:
 
 
 def measure(folder: Path, size: int, rounds: int) -> dict[str, float]:
+    """Return the median seconds of each variant for models of this size."""
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     journal = Journal(folder / "updates")
     appended = {group: AppendJournal(folder / f"journal-{group}", group) for group in (1, 4)}

@@ -47,6 +47,7 @@ RATE = "strategy.server_lr"
 
 
 def base(method: str, events: int) -> Spec:
+    """Return the spec of a method before tuning."""
     return Spec.from_dict(
         {
             "partition": {"rare_labels": [8, 9]},

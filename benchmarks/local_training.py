@@ -43,6 +43,7 @@ class Job:
         self.x, self.y = torch.from_numpy(self.images), torch.from_numpy(self.labels)
 
     def module(self) -> nn.Module:
+        """Build the network, always with the same weights."""
         return build(self.model, self.shape, 10, np.random.default_rng(0)).train()
 
     def indexed(self) -> Batches:

@@ -89,6 +89,7 @@ def poisoning(attack: Attack) -> Callable[..., Any]:
 
 
 def spec(method: str, rule: str, events: int) -> Spec:
+    """Return the spec of a method with a rule."""
     return Spec.from_dict(
         {
             "partition": {"rare_labels": [8, 9]},

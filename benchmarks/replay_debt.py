@@ -72,6 +72,7 @@ def slow_at_random(seed: int) -> list[float]:
 
 
 def run(setting: str, method: str, seed: int) -> dict[str, Any]:
+    """Run one method in one setting, and return its results."""
     arguments = dict(SETTINGS[setting])
     arguments.setdefault("speeds", slow_at_random(seed))
     result = fedraw.simulate(
@@ -100,6 +101,7 @@ def run(setting: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table in Markdown."""
     lines = [f"| | {' | '.join(SETTINGS)} | merit |", "|---|" + "--:|" * (len(SETTINGS) + 1)]
     for method in METHODS:
         cells = []

@@ -73,6 +73,7 @@ class TimedJournal(Journal):
     seconds = processor_seconds = 0.0
 
     def write(self, *args: object) -> None:
+        """Write an update, and measure the time."""
         start, cpu_start = time.perf_counter(), time.process_time()
         super().write(*args)  # type: ignore[arg-type]
         self.seconds = time.perf_counter() - start
@@ -82,6 +83,7 @@ class TimedJournal(Journal):
 def open_server(
     folder: Path, template: TensorTemplate, buffer: int
 ) -> tuple[Coordinator, FlowerCodec, TimedJournal]:
+    """Return a new server, its codec and its timed journal."""
     settings = ServerSettings(folder, min_clients=SITES, arrivals=10**9, evaluate_every=0)
     strategy = FedRAW(buffer=buffer)
     size = template.layout.size
@@ -95,6 +97,7 @@ def open_server(
 
 
 def reply_message(task: Task, codec: FlowerCodec, arrays: ArrayRecord | None) -> Message:
+    """Return a site's reply to a task."""
     facts = {"site": f"site {task.node}", "task": task.number, "version": task.version}
     content = RecordDict({FIELDS: ConfigRecord(facts)})
     if arrays is None:
@@ -106,6 +109,7 @@ def reply_message(task: Task, codec: FlowerCodec, arrays: ArrayRecord | None) ->
 
 
 def measure(folder: Path, buffer: int) -> dict[str, float]:
+    """Return the median seconds of each part of an arrival."""
     rng = np.random.default_rng(0)
     shapes = resnet18()
     template = TensorTemplate.of(record_of({n: np.zeros(s, np.float32) for n, s in shapes.items()}))

@@ -29,6 +29,7 @@ LAST = 10
 
 
 def spec(ratio: float, events: int, decay: float) -> Spec:
+    """Return the spec of a run with a serving average."""
     return Spec.from_dict(
         {
             "partition": {"rare_labels": [8, 9]},
@@ -51,6 +52,7 @@ def curves(run_spec: Spec, seed: int) -> list[tuple[Mapping[str, float | None], 
 def mean_and_sd(
     values: list[list[tuple[Mapping[str, float | None], ...]]], which: int, metric: str
 ) -> str:
+    """Return the mean and the sd of a metric as text."""
     tails = [[(pair[which][metric] or 0.0) for pair in curve[-LAST:]] for curve in values]
     return f"{fmean(map(fmean, tails)):.1f} ± {fmean(map(pstdev, tails)):.1f}"
 

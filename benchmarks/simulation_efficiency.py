@@ -41,6 +41,8 @@ PROCESSES = get_context("spawn")
 
 
 class Case(NamedTuple):
+    """One measured kind of run."""
+
     name: str
     data: Callable[[], Dataset]
     training: dict[str, Any]
@@ -49,10 +51,12 @@ class Case(NamedTuple):
 
 
 def eight_by_eight() -> Dataset:
+    """Return the digits."""
     return digits(np.random.default_rng(0))
 
 
 def twenty_eight_by_twenty_eight() -> Dataset:
+    """Return random images of 28 x 28 pixels."""
     rng = np.random.default_rng(0)
     images = rng.random((3_600, 1, 28, 28), np.float32)
     return from_arrays(images, np.arange(3_600) % 10, rng=rng)
@@ -67,6 +71,7 @@ CASES = (
 
 
 def spec_of(case: Case) -> Spec:
+    """Return the spec of a case."""
     return Spec.from_dict(
         {
             "partition": {"rare_labels": [8, 9]},
@@ -114,6 +119,7 @@ Epoch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 def plain_epoch(module: nn.Module, lr: float, batch: int) -> Epoch:
+    """Return an epoch with torch.optim.SGD."""
     optimiser = torch.optim.SGD(module.parameters(), lr)
 
     def epoch(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor) -> None:
@@ -126,6 +132,7 @@ def plain_epoch(module: nn.Module, lr: float, batch: int) -> Epoch:
 
 
 def best_epoch(module: nn.Module, lr: float, batch: int) -> Epoch:
+    """Return an epoch without an optimiser."""
     parameters: list[torch.Tensor] = list(module.parameters())
 
     def epoch(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor) -> None:
@@ -156,6 +163,7 @@ def bare(case: Case, counts: list[int], processes: int, variant: str) -> float:
 
 
 def measure(case: Case, options: Options, folder: Path) -> None:
+    """Print a row of the table."""
     cores = options.workers if options.has_workers else 1
     counts: list[int] = []
     times: dict[str, list[float]] = {"whole": [], "steady": [], "plain": [], "best": []}

@@ -44,10 +44,12 @@ Step = Callable[[], object]
 
 
 def module_of(name: str, shape: tuple[int, ...]) -> nn.Module:
+    """Build a network, always with the same weights."""
     return build(name, shape, CLASSES, np.random.default_rng(0), whole_numbers=name == "text")
 
 
 def batches(name: str, shape: tuple[int, ...], stack: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a random mini-batch for each client of the stack."""
     rng = np.random.default_rng(1)
     size = (stack, BATCH, *shape)
     x = rng.integers(97, 123, size) if name == "text" else rng.random(size, np.float32)
@@ -55,6 +57,8 @@ def batches(name: str, shape: tuple[int, ...], stack: int) -> tuple[torch.Tensor
 
 
 def one_by_one(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
+    """Return a step that trains one client after the other."""
+
     def step() -> None:
         for inputs, labels in zip(x, y, strict=True):
             loss = functional.cross_entropy(module(inputs), labels)
@@ -67,6 +71,7 @@ def one_by_one(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 
 def vectorised(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
+    """Return a step that vectorises one model over the stack."""
     state, _ = stack_module_state([module] * len(x))
     values = {name: tensor.detach().clone() for name, tensor in state.items()}
 
@@ -118,6 +123,7 @@ def grouped(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 
 def closed_form(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
+    """Return a step with gradients in closed form."""
     layers = dense_layers(module, layout_of(module), tuple(x.shape[2:]))
     values = np.stack([to_vector(module)] * len(x))
     stack = DenseStack(layers, values, np.zeros_like(values))
@@ -132,6 +138,7 @@ def closed_form(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 
 
 def steps(name: str, shape: tuple[int, ...], stack: int) -> dict[str, Step]:
+    """Return the steps that can train this network."""
     x, y = batches(name, shape, stack)
     variants: dict[str, Step] = {
         "one by one": one_by_one(module_of(name, shape), x, y),

@@ -14,6 +14,7 @@ app = ClientApp()
 
 @cache
 def loaded_job(name: str) -> tuple[jobs.Job, torch.nn.Module]:
+    """Return the job and its network, loaded once per actor."""
     torch.set_num_threads(1)
     job = jobs.load(name)
     return job, job.model().train()
@@ -21,6 +22,7 @@ def loaded_job(name: str) -> tuple[jobs.Job, torch.nn.Module]:
 
 @app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
+    """Train one update."""
     job, module = loaded_job(message.content["config"]["job"])
     client = context.node_config["partition-id"]
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -31,4 +33,5 @@ def train(message: Message, context: Context) -> Message:
 
 
 def application() -> ClientApp:
+    """Return the client app."""
     return app

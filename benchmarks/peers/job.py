@@ -36,6 +36,7 @@ class Job(NamedTuple):
     lr: float = 0.1
 
     def model(self) -> nn.Module:
+        """Build the network of the job."""
         return network(self.name)
 
     def steps(self, client: int) -> int:

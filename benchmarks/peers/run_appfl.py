@@ -56,6 +56,7 @@ def settings(job: jobs.Job, updates: int, frugal: bool) -> tuple[dict[str, Any],
 
 
 def driver_of(job: jobs.Job, updates: int, frugal: bool) -> Any:
+    """Return APPFL's driver with its server and clients."""
     from appfl.agent.sim_client import SimClientAgent
     from appfl.agent.sim_server import SimServerAgent
     from appfl.vsim import AsyncSimDriver, ClientProfile

@@ -29,6 +29,7 @@ def in_order(labels: Ints, classes: int, rng: np.random.Generator) -> Sequence[I
 
 
 def spec_of(job: jobs.Job, updates: int) -> fedraw.Spec:
+    """Return the spec of the job."""
     model = {"digits": "mlp", "cnn": "cnn"}[job.name]
     return fedraw.Spec.from_dict(
         {
@@ -44,6 +45,7 @@ def spec_of(job: jobs.Job, updates: int) -> fedraw.Spec:
 
 
 def data_of(job: jobs.Job) -> fedraw.Dataset:
+    """Return the data of all clients as one dataset."""
     images = np.concatenate([x.numpy() for x, _ in job.clients])
     labels = np.concatenate([y.numpy() for _, y in job.clients])
     return fedraw.from_arrays(

@@ -84,6 +84,7 @@ RULES: dict[str, Callable[[Any, jobs.Job, State, int], tuple[int, int]]] = {
 
 
 def wait_for_clients(grid: Any) -> None:
+    """Wait until all simulated nodes are connected."""
     deadline = time.monotonic() + 120
     while len(list(grid.get_node_ids())) < jobs.CLIENTS:
         if time.monotonic() > deadline:

@@ -85,6 +85,8 @@ class Client:
 
 
 class Clients:
+    """All users in the form that FLSim requires."""
+
     def __init__(self, job: jobs.Job) -> None:
         self.users = [Client(samples, job.batch) for samples in job.clients]
 
@@ -99,6 +101,7 @@ class Clients:
 
 
 def trainer_of(job: jobs.Job, epochs: int, model: Any) -> Any:
+    """Return FLSim's asynchronous trainer."""
     from flsim.clients.base_client import ClientConfig
     from flsim.optimizers.async_aggregators import FedAvgWithLRFedBuffAggregatorConfig
     from flsim.optimizers.local_optimizers import LocalOptimizerSGDConfig

@@ -77,6 +77,7 @@ def simulate(job: jobs.Job, rounds: int) -> tuple[Spent, int]:
 
 
 def under_torchrun(cores: int) -> bool:
+    """Return whether all needed workers are running."""
     return cores == 1 or "TORCHELASTIC_RUN_ID" in os.environ
 
 

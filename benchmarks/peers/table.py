@@ -41,6 +41,7 @@ class Round(NamedTuple):
 
 
 def key_of(measured: Measured) -> Key:
+    """Return the key of a measurement."""
     return Key(measured.job, measured.cores, measured.peer, measured.variant)
 
 
@@ -97,6 +98,7 @@ def _line(row: Row) -> str:
 
 
 def multiples_of(ratio: float) -> str:
+    """Format a ratio."""
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 

@@ -81,7 +81,9 @@ def test_models_of_a_running_server_are_exported(tmp_path: Path) -> None:
     assert again is not None
     assert np.array_equal(again.model, before)
     engine.accept(8)
-    assert exported(folder, "best")[1]["event"] == 4
+    _, best, words = exported(folder, "best")
+    assert (best["event"], best["finished"]) == (4, False)
+    assert "The run was not complete." in words
     engine.coordinator.close(engine.now)
 
 
@@ -102,6 +104,18 @@ def test_the_best_model_may_be_the_serving_average(tmp_path: Path) -> None:
     assert "by AvgRare (80.0), which is a serving average of the models," in card
     assert not np.allclose(flat(tensors), engine.coordinator._store.strategy_state.model)
     engine.coordinator.close(engine.now)
+
+
+def test_the_best_model_of_an_ended_server_is_exported(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    engine = Engine(
+        folder, arrivals=4, evaluate=scored([2, 8]), evaluate_every=2, keep_best="AvgRare"
+    )
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    _, facts, card = exported(folder, "best")
+    assert facts["finished"]
+    assert "The run is complete." in card
 
 
 def test_the_last_model_of_an_ended_server_is_exported(tmp_path: Path) -> None:

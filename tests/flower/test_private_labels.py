@@ -22,6 +22,7 @@ from tests.flower.private_app.hidden.apps import COUNTS, label_counts, train
 
 from fedraw.errors import BadInput
 from fedraw.flower import client_app, server_app
+from fedraw.flower.client import _private_file
 from fedraw.flower.server import read_server_settings
 from fedraw.privacy.budget import Privacy
 
@@ -87,6 +88,13 @@ def check(records: list[dict[str, Any]]) -> None:
     joined = {r["client"]: r["counts"] for r in records if r["kind"] == "joined"}
     assert set(joined) == set(COUNTS)
     assert all({"cat", "dog", "owl"}.isdisjoint(counts) for counts in joined.values())
+
+
+def test_sites_with_similar_names_have_files_of_their_own() -> None:
+    names = ["ward 1", "ward_1", "ward/1", "ward-1"]
+    files = [_private_file(context_of(1, site=name)).name for name in names]
+    assert len(set(files)) == 4
+    assert files[1] == "fedraw-ward_1.json"
 
 
 @pytest.mark.parametrize("privacy", [SUM, BITS], ids=lambda privacy: privacy.mechanism)

@@ -144,7 +144,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
     folder = logs[0].parent
     start = _start(logs[0])
     if which == "best":
-        return _best(folder, start)
+        return _best(logs[0], start)
     name = _FILES[which]
     if (folder / name).exists():
         return _described(logs[0], start, which, _load(folder / name))
@@ -214,11 +214,11 @@ def _described(
     return ExportedModel(which, tensors, start, reached, version, finished, **evaluated)
 
 
-def _best(folder: Path, start: StartRecord) -> ExportedModel:
-    path = folder / BEST
+def _best(log: Path, start: StartRecord) -> ExportedModel:
+    path = log.parent / BEST
     if not path.exists():
         raise BadInput(
-            f"{folder} has no best model; a server keeps one with its setting keep_best, such as "
+            f"{log.parent} has no best model; a server keeps one with its setting keep_best, such as "
             "keep_best = 'AvgRare', from its first evaluation on"
         )
     tensors = _load(path)
@@ -232,7 +232,7 @@ def _best(folder: Path, start: StartRecord) -> ExportedModel:
             start,
             event,
             int(facts["version"]),
-            finished=False,
+            finished=any(r.kind == "end" for r in read_log(log, allow_cut_off=True)),
             evaluated_at=event,
             metrics=dict(facts["metrics"]),
             recall=dict(facts["recall"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,11 @@ def site_name(context: Context) -> str:
 
 
 def _private_file(context: Context) -> Path:
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in site_name(context))
+    """Return the file of the site's private answers; no two names of sites have the same file."""
+    site = site_name(context)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
+    if name != site:
+        name = f"{name}-{sha256(site.encode(errors='surrogatepass')).hexdigest()[:8]}"
     return Path(str(context.node_config.get("private-folder", ""))) / f"fedraw-{name}.json"
 
 

@@ -218,8 +218,8 @@ def _best(log: Path, start: StartRecord) -> ExportedModel:
     path = log.parent / BEST
     if not path.exists():
         raise BadInput(
-            f"{log.parent} has no best model; a server keeps one with its setting keep_best, such as "
-            "keep_best = 'AvgRare', from its first evaluation on"
+            f"{log.parent} has no best model; a server keeps one with its setting keep_best, such "
+            "as keep_best = 'AvgRare', from its first evaluation on"
         )
     tensors = _load(path)
     try:

@@ -79,6 +79,18 @@ def test_recall_and_standing_are_reasons_for_a_risk() -> None:
     assert detail.standing["cat"] == pytest.approx(2**0.5)  # sqrt(1 · 1 / median(0.995, 0.005))
 
 
+def test_a_strategy_without_weights_puts_no_label_at_risk() -> None:
+    start = StartRecord(
+        origin="simulation", name="median", seed=1, events=None, labels=["cat", "owl"],
+        rare_labels=["owl"], spec={},
+    )  # fmt: skip
+    members = [record("joined", client="a", counts={"cat": 99, "owl": 1})]
+    told = [arrival(event=n, client="a", aggregated=True, buffer=["a"], weights=[])
+            for n in range(1, 7)]  # fmt: skip
+    detail = of([start, *members, *told]).detail()
+    assert (detail.at_risk, detail.standing) == ((), {})
+
+
 def test_labels_without_holders_come_first_then_the_lowest_recall() -> None:
     start = StartRecord(
         origin="simulation", name="fedraw", seed=1, events=None, labels=["cat", "emu", "owl"],

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import chdir
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -236,10 +237,57 @@ def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:
     x, y = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 2
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(1352, 2))
     given: dict[str, Any] = {"partition": fedraw.IID(clients=2), "strategy": "fedavg", "seeds": [1]}
-    with pytest.raises(BadInput, match=r"shape \(28, 28\) and type .*want a channel axis"):
+    with pytest.raises(BadInput, match=r"shape \(28, 28\) and type .*need a channel axis"):
         fedraw.simulate(data=(x, y), model=model, **given)
     with pytest.raises(BadInput, match=r"labels of dataset 'arrays' have a float type"):
         fedraw.simulate(data=(x, y.astype(float)), model="linear", **given)
+    with pytest.raises(BadInput, match=r"metrics.rare_labels = \[1\]: the labels .* float type"):
+        fedraw.simulate(data=(x, y.astype(float)), model="linear", rare_labels=[1], **given)
+
+
+@dataclass(frozen=True)
+class Mistaken(fedraw.FedFa):
+    """FedFa, and a mistake in what it returns."""
+
+    mistake: str = ""
+
+    def start(self, setup: fedraw.Setup) -> Any:
+        state, receivers = super().start(setup)
+        if self.mistake == "double":
+            state.model = state.model.astype(np.float64)
+        return state if self.mistake == "start" else (state, receivers)
+
+    def step(self, state: Any, event: Any) -> Any:
+        state, receivers = super().step(state, event)
+        match self.mistake:
+            case "alone":
+                return state
+            case "nothing":
+                return None
+            case "bare":
+                return state, 3
+            case "text":
+                return state, "3"
+            case "stranger":
+                return state, ["nobody"]
+        return state, receivers
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("start", "strategy Mistaken returned FedFaState instead of a state and receivers"),
+        ("double", "strategy Mistaken has a model of type float64"),
+        ("alone", "strategy Mistaken returned FedFaState instead of a state and receivers"),
+        ("nothing", "strategy Mistaken returned NoneType instead of a state and receivers"),
+        ("bare", "strategy Mistaken returned 3 as the receivers; return a list of clients"),
+        ("text", "strategy Mistaken returned '3' as the receivers; return a list of clients"),
+        ("stranger", "strategy Mistaken names the receiver 'nobody', which is not a client"),
+    ],
+)
+def test_mistakes_of_a_strategy_are_named(mistake: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        fedraw.simulate(**FREE | {"strategy": Mistaken(mistake=mistake), "seeds": [1]})
 
 
 def test_everything_may_be_left_out() -> None:

@@ -367,7 +367,10 @@ class RunProgress:
         aggregations = self.summary.dynamics().get("Aggregations") or 0.0
         if not labels or aggregations < AGGREGATIONS_PER_CLIENT * len(counts):
             return {}
-        found = label_standing(self.summary.influence(), LabelTable.from_counts(counts))
+        influence = self.summary.influence()
+        if not any(influence.values()):  # the strategy tells no weights
+            return {}
+        found = label_standing(influence, LabelTable.from_counts(counts))
         return {str(label): value for label, value in found.items() if str(label) in labels}
 
     def _at_risk(

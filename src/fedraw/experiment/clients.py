@@ -92,6 +92,8 @@ def draw_clients(
         test=None if parts is None else parts.test,
         shares=None if callable(given) else given,
     )
+    if not dataset.has_labels:
+        _refuse_rare_labels(spec, dataset)
     own_model = (parts is not None and parts.model is not None) or ":" in spec.training.model
     reads_codes = own_model or spec.training.model == TEXT_MODEL
     if not reads_codes and dataset.inputs.dtype == np.int64:
@@ -139,6 +141,20 @@ def draw_clients(
         seconds=seconds,
         trace=trace,
     )
+
+
+def _refuse_rare_labels(spec: Spec, dataset: Dataset) -> None:
+    """Refuse rare labels of a data set that has none."""
+    for key, named in (
+        ("partition.rare_labels", spec.partition.rare_labels),
+        ("metrics.rare_labels", spec.metrics.rare_labels),
+    ):
+        if named:
+            raise BadInput(
+                f"{key} = {list(named)}: the labels of dataset {dataset.name!r} have a float type, "
+                "so they are targets of a regression, which has no labels; convert them to whole "
+                "numbers or names if they are classes"
+            )
 
 
 def _partition(

@@ -61,6 +61,7 @@ from fedraw.strategies.protocol import (
     Setup,
     State,
     Strategy,
+    checked_answer,
     scorer_of,
 )
 from fedraw.strategies.scoring import Scorer
@@ -195,7 +196,8 @@ class FederationStore:
 
         """
         table = LabelTable.from_counts(counts)
-        strategy_state, receivers = self._strategy.start(Setup(model, table, self.identity.layout))
+        answer = self._strategy.start(Setup(model, table, self.identity.layout))
+        strategy_state, receivers = checked_answer(self._strategy, answer)
         scorer = scorer_of(self._strategy.needs, strategy_state)
         labels, rare_labels = _labels_of(scorer, table, rare, coverage)
         self.log.clear()
@@ -306,7 +308,8 @@ class FederationStore:
                     state.quarantined[site] = record.until
         if counts:
             state.counts[site] = dict(counts)
-        self._strategy_state, receivers = self._strategy.step(self.strategy_state, event)
+        answer = self._strategy.step(self.strategy_state, event)
+        self._strategy_state, receivers = checked_answer(self._strategy, answer)
         self._hand_out(receivers)
 
     def accept(self, update: Update, facts: ArrivalFacts) -> str | None:
@@ -329,9 +332,8 @@ class FederationStore:
         state, site, before = self.state, str(update.client), self.strategy_state.version
         state.event = event
         try:
-            self._strategy_state, receivers = self._strategy.step(
-                self.strategy_state, Arrived(update)
-            )
+            answer = self._strategy.step(self.strategy_state, Arrived(update))
+            self._strategy_state, receivers = checked_answer(self._strategy, answer)
         except RefusedUpdate as refusal:
             self.journal.remove(event)
             return RejectedRecord(

@@ -26,9 +26,11 @@ from fedraw.strategies.protocol import (
     Declared,
     Joined,
     Left,
+    Receivers,
     Setup,
     State,
     Strategy,
+    checked_answer,
     scorer_of,
 )
 from fedraw.strategies.scoring import Scorer
@@ -234,7 +236,12 @@ class Simulation:
         self.timeline = Timeline()
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
-        self.state, self._founders = self._strategy.start(setup)
+        self.state, self._founders = self._checked(self._strategy.start(setup))
+        if self.state.model.dtype != np.float32:
+            raise BadInput(
+                f"strategy {type(strategy).__name__} has a model of type {self.state.model.dtype}; "
+                "models and updates have type float32"
+            )
         if self._sends == "residual":
             self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
@@ -269,7 +276,7 @@ class Simulation:
             self._founders = ()
         if self._changes:
             for declared in self._scheduled.get(timeline.event, ()):
-                self.state, _ = self._strategy.step(self.state, declared)
+                self.state, _ = self._checked(self._strategy.step(self.state, declared))
         if timeline.copy is not None:
             copy, timeline.copy = timeline.copy, None
             timeline.event += 1
@@ -295,7 +302,8 @@ class Simulation:
         before = self.state.version
         refused = None
         try:
-            self.state, receivers = self._strategy.step(self.state, Arrived(update))
+            answer = self._strategy.step(self.state, Arrived(update))
+            self.state, receivers = self._checked(answer)
             timeline.mid_round = not receivers
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [] if copy is not None else [update.client]
@@ -323,6 +331,17 @@ class Simulation:
             paused=flight.paused,
             copy=copy is not None,
         )
+
+    def _checked(self, answer: tuple[State, Receivers]) -> tuple[State, Receivers]:
+        """Return the strategy's answer, or refuse it if it names an unknown client."""
+        state, receivers = checked_answer(self._strategy, answer)
+        for client in receivers:
+            if client not in self._position:
+                raise BadInput(
+                    f"strategy {type(self._strategy).__name__} names the receiver {client!r}, "
+                    "which is not a client; name clients of the setup or of events"
+                )
+        return state, receivers
 
     def _next_arrival(self, happened: list[Happening]) -> tuple[ClientId, InTraining]:
         """Go on to the next update that arrives, and note what happens until then."""
@@ -382,7 +401,7 @@ class Simulation:
             self._forget(client)
         if isinstance(change, Joined) and self._sends == "residual":
             timeline.sent[client] = self.state.model
-        self.state, receivers = self._strategy.step(self.state, change)
+        self.state, receivers = self._checked(self._strategy.step(self.state, change))
         if isinstance(change, Left) and client not in timeline.in_flight:
             timeline.gone[client] = True
         if receivers:

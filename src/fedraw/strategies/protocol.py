@@ -280,6 +280,23 @@ def is_finite(vector: Vector) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(vector).all())
 
 
+def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[S, Receivers]:
+    """Return what `start` or `step` returned, or refuse it if it is not a state and receivers."""
+    name = type(strategy).__name__
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise BadInput(
+            f"strategy {name} returned {type(answer).__name__} instead of a state and receivers; "
+            "end start and step with, for example, 'return state, [client]'"
+        )
+    receivers = answer[1]
+    if isinstance(receivers, str) or not isinstance(receivers, Collection):
+        raise BadInput(
+            f"strategy {name} returned {receivers!r} as the receivers; return a list of clients, "
+            "which may be empty"
+        )
+    return answer
+
+
 def change_members(members: Members, event: Joined | Left | Declared) -> Receivers:
     """Apply an event that is not an arrival; a newcomer receives the model at once.
 

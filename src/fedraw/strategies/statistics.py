@@ -32,6 +32,7 @@ from fedraw.strategies.protocol import (
     Strategy,
     check,
     check_form,
+    checked_answer,
     frozen,
     is_finite,
 )
@@ -106,9 +107,8 @@ class AverageStatistics:
     def start(self, setup: Setup) -> tuple[AverageStatisticsState, Receivers]:
         """Start the strategy with the parameters alone."""
         parameters = setup.model[self.layout.parameters]
-        inner, receivers = self.strategy.start(
-            replace(setup, model=parameters, layout=self.layout.without_statistics())
-        )
+        inner_setup = replace(setup, model=parameters, layout=self.layout.without_statistics())
+        inner, receivers = checked_answer(self.strategy, self.strategy.start(inner_setup))
         statistics = setup.model[self.layout.statistics].copy()
         empty = RunningSum.zeros(statistics.size)
         return _state_type(inner.__class__)(inner, statistics, empty), receivers
@@ -123,10 +123,12 @@ class AverageStatistics:
             self._check(state, update)
             parameters = update.vector[self.layout.parameters]
             inner_event = Arrived(replace(update, vector=parameters, statistics_size=0))
-            state.inner, receivers = self.strategy.step(state.inner, inner_event)
+            answer = self.strategy.step(state.inner, inner_event)
+            state.inner, receivers = checked_answer(self.strategy, answer)
             self._collect(state, update)
         else:
-            state.inner, receivers = self.strategy.step(state.inner, event)
+            answer = self.strategy.step(state.inner, event)
+            state.inner, receivers = checked_answer(self.strategy, answer)
             if isinstance(event, Left) and self.needs.statistics == "newest":
                 self._forget(state, event.client)
         if state.version > before:

@@ -86,6 +86,7 @@ def test_names_are_not_markup_in_the_terminal() -> None:
         ("BufPres", [10, 90, 50], [False, False, False]),
         ("RareMaxStale", [10, 90, 50], [False, False, False]),
         ("GlobalAcc", [50], [False]),
+        ("AvgRare", [0, 0, 0], [False, False, False]),
     ],
 )
 def test_the_best_row_of_each_metric(

@@ -236,12 +236,16 @@ def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[MetricCell]:
 
 
 def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
-    """Return the highest mean, formatted, over the rows without a collapsed model."""
+    """Return the highest mean, formatted, over the rows without a collapsed model.
+
+    If all of several rows have the same mean, none of them is the best.
+    """
     stats = [stat_of(row.metrics, metric) for row in rows if not row.collapsed]
     means = [stat.mean for stat in stats if stat.mean is not None]
     if metric not in HIGHER_IS_BETTER or len(rows) < 2 or not means:
         return None
-    return number(metric, max(means))
+    shown = {number(metric, mean) for mean in means}
+    return None if len(means) > 1 and len(shown) == 1 else number(metric, max(means))
 
 
 def _blocks(columns: Sequence[MetricColumn], space: float) -> list[list[MetricColumn]]:

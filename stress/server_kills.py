@@ -155,7 +155,7 @@ class Sites(Engine):
         elif self.rng.random() < 0.1:
             self.online = set(self.sites)
         report(self._send, "turn", now=self.now)
-        self.turn()
+        super().turn()
 
 
 def serve(folder: Path, strategy: Strategy[Any], life: int, begun: float, seed: int) -> Any:

@@ -76,7 +76,7 @@ def test_an_installed_command_runs(installed: Path, studies: Path) -> None:
     paths = (studies, ROOT / "studies/src", installed)
     done = fedraw_with(*paths, cwd=studies, words=("reproduce", "fig2", "--scale", "smoke"))
     assert done.returncode == 0, done.stderr
-    assert "a buffer of five, one of them rare" in done.stdout
+    assert "a buffer of five with one rare client" in done.stdout
     assert (studies / "results/smoke/fig2.md").exists()
 
 

@@ -69,7 +69,7 @@ def test_refused_when_it_is_read(tables: dict[str, Any], message: str) -> None:
         ),
         (
             {"summaries": {"mechanism": "randomised-response", "epsilon": 1000.0}},
-            "epsilon = 1000.0 comes to 100 for each of 10 labels",
+            "epsilon = 1000.0 is 100 for each of 10 labels",
         ),
     ],
 )

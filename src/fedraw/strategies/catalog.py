@@ -158,7 +158,7 @@ _ROWS = (
         "waits for all clients and weights those with a higher loss more",
         demo=True,
         memory=(3, 0, 0),
-        merit=12.3,
+        merit=12.5,
     ),
     Method(
         "fedasync",

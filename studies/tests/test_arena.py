@@ -59,7 +59,7 @@ def test_every_method_of_the_catalogue_is_in_the_arena() -> None:
 def test_every_method_has_the_same_budget_and_no_test_seed_is_tuned_on() -> None:
     arena = arena_at(CPU)
     tuned = [method for method in arena.methods if method.tuned is not None]
-    assert {len(method.values) for method in tuned} == {7}
+    assert {len(method.values) for method in tuned} == {9}
     without = [method for method in arena.methods if method.tuned is None]
     assert {method.name for method in without} == {"FedAvg", "FedFa", "AREA", "FedRAW"}
     assert not any("server_lr" in _settings(method.strategy["name"]) for method in without)

@@ -435,3 +435,11 @@ def test_a_claim_without_conditions_is_its_parts() -> None:
     own = ClaimVerdict(Claim("x", "x", "x", (one,)), (PartVerdict(one, Verdict.FAILS),))
     assert own.verdict is Verdict.FAILS
     assert own.runs == (0, 0)
+
+
+def test_a_scale_judges_the_claims_whose_artefacts_it_has(tmp_path: Path) -> None:
+    judged = judge(outcomes(tmp_path, "ham10000"), None, strict=True)
+    names = [own.claim.name for own in judged]
+    assert {"hidden-loss", "buffer-size", "density", "collapse", "misreporting"} <= set(names)
+    # Table II is not there, and what needs no runs stands at other scales.
+    assert not {"over-fedfa", "fedavg-first", "qfedavg", "memory", "client-sizes"} & set(names)

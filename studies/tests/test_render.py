@@ -261,7 +261,7 @@ def test_a_run_ends_with_verdicts_and_figures(tmp_path: Path) -> None:
     assert (out / "figures" / "fig1.svg").exists()
 
 
-@pytest.mark.parametrize("scale", ["cpu", "level"])
+@pytest.mark.parametrize("scale", ["cpu", "level", "ham10000"])
 def test_the_committed_documents_are_what_their_cells_say(scale: str, tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "results" / scale
     if (committed / "dynamics.json").exists():

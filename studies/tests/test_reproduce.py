@@ -87,6 +87,16 @@ def test_a_part_of_a_plan_by_data_set_and_seed(tmp_path: Path) -> None:
     assert "--dataset 'ham1000' is unknown; did you mean 'ham10000'" in done.stderr
 
 
+def test_a_scale_without_an_artefact_says_which_it_has(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "table2", "s1", "--scale", "ham10000", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "scale ham10000 has no table2; it has fig1, table4, s1" in done.stderr
+    done = fedraw("reproduce", "--scale", "ham10000", "--dry-run", "--json", cwd=tmp_path)
+    names = [own["name"] for own in json.loads(done.stdout)["artefacts"]]
+    assert {"table4", "s9"} < set(names)
+    assert "table2" not in names
+
+
 def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) -> None:
     command = ("reproduce", "table4", "fig2", "--scale", "smoke")
     done = fedraw(*command, cwd=tmp_path)

@@ -117,7 +117,7 @@ def test_research_notes_have_the_tables_of_the_results() -> None:
     assert {"dynamics.md", "reproduction.md"} <= {page.name for page in pages}
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        for scale in ("cpu", "level"):
+        for scale in ("cpu", "level", "ham10000"):
             assert render.fill_includes(text, scale, ROOT / "studies" / "results" / scale) == text
 
 

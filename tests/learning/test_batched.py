@@ -127,6 +127,28 @@ def test_clients_of_all_sizes_train_as_if_alone(name: str, wanted: SGD) -> None:
     agree(Federation(MODULES[name], wanted))
 
 
+LARGE = build("linear", (1, 64, 64), 3, rng(0))
+
+
+def test_large_mini_batches_train_as_if_alone() -> None:
+    # 16 images of 4,096 values are the smallest mini-batch that trains without padding.
+    images = rng(1).random((sum(SIZES), 1, 64, 64), np.float32)
+    agree(Federation(LARGE, SGD(epochs=2, batch=16, lr=0.05), images=images))
+
+
+def test_large_mini_batches_are_not_padded() -> None:
+    images = rng(1).random((23, 1, 64, 64), np.float32)
+    read: list[int] = []
+
+    class Counted(Federation):
+        def read(self, rows: Ints) -> npt.NDArray[Any]:
+            read.append(len(rows))
+            return super().read(rows)
+
+    Counted(LARGE, SGD(epochs=1, batch=16, lr=0.05), [20, 3], images).together([0, 1])
+    assert read == [16, 4, 3]
+
+
 def test_embeddings_train_as_if_alone() -> None:
     module = build("text", (6,), 10, rng(0), whole_numbers=True)
     codes = rng(1).integers(97, 123, (sum(SIZES), 6))

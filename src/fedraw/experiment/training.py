@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -317,7 +316,7 @@ def stacked_training(trainer: Trainer, recipe: Recipe) -> TrainTogether:
 
 
 def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
-    from fedraw.learning.batched import BatchedTrainer, ClientSamples, dense_layers
+    from fedraw.learning.batched import BatchedTrainer, ClientSamples, RowReader, dense_layers
 
     spec, data = recipe.spec, recipe.data
     if spec.training.device != "cpu":
@@ -331,7 +330,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
     read: Callable[[Ints], Array] = images.take
     if not images.is_mapped:
         # A copy in the clients' order, because a selection would look up its rows at every step.
-        read = partial(images[:].take, axis=0)
+        read = RowReader(images[:])
     samples = ClientSamples(read, data.targets, shape, int(np.diff(data.start).max()))
     return BatchedTrainer(trainer.module, trainer.settings, samples, _normalisation(spec))
 

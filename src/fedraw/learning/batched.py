@@ -6,11 +6,13 @@ serves all networks of a stack, and gradients are computed in closed form.
 The algorithm is that of `Trainer.train`, and each client draws the same mini-batches, so results
 differ by rounding only. They do not depend on the other clients of the stack: every mini-batch is
 padded to the same width with samples of weight 0, and each network's products are computed
-separately.
+separately. If mini-batches are so large that their arithmetic takes longer than the calls, networks
+train one after the other, and nothing is padded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +34,8 @@ from fedraw.learning.vectors import check_size, layout_of
 
 # The first axis counts networks, and in a mini-batch the second counts samples.
 Stacked = npt.NDArray[np.float32]
+# From this number of input values in a mini-batch on, padding costs more than calls.
+LARGE_BATCH = 2**16
 
 
 class BatchedClient(NamedTuple):
@@ -52,14 +56,33 @@ class BatchedClient(NamedTuple):
 class ClientSamples:
     """The samples of all clients.
 
-    `read` returns the images of the given rows, and `largest` is the number of samples of the
-    largest client.
+    `read` returns the images of the given rows; it may reuse the memory of its last result.
+    `largest` is the number of samples of the largest client.
     """
 
     read: Callable[[Ints], Pixels]
     labels: Ints
     input_shape: tuple[int, ...]
     largest: int
+
+
+class RowReader:
+    """Reads rows of an array into memory that it reuses, because fresh memory is slow to write.
+
+    >>> read = RowReader(np.array([[1], [2], [3]]))
+    >>> read(np.array([2, 0])).tolist()
+    [[3], [1]]
+    """
+
+    def __init__(self, array: Pixels) -> None:
+        self._array = array
+        self._memory = array[:0].copy()
+
+    def __call__(self, rows: Ints) -> Pixels:
+        if len(rows) > len(self._memory):
+            self._memory = np.empty((len(rows), *self._array.shape[1:]), self._array.dtype)
+        # The mode "clip" writes to the memory directly; the default mode uses a copy.
+        return self._array.take(rows, 0, self._memory[: len(rows)], "clip")
 
 
 class BatchedTrainer:
@@ -89,6 +112,7 @@ class BatchedTrainer:
         self._preprocess = Preprocessor(torch.device("cpu"), normalisation)
         self._is_normalised = normalisation is not None
         self._width = min(settings.batch, samples.largest)
+        self._one_by_one = self._width * math.prod(samples.input_shape) >= LARGE_BATCH
         # More threads may change the bits, and several runs share the cores.
         threadpool_limits(1, "blas")
 
@@ -97,6 +121,11 @@ class BatchedTrainer:
 
         `proximal` = ρ adds ρ/2 · |x − start|² to each loss. A training that diverges returns NaN.
         """
+        if self._one_by_one:
+            return [self._train_stack([client], proximal)[0] for client in clients]
+        return self._train_stack(clients, proximal)
+
+    def _train_stack(self, clients: Sequence[BatchedClient], proximal: float) -> list[Vector]:
         plans = [_plan(client, self._settings, self._width) for client in clients]
         # Longest training first, so that the clients that still train are a prefix of the stack.
         order = sorted(range(len(plans)), key=lambda i: -len(plans[i].rows))
@@ -148,6 +177,9 @@ class BatchedTrainer:
             lr = self._settings.lr if rates is None else rates[:count]
             shift = None if shifts is None else shifts[:count]
             for now, share in zip(rows, shares, strict=True):
+                if self._one_by_one:  # the padding, with weight 0, comes last
+                    real = np.count_nonzero(share)
+                    now, share = now[:, :real], share[:, :real]  # noqa: PLW2901
                 labels = self._samples.labels.take(now)
                 active.differentiate(self._read(now), labels, share, smoothing, shift)
                 self._add_terms(x, gradient, first, proximal)

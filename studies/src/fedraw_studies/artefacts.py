@@ -49,7 +49,7 @@ DYNAMICS = "dynamics"
 NOT_PRINTED = "--"
 WHY_NOT_PRINTED = "the paper prints no value"
 
-_OF_SCALE = ("seeds", "headline_seeds", "sweep_seeds", "dynamics_seeds", "strict")
+_OF_SCALE = ("seeds", "headline_seeds", "sweep_seeds", "dynamics_seeds", "strict", "artefacts")
 _PAPERS_ONE_SEED = (42,)
 DYNAMICS_SEEDS = 30
 
@@ -69,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Scale:
-    """The settings of all data sets, and the seeds that replace the paper's."""
+    """The settings of its data sets, and the seeds that replace the paper's."""
 
     name: str
     settings: Mapping[str, Setting]
@@ -78,6 +78,7 @@ class Scale:
     sweep_seeds: tuple[int, ...] = ()  # where the paper has seed 42 alone
     dynamics_seeds: int = DYNAMICS_SEEDS
     strict: bool = False  # how claims are judged, see claims.judge
+    artefacts: tuple[str, ...] = ()  # empty: all
 
     @classmethod
     def named(cls, name: str) -> Scale:
@@ -88,7 +89,11 @@ class Scale:
             raise BadInput(f"unknown scale {name!r}; {nearest(name, known)}")
         table = known[name]
         common = {k: v for k, v in table.items() if k not in (*_OF_SCALE, *titles)}
-        settings = {key: _setting(title, {**common, **table[key]}) for key, title in titles.items()}
+        settings = {
+            key: _setting(title, {**common, **table[key]})
+            for key, title in titles.items()
+            if key in table
+        }
         seeds, headline = table.get("seeds"), table.get("headline_seeds")
         return cls(
             name,
@@ -98,7 +103,16 @@ class Scale:
             tuple(table.get("sweep_seeds", ())),
             table.get("dynamics_seeds", DYNAMICS_SEEDS),
             table.get("strict", False),
+            tuple(table.get("artefacts", ())),
         )
+
+    def has(self, artefact: str) -> bool:
+        """Return whether an artefact can be run at this scale.
+
+        >>> Scale.named("ham10000").has("table4"), Scale.named("ham10000").has("table2")
+        (True, False)
+        """
+        return not self.artefacts or artefact in self.artefacts
 
     def seeds_of(
         self, seeds: tuple[int, ...], headline: bool, dataset: str | None = None
@@ -124,7 +138,7 @@ def scale_names() -> list[str]:
     """List the names of all scales.
 
     >>> scale_names()
-    ['paper', 'level', 'cpu', 'smoke']
+    ['paper', 'level', 'ham10000', 'cpu', 'smoke']
     """
     return [name for name in study_file("scales") if name != "titles"]
 

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedraw_studies.artefacts import Basis, PaperValue, study_file
+from fedraw_studies.artefacts import DYNAMICS, NAMES, Basis, PaperValue, study_file
 from fedraw_studies.dynamics import DynamicsResults, distinct
 from fedraw_studies.federations import federation_outcome
 from fedraw_studies.outcomes import TAIL, Finding, Outcome, RowOutcome, supporting_outcomes
@@ -225,14 +225,15 @@ def load_claims() -> list[Claim]:
 def judge(
     outcomes: Sequence[Outcome], dynamics: DynamicsResults | None, *, strict: bool = False
 ) -> list[ClaimVerdict]:
-    """Judge all claims; a part with unfinished runs is not judged yet.
+    """Judge all claims about these outcomes; a part with unfinished runs is not judged yet.
 
+    A scale that does not have all artefacts of a claim cannot judge it, so the claim is left out.
     `strict` widens intervals for the number of claims that chance can decide, and judges every
     part a second time, by the mean of the last five evaluations.
     """
     known = [*outcomes, *supporting_outcomes(), federation_outcome()]
     by_name = {own.name: own for own in known}
-    claims = load_claims()
+    claims = [claim for claim in load_claims() if _can_be_judged(claim, outcomes, by_name)]
     confidence = corrected(decided_by_chance(claims, by_name)) if strict else CONFIDENCE
 
     def judged(part: Part) -> PartVerdict:
@@ -240,6 +241,13 @@ def judge(
         return replace(own, second=_second(part, by_name, own, confidence)) if strict else own
 
     return [ClaimVerdict(claim, tuple(map(judged, claim.parts))) for claim in claims]
+
+
+def _can_be_judged(claim: Claim, outcomes: Sequence[Outcome], known: Mapping[str, Outcome]) -> bool:
+    """Return whether all artefacts of a claim are known, and the claim is not about other scales."""
+    needed = {part.artefact for part in claim.parts} - {"", DYNAMICS}
+    own = {outcome.name for outcome in outcomes}
+    return needed <= known.keys() and (own >= set(NAMES) or bool(needed & own))
 
 
 def decided_by_chance(claims: Sequence[Claim], outcomes: Mapping[str, Outcome]) -> int:

@@ -79,8 +79,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         str,
         typer.Option(
             metavar="|".join(scale_names()),
-            help="cpu: reduced, hours; level: closer to the paper, a day; smoke: embedded data, "
-            "minutes; paper: the full protocol.",
+            help="cpu: reduced, hours; level: closer to the paper, a day; ham10000: the sweeps on "
+            "HAM10000 instead of EMNIST, half an hour; smoke: embedded data, minutes; paper: the "
+            "full protocol.",
         ),
     ] = "cpu",
     data: Annotated[
@@ -146,7 +147,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     exclusive["--render and --dry-run"] = render and dry_run
     for names in (names for names, given in exclusive.items() if given):
         raise BadInput(f"{names} exclude each other; give one")
-    wanted = _wanted(artefacts or PAPER)
+    chosen = Scale.named(scale)
+    wanted = _wanted(artefacts or [name for name in PAPER if chosen.has(name)])
+    _refuse_absent(wanted, chosen)
     if seeds is not None and DYNAMICS not in wanted:
         raise BadInput(f"--seeds {seeds} is for dynamics; the others have the seeds of the paper")
     printed = _print_computed(wanted, quiet=json_, only_name=render or dry_run)
@@ -155,7 +158,6 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         if json_:
             console.print_json(printed)
         return
-    chosen = Scale.named(scale)
     folder = out or _default_out() / scale
     work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
     machine = Machine(data, weights, device)
@@ -429,6 +431,16 @@ def _default_out() -> Path:
 def _but_arena(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes of all other studies; the arena has its own documents."""
     return [outcome for outcome in outcomes if not is_of_arena(outcome)]
+
+
+def _refuse_absent(names: Sequence[str], scale: Scale) -> None:
+    """Refuse artefacts that need runs and that the scale does not have."""
+    absent = [name for name in names if name not in PRINTED and not scale.has(name)]
+    if absent:
+        raise BadInput(
+            f"scale {scale.name} has no {several(absent)}; it has {', '.join(scale.artefacts)}; "
+            "name these, or choose another scale"
+        )
 
 
 def _wanted(names: Sequence[str]) -> list[str]:

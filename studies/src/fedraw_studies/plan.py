@@ -154,11 +154,15 @@ def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
 
 
 def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
-    """Load these artefacts, each once: the paper's in its order, then ours, then the arena's."""
+    """Load these artefacts, each once: the paper's in its order, then ours, then the arena's.
+
+    Artefacts that the scale does not have are left out.
+    """
     for name in names:
         refuse_unknown(name, (*EVERY, *ARENA, *SUPPORTING))
-    loaded = [load_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in names]
-    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in names)]
+    own = {name for name in names if name in SUPPORTING or scale.has(name)}
+    loaded = [load_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in own]
+    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in own)]
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:

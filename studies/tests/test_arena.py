@@ -84,7 +84,7 @@ def test_what_is_not_tuned_yet_waits() -> None:
     assert arena_artefact("arena-digits", CPU).waits_for == ""
     assert arena_artefact("arena-emnist-tuning", CPU).waits_for == ""
     waits = arena_artefact("arena-emnist", CPU).waits_for
-    assert "no rate for q-FedAvg" in waits
+    assert "no rate for FedBuff" in waits
     assert "run 'fedraw reproduce arena-emnist-tuning'" in waits
 
 
@@ -96,6 +96,25 @@ def test_every_spec_of_the_arena_is_an_experiment_of_its_own() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert sum(bool(arena_artefact(name, SMOKE).rows) for name in ARENA) == 3
+
+
+def test_large_data_sets_have_the_short_list_at_two_delays() -> None:
+    names = {
+        "FedAvg",
+        "FedBuff",
+        "FedFa",
+        "CA2FL",
+        "MIFA",
+        "ACE",
+        "FedRAW",
+        "Replay",
+        "Debt replay",
+    }
+    rows = arena_artefact("arena-emnist", CPU).rows
+    assert names < {row.method for row in rows}
+    assert {row.label.partition(",")[0] for row in rows} == {"2x", "10x"}
+    assert len(rows) == 2 * 11
+    assert len(arena_artefact("arena-digits", CPU).rows) == 6 * 22
 
 
 def test_the_rates_are_those_that_the_committed_cells_choose() -> None:

@@ -9,7 +9,7 @@ and kept in the same way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -102,6 +102,16 @@ class Arena:
         other = self.table["datasets"][dataset].get("scale") if self.scale.name == "cpu" else None
         scale = self.scale if other is None else Scale.named(other)
         return scale.settings[dataset]
+
+    def of(self, dataset: str) -> Arena:
+        """Return the design of one data set, which may have fewer methods and settings."""
+        own = self.table["datasets"][dataset]
+        short, settings = own.get("short_list", False), own.get("settings")
+        return replace(
+            self,
+            methods=tuple(method for method in self.methods if method.short or not short),
+            settings=tuple(s for s in self.settings if settings is None or s.name in settings),
+        )
 
     def untuned(self, dataset: str) -> list[str]:
         """Return the names of the methods whose rate on a data set is not yet chosen."""
@@ -204,8 +214,8 @@ def _method(name: str, own: Mapping[str, Any], factors: Sequence[float]) -> Aren
 
 def arena_artefact(name: str, scale: Scale) -> Artefact:
     """Return one artefact of the arena; at a scale without this data set it has no rows."""
-    arena = arena_at(scale)
     dataset = next(own for own in ARENA_DATASETS if name in artefact_names(own))
+    arena = arena_at(scale).of(dataset)
     kind = artefact_names(dataset).index(name)
     rows: tuple[ArtefactRow, ...] = ()
     waits_for = ""

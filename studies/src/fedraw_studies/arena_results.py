@@ -166,6 +166,7 @@ class ArenaResults:
 
 def arena_results(arena: Arena, dataset: str, outcomes: Sequence[Outcome]) -> ArenaResults:
     """Collect the results of a data set from the outcomes of its artefacts."""
+    arena = arena.of(dataset)
     by_name = {own.name: own for own in outcomes}
     tuning, plain, remedied = (by_name[name] for name in artefact_names(dataset))
     tunings = {}

@@ -244,7 +244,7 @@ def judge(
 
 
 def _can_be_judged(claim: Claim, outcomes: Sequence[Outcome], known: Mapping[str, Outcome]) -> bool:
-    """Return whether all artefacts of a claim are known, and the claim is not about other scales."""
+    """Return whether all artefacts of a claim are known, and some are of this scale."""
     needed = {part.artefact for part in claim.parts} - {"", DYNAMICS}
     own = {outcome.name for outcome in outcomes}
     return needed <= known.keys() and (own >= set(NAMES) or bool(needed & own))

@@ -147,6 +147,19 @@ def test_fail_on(folder: Path, arguments: list[object], code: int) -> None:
         assert "rare one under " in done.stderr
 
 
+@pytest.mark.parametrize("gate", [[], ["--fail-on", "lost"]])
+def test_the_headline_follows_the_method(folder: Path, gate: list[object]) -> None:
+    asked = ["--times", "times.csv", "--method", "CA2FL", *gate]
+    done = audit(folder, *asked, "--out", "page.html")
+    assert done.returncode == 0, done.stderr
+    headline = "1 of 3 labels is at risk under CA2FL"
+    assert done.stdout.startswith(f"{headline}\n")
+    assert f"<h1>{headline}</h1>" in (folder / "page.html").read_text()
+    assert document(folder, *asked)["headline"] == headline
+    baseline = document(folder, "--times", "times.csv")["headline"]
+    assert baseline == "1 of 3 labels is about to be lost"
+
+
 def test_the_gate_agrees_with_the_table(folder: Path) -> None:
     """A label with its fair share of influence is lost if only one site in 200 holds it."""
     sites = "".join(f"s{i},common,100\ns{i},other,100\n" for i in range(200))
@@ -207,7 +220,7 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
             ["--method", "fedraw-dedup-only", "--fail-on", "lost"],
             ["it is an ablation, which only the what-if table shows; choose one of fedfa"],
         ),
-        ({}, ["--method", "fedraw"], ["--fail-on"]),
+        ({}, ["--method", "fedavg"], ["--method: method 'fedavg' has no verdicts"]),
         ({}, ["--fail-on", "kept"], ["kept", "at-risk"]),
         ({}, ["--rare", ""], ["--rare names no label"]),
         ({"labels.csv": TIMES.replace("1.0", "1")}, [], ["seconds", "--times"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from html import escape, unescape
 
 import pytest
@@ -28,6 +29,10 @@ def view() -> AuditView:
 
 @pytest.fixture(scope="module")
 def terminal(view: AuditView) -> str:
+    return printed(view)
+
+
+def printed(view: AuditView) -> str:
     console = Console(file=io.StringIO(), width=1000, color_system=None)
     for part in terminal_parts(view):
         console.print(part)
@@ -46,6 +51,58 @@ def test_headline_recommendation_and_notes_are_the_same_everywhere(
         assert words.replace("'", "&#x27;") in page
     assert plain_text(view.lead) in terminal
     assert str(view.recommendation) in terminal
+
+
+@pytest.mark.parametrize(
+    ("method", "headline", "lead"),
+    [
+        (
+            "fedfa",
+            "1 of 3 labels is about to be lost under FedFa",
+            "If the server averages the last 10 updates, regardless of sender (FedFa), label odd",
+        ),
+        # Every client has a twelfth of the weight, and 25 of the clinic's 65 samples are odd. The
+        # median label has 385 of 1,165 samples: sqrt((25/65 / 12) / (385/1165) / 12) = 0.090.
+        (
+            "ca2fl",
+            "1 of 3 labels is at risk under CA2FL",
+            "If the server runs CA2FL with K=10, label odd has too little influence on the model: "
+            f"it, held by 1 client, has a standing of 9.0{TIED}% and would be kept from 13{TIED}% "
+            "on.",
+        ),
+        # ACE weights clients as CA2FL does, without a buffer.
+        ("ace", "1 of 3 labels is at risk under ACE", "If the server runs ACE, label odd has"),
+        (
+            "fedraw-replay",
+            "No label is at risk under Replay",
+            "This holds if the server runs Replay with K=10; other methods do worse.",
+        ),
+    ],
+)
+def test_the_headline_is_about_the_method_that_was_asked_for(
+    view: AuditView, method: str, headline: str, lead: str
+) -> None:
+    own = replace(view, method=method)
+    page, document = unescape(render_page(own)), json.loads("".join(json_document(own)))
+    assert own.headline == document["headline"] == headline
+    assert f"<h1>{headline}</h1>" in page
+    assert printed(own).startswith(f"{headline}\n{lead}")
+    assert f'<p class="lead">{lead}' in page.replace("<bdi>", "").replace("</bdi>", "")
+
+
+def test_labels_are_ordered_by_the_method_that_was_asked_for() -> None:
+    """FedFa forgets the one label of a slow site, and FedRAW the smallest of nine common labels."""
+    counts = {f"site {i}": {f"common {n}": 50 for n in range(8)} for i in range(11)}
+    for site in counts.values():
+        site["small"] = 1
+    counts["clinic"] = {"odd": 400}
+    found = audit(counts, dict.fromkeys(counts, 1.0) | {"clinic": 6.0})
+    assert AuditView(found, "").worst_first[0].label == "odd"
+    view = AuditView(found, "", method="fedraw")
+    assert view.worst_first[0].label == "small"
+    standing = [row.methods["fedraw"].standing for row in view.worst_first]
+    assert standing == sorted(standing)
+    assert "Labels, worst first under FedRAW" in printed(view)
 
 
 def test_verdicts_are_the_same_everywhere(view: AuditView, terminal: str) -> None:

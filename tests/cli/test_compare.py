@@ -51,6 +51,27 @@ def test_what_a_goal_costs_has_columns(runs: Path, capsys: pytest.CaptureFixture
         compare([runs], until=["AvgRare=45"])
 
 
+def test_runs_that_call_different_labels_rare_get_a_note(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(runs, "fedbuff", 1, [(80.0, 40.0)], rare="odd")
+    write_run(runs, "fedbuff", 2, [(80.0, 40.0)], rare="odd")
+    note = (
+        "different rare labels, so metrics such as AvgRare are not comparable: "
+        "odd in fedbuff; scarce in fedfa"
+    )
+    compare([runs / "fedbuff", runs / "fedfa"])
+    assert note in " ".join(capsys.readouterr().out.split())
+    compare([runs / "fedbuff", runs / "fedfa"], json_=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["notes"] == [note]
+    assert document["rows"][0]["rare_labels"] == [["odd"], ["odd"]]
+    compare([runs / "fedbuff", runs / "fedfa"], paired_=True, metrics="AvgRare")
+    assert note in " ".join(capsys.readouterr().out.split())
+    compare([runs / "fedraw", runs / "fedfa"])
+    assert "rare labels" not in capsys.readouterr().out
+
+
 def test_what_cannot_be_shown_is_refused(runs: Path) -> None:
     with pytest.raises(BadInput, match="no run has the metric 'AvgRar'; did you mean 'AvgRare'"):
         compare([runs], metrics="AvgRar")

@@ -72,6 +72,17 @@ def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
     assert process.returncode == 130, told
 
 
+def test_ctrl_c_in_the_demo_names_no_option_that_it_lacks(tmp_path: Path) -> None:
+    process = started("demo", "--jobs", "1", "--out", "demo", cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(tmp_path.glob("demo/*/*/events.jsonl")):
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert told.splitlines()[-1] == "fedraw: interrupted"
+    assert process.returncode == 130, told
+
+
 def test_ctrl_c_where_nothing_is_saved(tmp_path: Path) -> None:
     rows = "".join(f"c{i},l{i % 50},{i + 1}\n" for i in range(200_000))
     (tmp_path / "l.csv").write_text(f"client,label,count\n{rows}")

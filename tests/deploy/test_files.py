@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from flwr.app import RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from fedraw.flower.tensors import record_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -51,6 +56,18 @@ def test_every_image_runs_as_a_user_that_is_not_root() -> None:
     users = {stage.split()[0]: re.findall(r"^USER (\S+)", stage, re.MULTILINE) for stage in stages}
     assert users["base"] == ["10001:10001"] and users["proxy"] == ["www-data:www-data"]
     assert re.findall(r"^FROM base AS (\w+)", dockerfile, re.MULTILINE) == ["server", "site"]
+
+
+def test_the_proxy_limits_requests_and_lets_models_of_any_size_pass() -> None:
+    """Flower sends a model in requests of at most 5 MiB of numbers, here 24 MiB in five of them."""
+    conf = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    (megabytes,) = re.findall(r"^\s*client_max_body_size (\d+)m;", conf, re.MULTILINE)
+    numbers = np.random.default_rng(0).random((6, 1 << 20), np.float32)
+    content = RecordDict({"arrays": record_of({"w": numbers})})
+    requests = [len(part.deflate()) for part in get_all_nested_objects(content).values()]
+    assert sum(requests) > numbers.nbytes > int(megabytes) << 20
+    assert sum(size > 1 << 20 for size in requests) == 5
+    assert 2 * max(requests) < int(megabytes) << 20
 
 
 @pytest.mark.parametrize("unit", sorted(path.name for path in DEPLOY.glob("systemd/*.service")))

@@ -6,15 +6,17 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
-from tests.flower.deployment import Deployment, DeploymentError, free_port
+from tests.flower.deployment import CERTIFICATES, Deployment, DeploymentError, free_port
 from tests.flower.test_faults import Federation
 
 CONF = Path(__file__).parents[2] / "deploy" / "nginx.conf"
@@ -89,6 +91,28 @@ def status(folder: Path, port: int, path: str, method: str = "POST") -> int | No
         return refusal.code
     except OSError:
         return None
+
+
+def answer_to_size(folder: Path, port: int, size: int) -> int:
+    """The status of a request that announces a body of this size, and does not send it."""
+    context = ssl.create_default_context(cafile=str(folder / "keys" / "ca.pem"))
+    connection = HTTPSConnection("localhost", port, timeout=10, context=context)
+    with closing(connection):
+        connection.putrequest("POST", "/v1/fleet/push-object")
+        connection.putheader("Content-Length", str(size))
+        connection.endheaders()
+        return connection.getresponse().status
+
+
+def test_a_request_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Nothing listens behind the proxy, so a request that it lets through gets a 502."""
+    make = [sys.executable, str(CERTIFICATES), str(tmp_path / "keys")]
+    subprocess.run(make, check=True, capture_output=True)
+    (tmp_path / "logs").mkdir()
+    port = free_port()
+    with nginx(tmp_path, free_port(), port):
+        assert answer_to_size(tmp_path, port, 16 << 20) == 502
+        assert answer_to_size(tmp_path, port, (16 << 20) + 1) == 413
 
 
 CLOSED = (

@@ -194,6 +194,48 @@ def test_different_budgets_are_noted() -> None:
     ]
 
 
+def test_different_rare_labels_are_noted() -> None:
+    one, other = (("9",),), (("8", "9"),)
+    assert budget_notes([row("a", (1,), 5, rare_labels=one)] * 2) == []
+    found = budget_notes(
+        [
+            row("a", (1,), 5, rare_labels=one),
+            row("b", (1,), 5, rare_labels=other),
+            row("c", (1,), 5, rare_labels=((),)),
+            row("old", (1,), 5, rare_labels=(None,)),
+        ]
+    )
+    assert found == [
+        "different rare labels, so metrics such as AvgRare are not comparable: "
+        "9 in a; 8, 9 in b; none in c"
+    ]
+
+
+def test_rare_labels_that_depend_on_the_seed_are_compared_seed_by_seed() -> None:
+    """The same two seeds average over the same labels in both rows, so the rows are comparable."""
+    changing = (("8",), ("9",))
+    assert budget_notes([row(n, (1, 2), 5, 5, rare_labels=changing) for n in ("a", "b")]) == []
+    found = budget_notes(
+        [
+            row("a", (1, 2), 5, 5, rare_labels=changing),
+            row("b", (1, 2), 5, 5, rare_labels=(("8",), ("8",))),
+        ]
+    )
+    assert found == [
+        "different rare labels under seed 2, so metrics such as AvgRare are not comparable: "
+        "9 in a; 8 in b"
+    ]
+
+
+def test_rare_labels_of_folders_and_results_are_compared(tmp_path: Path) -> None:
+    nine, eight = dynamics([1]), dynamics([1])
+    eight = replace(eight, partition=replace(eight.partition, rare_labels=(8,)))
+    results = {name: simulate(s, out=tmp_path / name) for name, s in [("n", nine), ("e", eight)]}
+    note = "different rare labels, so metrics such as AvgRare are not comparable: 9 in n; 8 in e"
+    assert note in compare(results).notes
+    assert note in compare({name: tmp_path / name for name in results}).notes
+
+
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=20), st.data())
 def test_a_model_that_ignores_its_input_has_collapsed(
     shares: list[float], data: st.DataObject

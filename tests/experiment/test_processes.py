@@ -53,6 +53,22 @@ def test_cells_side_by_side_are_what_they_are_one_by_one(tmp_path: Path) -> None
         assert same(left.folder, right.folder)
 
 
+def test_callbacks_of_parallel_cells_wait_for_each_other(tmp_path: Path) -> None:
+    tables = {**spec("fedraw").to_dict(), "training": {"kind": "none"}}
+    cells = [Cell(Spec.from_dict(tables), seed, tmp_path / str(seed)) for seed in range(1, 7)]
+    inside, together = [0], []
+
+    def note(number: int, content: object) -> None:
+        inside[0] += 1
+        time.sleep(0.002)  # long enough for the other thread to call as well
+        together.append(inside[0])
+        inside[0] -= 1
+
+    run_cells(cells, Options(), jobs=2, progress=note, observe=note, done=note)
+    assert len(together) > 6
+    assert set(together) == {1}
+
+
 def test_a_mistake_in_a_cell_reaches_the_user(tmp_path: Path) -> None:
     tables = spec("fedraw").to_dict()
     tables["strategy"]["buffer"] = 11

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.cli.command import fedraw
 from tests.eventlog.federation_log import END, STORY, write
 from tests.eventlog.logs import as_bytes, record
 from tests.report.hand_made import write_run
@@ -98,6 +99,17 @@ def test_following_can_be_stopped(tmp_path: Path) -> None:
         [log.parent], TARGETS["csv"], tmp_path / "out", follow=True, until=lambda: True
     )
     assert not done.finished
+
+
+@pytest.mark.parametrize("to", [[], ["--to", "excel"]])
+def test_the_command_lists_the_targets_if_none_or_an_unknown_one_is_given(
+    run: Path, tmp_path: Path, to: list[str]
+) -> None:
+    done = fedraw("export", run, *to, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'--to'" in done.stderr
+    for name in ("csv", "parquet", "tensorboard", "mlflow", "wandb"):
+        assert name in done.stderr
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:

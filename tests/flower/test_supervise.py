@@ -151,6 +151,26 @@ def test_a_refusal_after_a_run_is_tried_again(tmp_path: Path) -> None:
     assert kept(flwr(tmp_path, *script, status(2, "finished:completed")), Time()) == 0
 
 
+@pytest.mark.parametrize("reply", [{"success": True}, {"success": True, "run-id": None}])
+def test_a_success_without_a_run_id_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reply: dict[str, object]
+) -> None:
+    """The run can be neither followed nor stopped, and a second one would compete with it."""
+    time = Time()
+    assert kept(flwr(tmp_path, ["run app here", 0, reply]), time) == 1
+    assert "flwr run: Flower reported success without a run id" in caplog.text
+    assert "find the run with 'flwr list here'" in caplog.text
+    assert not time.slept
+
+
+def test_a_list_without_the_status_of_the_run_is_asked_for_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty: list[object] = ["list here --run-id 1", 0, {"success": True}]
+    assert kept(flwr(tmp_path, run(1), empty, status(1, "finished:completed")), Time()) == 0
+    assert "flwr list: Flower reported no status of run 1" in caplog.text
+
+
 def test_while_the_superlink_is_away_nothing_is_started_twice(tmp_path: Path) -> None:
     away: list[object] = ["list", 1, "no json at all"]
     program = flwr(tmp_path, run(1), away, away, status(1, "finished:completed"))

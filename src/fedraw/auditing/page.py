@@ -225,7 +225,8 @@ def _labels(view: AuditView) -> str:
     if rare or others:
         more = f", and {counted(len(rare), 'more rare label')}" if rare else ""
         words.append(
-            f"Shown are the {len(worst)} labels with the lowest standing under FedFa{more}."
+            f"Shown are the {len(worst)} labels with the lowest standing under "
+            f"{title(view.headline_method)}{more}."
         )
     if others:
         words.append(_not_drawn(others))

@@ -114,9 +114,9 @@ class Audit:
         )
         return f"<Audit of {many}; {fate}; recommends {self.recommendation.setting}>"
 
-    def worst_first(self) -> list[int]:
-        """Return the positions of the labels by their standing under FedFa, the lowest first."""
-        return [int(i) for i in np.argsort(self.standing["fedfa"], kind="stable")]
+    def worst_first(self, method: str = "fedfa") -> list[int]:
+        """Return the positions of the labels by their standing under a method, lowest first."""
+        return [int(i) for i in np.argsort(self.standing[method], kind="stable")]
 
     def in_words(self, label: int) -> str:
         """Return the verdicts on a label, such as 'lost under FedFa; kept by CA2FL, FedRAW'."""

@@ -41,7 +41,7 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
     yield Text(at_a_glance(view))
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
-    yield _titled("Labels, worst first: standing in percent", _labels(view))
+    yield _titled(f"Labels, worst first{view.under}: standing in percent", _labels(view))
     bounds = "; ".join(verdict_bounds())
     yield Text(
         "Standing combines a label's influence relative to other labels with the weight of the "

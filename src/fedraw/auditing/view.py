@@ -133,6 +133,17 @@ class AuditView:
     source: str  # of the times
     notes: tuple[str, ...] = ()
     name: str = ""  # what was audited, such as the name of the label file
+    method: str | None = None  # of the headline; by default FedFa, which it then does not name
+
+    @property
+    def headline_method(self) -> str:
+        """The method that the headline is about."""
+        return self.method or "fedfa"
+
+    @property
+    def under(self) -> str:
+        """The method that was asked for, such as " under FedRAW"; empty if none was."""
+        return "" if self.method is None else f" under {title(self.method)}"
 
     @property
     def recommendation(self) -> Recommendation:
@@ -149,8 +160,8 @@ class AuditView:
 
     @cached_property
     def worst_first(self) -> tuple[LabelRow, ...]:
-        """All labels by their standing under FedFa, the lowest first."""
-        return tuple(self.labels[i] for i in self.audit.worst_first())
+        """All labels by their standing under the headline's method, the lowest first."""
+        return tuple(self.labels[i] for i in self.audit.worst_first(self.headline_method))
 
     @cached_property
     def settings(self) -> tuple[WorstLabel, ...]:
@@ -245,30 +256,29 @@ class AuditView:
 
     @property
     def headline(self) -> str:
-        """What happens to the labels under FedFa, the baseline."""
-        many = self.tally("fedfa")
+        """What happens to the labels under the method that was asked for, or else under FedFa."""
+        many = self.tally(self.headline_method)
         lost, risk = many["lost"], many["at risk"]
         first = lost or risk
         if not first:
-            return "No label is at risk"
+            return f"No label is at risk{self.under}"
         total = counted(len(self.audit.labels), "label")
         head = f"{first:,} of {total} {'is' if first == 1 else 'are'} "
         if not lost:
-            return f"{head}at risk"
+            return f"{head}at risk{self.under}"
         more = f", {risk:,} more {'is' if risk == 1 else 'are'} at risk" if risk else ""
-        return f"{head}about to be lost{more}"
+        return f"{head}about to be lost{self.under}{more}"
 
     @property
     def lead(self) -> Words:
         """Which labels the headline means, and why."""
-        size = self.audit.buffer
-        last = "only the last update" if size == 1 else f"the last {size:,} updates"
-        setting = f"if the server averages {last}, regardless of sender (FedFa)"
-        worst = [row for row in self.worst_first if row.methods["fedfa"].verdict != "kept"]
+        method = self.headline_method
+        setting = f"if the server {self._rule_in_words}"
+        worst = [row for row in self.worst_first if row.methods[method].verdict != "kept"]
         if not worst:
-            if any(set(self.audit.verdicts[method]) - {"kept"} for method in COLUMNS):
+            if any(set(self.audit.verdicts[other]) - {"kept"} for other in COLUMNS):
                 return (f"This holds {setting}; other methods do worse.",)
-            return (f"This holds even {setting}.",)
+            return (f"This holds {'even ' if method == 'fedfa' else ''}{setting}.",)
         first, one = worst[0], len(worst) == 1
         return (
             f"I{setting[1:]}, {'label' if one else 'labels'} ",
@@ -276,9 +286,20 @@ class AuditView:
             f" {'has' if one else 'have'} too little influence on the model: ",
             *(("it",) if one else ("label ", Name(first.label))),
             f", held by {counted(first.coverage, 'client')}, has a standing of "
-            f"{standing_percent(first.methods['fedfa'].standing, 'fedfa')} and would be kept from "
-            f"{limit(THRESHOLDS['fedfa'].kept)} on.",
+            f"{standing_percent(first.methods[method].standing, method)} and would be kept from "
+            f"{limit(THRESHOLDS[method].kept)} on.",
         )
+
+    @property
+    def _rule_in_words(self) -> str:
+        """What a server does under the headline's method, after the words "the server"."""
+        method, size, cap = self.headline_method, self.audit.buffer, self.audit.cap
+        if method == "fedfa":
+            last = "only the last update" if size == 1 else f"the last {size:,} updates"
+            return f"averages {last}, regardless of sender (FedFa)"
+        buffer = f" with K={size}" if BY_METHOD[method].has_buffer else ""
+        capped = f" and a cap of {cap:g}" if cap is not None and method == "fedraw" else ""
+        return f"runs {title(method)}{buffer}{capped}"
 
     @property
     def rare_rule(self) -> str:

@@ -77,14 +77,15 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     method: Annotated[
         str | None,
         typer.Option(
-            help=f"Restrict --fail-on to one method: {', '.join(METHODS)}.",
+            help="The method of the headline, and the only one that --fail-on judges: "
+            f"{', '.join(METHODS)}.",
             autocompletion=lambda: list(METHODS),
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Predict from label counts and speeds which labels a federation will lose."""
-    judged = _methods(method, fail_on)
+    asked = None if method is None else _method(method)
     read = read_label_counts(labels)
     table, notes = read.table, list(read.notes)
     known = None if times is None else _times(times, table.clients)
@@ -116,7 +117,7 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
             f"so K={found.buffer} is used"
         )
     source = _source(times, known, availability)
-    view = AuditView(found, source, tuple(notes), f"Audit of {labels.name}")
+    view = AuditView(found, source, tuple(notes), f"Audit of {labels.name}", asked)
     if out is not None:
         write_audit_page(view, out)
         console.say(f"page: {out}")
@@ -127,7 +128,7 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         for part in terminal_parts(view):
             console.out.print(part)
     if fail_on is not None:
-        _judge(found, fail_on, judged)
+        _judge(found, fail_on, COLUMNS if asked is None else (asked,))
 
 
 def _times(path: Path, clients: Sequence[object]) -> MeanTimes:
@@ -139,16 +140,11 @@ def _times(path: Path, clients: Sequence[object]) -> MeanTimes:
     return read
 
 
-def _methods(method: str | None, fail_on: FailOn | None) -> Sequence[str]:
-    if method is None:
-        return COLUMNS
+def _method(name: str) -> str:
     try:
-        method = audited_method(method)
+        return audited_method(name)
     except BadInput as problem:
         raise BadInput(f"--method: {problem}") from None
-    if fail_on is None:
-        raise BadInput("--method restricts --fail-on to one method; add --fail-on")
-    return (method,)
 
 
 def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.errors import Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.experiment.cells import Cell, cores, run_cells
 from fedraw.experiment.demo import conclusion, demo_specs
@@ -38,8 +39,11 @@ def demo(
         for seed in spec.run.seeds
     ]
     begun = time.perf_counter()
-    with console.cell_progress(cells, jobs or cores()) as progress:
-        rows = compare(run_cells(cells, Options("batched", force=True), jobs, progress))
+    try:
+        with console.cell_progress(cells, jobs or cores()) as progress:
+            rows = compare(run_cells(cells, Options("batched", force=True), jobs, progress))
+    except Interrupted:  # a demo has no --resume: it begins anew
+        raise typer.Abort from None
     page = out / "report.html"
     folders = [out / row_name(spec.strategy) for spec in demo_specs()]
     lead = conclusion(rows)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from fedraw.cli import console
-from fedraw.core.settings import one_of
 from fedraw.core.text import counted
 from fedraw.export import TARGETS, export_runs
 
@@ -17,7 +17,9 @@ def export(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
     ],
-    to: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")],
+    to: Annotated[
+        str, typer.Option(click_type=click.Choice(list(TARGETS)), help="The format or the tool.")
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="DIR", help="The folder to write to.")
     ] = Path("exported"),
@@ -26,7 +28,6 @@ def export(
     ] = False,
 ) -> None:
     """Export evaluations, recall per label and arrivals to files or to an experiment tracker."""
-    one_of("--to", to, list(TARGETS))
     for run in export_runs(runs, TARGETS[to], out, follow=follow):
         state = "finished" if run.finished else "not finished"
         parts = [counted(run.evaluations, "evaluation")]

@@ -1,7 +1,7 @@
 """Compares runs: one row per spec, with mean and standard deviation over its seeds.
 
-A comparison has notes about its weaknesses, such as rows with different budgets and models no
-better than chance. `paired` compares two rows seed by seed.
+A comparison has notes about its weaknesses, such as rows with different budgets or rare labels, and
+models no better than chance. `paired` compares two rows seed by seed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class ComparisonRow:
     collapsed: int = 0  # seeds whose last model is no better than chance; see has_collapsed
     events: tuple[int, ...] = ()  # by seed: the updates of the spec, or those that a server got
     data: tuple[str | None, ...] = ()  # by seed: the SHA-256 of the data, or the data's name
+    rare_labels: tuple[tuple[str, ...] | None, ...] = ()  # by seed; None in an older summary.json
 
     @property
     def title(self) -> str:
@@ -115,7 +116,7 @@ class Comparison(Sequence[ComparisonRow]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The caveats of all rows, and the differences of their budgets."""
+        """The caveats of all rows, and the differences of their budgets and rare labels."""
         return notes_of(self.rows)
 
     def sorted(self, metric: str) -> Comparison:
@@ -193,6 +194,7 @@ class Comparison(Sequence[ComparisonRow]):
                 "seeds": list(row.seeds),
                 "events": list(row.events),
                 "data": list(row.data),
+                "rare_labels": [None if own is None else list(own) for own in row.rare_labels],
                 "metrics": {
                     key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
                     for key, stat in row.metrics.items()
@@ -363,12 +365,12 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
-    """Return the caveats of these rows, each once, and the differences of their budgets."""
+    """Return the caveats of these rows, each once, and what else makes them hard to compare."""
     return (*_distinct(row.notes for row in rows), *budget_notes(rows))
 
 
 def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Return notes about differences between the rows in events, seeds and data.
+    """Return notes about differences between the rows in events, seeds, data and rare labels.
 
     >>> budget_notes([ComparisonRow("a", (1, 2), {}, events=(300, 300)),
     ...               ComparisonRow("b", (1,), {}, events=(600,))])
@@ -384,11 +386,31 @@ def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     for seed in dict.fromkeys(seed for row in simulated for seed in row.seeds):
         own = {r.name: _of_seed(r, r.data, seed) for r in simulated if seed in r.seeds}
         facts.append((f"data under seed {seed}", {k: v[:12] for k, v in own.items() if v}))
+    facts += [
+        (
+            f"{what}, so metrics such as AvgRare are not comparable",
+            {k: ", ".join(v) or "none" for k, v in own.items()},
+        )
+        for what, own in _rare_labels(rows)
+    ]
     return [
         f"different {what}: {_by_value(values)}"
         for what, values in facts
         if len(set(values.values())) > 1
     ]
+
+
+def _rare_labels(
+    rows: Sequence[ComparisonRow],
+) -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
+    """Yield the rare labels by row; if they depend on the seed, those under each seed."""
+    known = [(row, [own for own in row.rare_labels if own is not None]) for row in rows]
+    if all(len(set(found)) <= 1 for _, found in known):
+        yield "rare labels", {row.name: found[0] for row, found in known if found}
+        return
+    for seed in dict.fromkeys(seed for row in rows for seed in row.seeds if seed is not None):
+        own = {r.name: _of_seed(r, r.rare_labels, seed) for r in rows if seed in r.seeds}
+        yield f"rare labels under seed {seed}", {k: v for k, v in own.items() if v is not None}
 
 
 def identity(name: str, spec: Mapping[str, Any]) -> str:
@@ -519,6 +541,7 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
         len(collapsed),
         tuple(map(_events, group)),
         tuple(map(_data, group)),
+        tuple(map(_rare, group)),
     )
 
 
@@ -561,6 +584,11 @@ def _events(summary: Mapping[str, Any]) -> int:
 def _data(summary: Mapping[str, Any]) -> str | None:
     found = (summary.get("data") or {}).get("sha256") or summary["spec"].get("data", {}).get("name")
     return None if found is None else str(found)
+
+
+def _rare(summary: Mapping[str, Any]) -> tuple[str, ...] | None:
+    found = summary.get("rare_labels")
+    return None if found is None else tuple(sorted(map(str, found)))
 
 
 def _renamed(row: ComparisonRow, name: str) -> ComparisonRow:

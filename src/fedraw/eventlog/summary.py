@@ -295,6 +295,7 @@ class RunSummary:
             "name": start and start.name,
             "seed": start and start.seed,
             **({"data": start.data} if start and start.data else {}),
+            "rare_labels": list(start.rare_labels) if start else [],
             "notes": list(start.notes) if start else [],
             "finished": self.finished,
             "events": self.events,

@@ -105,6 +105,22 @@ class _Listeners(NamedTuple):
     observe: CellObserver | None
     done: CellDone
 
+    def one_at_a_time(self) -> _Listeners:
+        """Return callbacks that wait for each other, for calls from several threads."""
+        lock = threading.Lock()
+
+        def locked(call: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+            def wait_and_call(number: int, content: Any) -> None:
+                with lock:
+                    call(number, content)
+
+            return wait_and_call
+
+        progress, observe = (
+            None if call is None else locked(call) for call in (self.progress, self.observe)
+        )
+        return _Listeners(progress, observe, locked(self.done))
+
 
 def _run_sequentially(
     cells: Sequence[Cell], options: Options, listeners: _Listeners, parts: Parts | None
@@ -112,6 +128,7 @@ def _run_sequentially(
     def bound(call: Callable[[int, Any], None] | None, number: int) -> Callable[[Any], None] | None:
         return None if call is None else partial(call, number)
 
+    finished = 0
     try:
         for number, cell in enumerate(cells):
             own = replace(
@@ -122,8 +139,11 @@ def _run_sequentially(
             )
             run = partial(run_seed, cell.spec, cell.seed, cell.folder, parts, own)
             listeners.done(number, _outcome(run))
-    except KeyboardInterrupt:  # between two runs; a run handles its own interrupts
-        raise Interrupted("interrupted between two runs") from None
+            finished += 1
+    except KeyboardInterrupt:  # while a run starts or ends; otherwise it raises Interrupted itself
+        how_far = f"with {finished} of {len(cells)} runs finished"
+        alone = "before the run was finished"
+        raise Interrupted(f"interrupted {how_far if len(cells) > 1 else alone}") from None
 
 
 def _run_in_parallel(
@@ -137,6 +157,7 @@ def _run_in_parallel(
     # time.
     queue, stop = CONTEXT.SimpleQueue(), CONTEXT.RawValue("b", 0)
     failures: list[Exception] = []
+    listeners = listeners.one_at_a_time()
     listener = threading.Thread(
         target=_listen, args=(queue, stop, listeners, failures), daemon=True
     )

@@ -22,7 +22,9 @@ from fedraw.server.messages import (
     Fields,
     as_array,
     check_count_types,
+    check_tensor_type,
     model_layout,
+    read_tensors,
     reply_or_failure,
 )
 from fedraw.server.tasks import (
@@ -81,19 +83,7 @@ class Template:
 
     def read(self, arrays: Mapping[str, Any]) -> Vector:
         """Return the arrays as one vector; integer tensors are ignored and may be missing."""
-        for name in arrays:
-            if name not in self.model:
-                raise RefusedUpdate(f"tensor {name!r:.200} is not part of the model")
-        vector: Vector = np.empty(self.layout.size, np.float32)
-        # A double beyond the range of float32 becomes infinite, and is refused later.
-        with np.errstate(over="ignore"):
-            for segment in self.layout.segments:
-                array = arrays.get(segment.name)
-                if array is None:
-                    raise RefusedUpdate(f"tensor {segment.name!r} is missing")
-                self._check(segment.name, array)
-                np.copyto(vector[segment.slice].reshape(segment.shape), array)
-        return vector
+        return read_tensors(arrays, self.layout, self.model, self._checked)
 
     def write(self, vector: Vector) -> Arrays:
         """Return all tensors of the model with their names, shapes and types."""
@@ -103,18 +93,12 @@ class Template:
             arrays[segment.name] = numbers.astype(self.model[segment.name].dtype)
         return arrays
 
-    def _check(self, name: str, array: object) -> None:
+    def _checked(self, name: str, array: object) -> npt.NDArray[Any]:
         own = self.model[name]
         if not isinstance(array, np.ndarray):
             raise RefusedUpdate(f"tensor {name!r} is {type(array).__name__}, not a NumPy array")
-        if (array.dtype.newbyteorder("="), array.shape) != (own.dtype, own.shape):
-            raise RefusedUpdate(
-                f"tensor {name!r} is {_description(array)}, but the model's is {_description(own)}"
-            )
-
-
-def _description(array: npt.NDArray[Any]) -> str:
-    return f"{array.dtype.name} of shape {array.shape}"
+        check_tensor_type(name, (array.dtype, array.shape), (own.dtype, own.shape))
+        return array
 
 
 @dataclass

@@ -38,12 +38,27 @@ class Flower:
         arguments = ["run", self.app, self.superlink]
         for text in self.run_config:
             arguments += ["--run-config", text]
-        return int(self._call(arguments)["run-id"])
+        reply = self._call(arguments)
+        try:
+            return int(reply["run-id"])
+        except (KeyError, TypeError, ValueError):
+            # Refused, because a second run would compete with one that cannot be followed.
+            raise EngineRefused(
+                f"{self.program} run: Flower reported success without a run id, so the run cannot "
+                f"be supervised; find the run with 'flwr list {self.superlink}', stop it with "
+                "'flwr stop', and install the version of flwr that fedraw[flower] needs"
+            ) from None
 
     def status(self, run: int) -> str:
         """Return the status of a run, such as `finished:completed`."""
-        found = self._call(["list", self.superlink, "--run-id", str(run)])["runs"]
-        return str(found[0]["status"]) if found else "finished:forgotten"
+        reply = self._call(["list", self.superlink, "--run-id", str(run)])
+        try:
+            found = reply["runs"]
+            return str(found[0]["status"]) if found else "finished:forgotten"
+        except (KeyError, TypeError):
+            raise EngineFailed(
+                f"{self.program} list: Flower reported no status of run {run}, but {reply!r:.200}"
+            ) from None
 
     def stop(self, run: int) -> None:
         """Stop a run."""

@@ -17,10 +17,16 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
 from fedraw.core.aggregation import SpareMemory
-from fedraw.core.layout import Layout, Segment
+from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
-from fedraw.server.messages import as_array, model_layout
+from fedraw.server.messages import (
+    TensorType,
+    as_array,
+    check_tensor_type,
+    model_layout,
+    read_tensors,
+)
 
 # Flower's name for its only serialisation, the bytes of a .npy file.
 NPY = "numpy.ndarray"
@@ -53,8 +59,7 @@ class TensorTemplate:
     def of(cls, record: ArrayRecord, statistics: Collection[str] | None = None) -> TensorTemplate:
         """Return the template of a model; by default running means and variances are statistics."""
         found = {name: _header_of(name, tensor) for name, tensor in record.items()}
-        tensors = {name: (header.dtype, header.shape) for name, header in found.items()}
-        layout = model_layout(tensors, statistics)
+        layout = model_layout({n: header.tensor_type for n, header in found.items()}, statistics)
         floats = {name: header for name, header in found.items() if header.dtype.kind == "f"}
         headers = {name: Header.of(h.dtype, h.shape) for name, h in floats.items()}
         constants = {name: record[name] for name in found if name not in floats}
@@ -69,18 +74,8 @@ class TensorTemplate:
 
     def read(self, record: ArrayRecord) -> Vector:
         """Return the record as one vector; integer tensors are ignored and may be missing."""
-        for name in record:
-            if name not in self.headers and name not in self.constants:
-                raise RefusedUpdate(f"tensor {name!r} is not part of the model")
-        vector = self._spare.vector(self.layout.size)
-        # A double beyond the range of float32 becomes infinite, and is refused later.
-        with np.errstate(over="ignore"):
-            for segment in self.layout.segments:
-                tensor = record.get(segment.name)
-                if tensor is None:
-                    raise RefusedUpdate(f"tensor {segment.name!r} is missing")
-                self._copy(segment, tensor, vector[segment.slice])
-        return vector
+        known = frozenset(self.names)
+        return read_tensors(record, self.layout, known, self._numbers, self._spare.vector)
 
     def write(self, vector: Vector) -> ArrayRecord:
         """Return all tensors of the model with their names, shapes and types."""
@@ -93,18 +88,15 @@ class TensorTemplate:
             )
         return record
 
-    def _copy(self, segment: Segment, tensor: Array, place: Vector) -> None:
-        expected = self.headers[segment.name]
+    def _numbers(self, name: str, tensor: Array) -> npt.NDArray[Any]:
+        """Return a tensor of the vector without copying it."""
+        expected = self.headers[name]
         if tensor.stype == NPY and tensor.data.startswith(expected.text):
             header = expected
         else:  # another byte order, Fortran order, another version of the format, or wrong data
-            header = _parse(segment.name, tensor)
-            if (header.dtype.newbyteorder("="), header.shape) != (expected.dtype, expected.shape):
-                raise RefusedUpdate(
-                    f"tensor {segment.name!r} is {header.description}, but the model's is "
-                    f"{expected.description}"
-                )
-        np.copyto(place.reshape(segment.shape), header.numbers(segment.name, tensor.data))
+            header = _parse(name, tensor)
+            check_tensor_type(name, header.tensor_type, expected.tensor_type)
+        return header.numbers(name, tensor.data)
 
 
 @dataclass(frozen=True)
@@ -127,9 +119,9 @@ class Header:
         return cls(file.getvalue(), own, shape)
 
     @property
-    def description(self) -> str:
-        """The type and shape, for messages."""
-        return f"{self.dtype.name} of shape {self.shape}"
+    def tensor_type(self) -> TensorType:
+        """The type and shape."""
+        return self.dtype, self.shape
 
     def array(self, numbers: npt.NDArray[Any]) -> Array:
         """Return a Flower Array with these numbers, converted to the header's type."""

@@ -1,11 +1,11 @@
-"""The parts of a message that every engine shares: scalars, label counts, the layout of the model.
+"""The parts of a message that every engine shares: scalars, label counts, the model's tensors.
 
 An engine turns a site's bytes into Python values. These functions check the values before use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from operator import index
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.layout import Layout
+from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.admission import MOST_LABELS
 from fedraw.server.tasks import Failure, Reply
@@ -24,6 +25,9 @@ LARGEST_REST = 1 << 20
 LONGEST_REASON = 300
 # The suffixes of torch's names for batch-norm statistics.
 STATISTICS = ("running_mean", "running_var")
+
+# The type and shape of a tensor.
+TensorType = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def reply_or_failure(read: Callable[[], Reply]) -> Reply:
@@ -114,7 +118,7 @@ def check_count_types(counts: Mapping[Any, Any], name: str) -> dict[str, int]:
 
 
 def model_layout(
-    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+    tensors: Mapping[str, TensorType],
     statistics: Collection[str] | None = None,
 ) -> Layout:
     """Return the layout of a model's float tensors, given the type and shape of each tensor.
@@ -133,6 +137,55 @@ def model_layout(
         statistics = [name for name in floats if name.endswith(STATISTICS)]
     averaged = [(name, shape) for name, shape in floats.items() if name in statistics]
     return Layout.of([item for item in floats.items() if item[0] not in statistics], averaged)
+
+
+def empty_vector(size: int) -> Vector:
+    """Return a vector of so many numbers, whatever they are."""
+    return np.empty(size, np.float32)
+
+
+def read_tensors(
+    tensors: Mapping[str, Any],
+    layout: Layout,
+    known: Container[str],
+    numbers: Callable[[str, Any], npt.NDArray[Any]],
+    empty: Callable[[int], Vector] = empty_vector,
+) -> Vector:
+    """Return the tensors of a reply as one vector; integer tensors are ignored and may be missing.
+
+    `known` has the names of all tensors of the model. `numbers` checks the engine's tensor with a
+    name and returns it as an array. `empty` returns the vector to fill.
+
+    >>> layout = Layout.of([("w", (2,)), ("b", (1,))])
+    >>> read_tensors({"b": [3], "w": [1, 2]}, layout, {"w", "b"}, lambda name, own: np.array(own))
+    array([1., 2., 3.], dtype=float32)
+    """
+    for name in tensors:
+        if name not in known:
+            raise RefusedUpdate(f"tensor {name!r:.200} is not part of the model")
+    vector = empty(layout.size)
+    # A double beyond the range of float32 becomes infinite, and is refused later.
+    with np.errstate(over="ignore"):
+        for segment in layout.segments:
+            tensor = tensors.get(segment.name)
+            if tensor is None:
+                raise RefusedUpdate(f"tensor {segment.name!r} is missing")
+            place = vector[segment.slice].reshape(segment.shape)
+            np.copyto(place, numbers(segment.name, tensor))
+    return vector
+
+
+def check_tensor_type(name: str, found: TensorType, expected: TensorType) -> None:
+    """Refuse a tensor of another type or shape than the model's; the byte order may differ.
+
+    >>> check_tensor_type("w", (np.dtype("f4"), (2,)), (np.dtype("f4"), (3,)))
+    Traceback (most recent call last):
+    fedraw.errors.RefusedUpdate: tensor 'w' is float32 of shape (2,), but the model's is float32 \
+of shape (3,)
+    """
+    if (found[0].newbyteorder("="), found[1]) != expected:
+        own, wanted = (f"{dtype.name} of shape {shape}" for dtype, shape in (found, expected))
+        raise RefusedUpdate(f"tensor {name!r} is {own}, but the model's is {wanted}")
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:

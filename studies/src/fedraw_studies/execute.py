@@ -169,7 +169,7 @@ def run_plan(
         with terminate_as_ctrl_c():
             run_cells(cells, options, jobs, progress, finish)
     except KeyboardInterrupt:  # between two runs; within one it is Interrupted already
-        raise Interrupted("interrupted between two runs") from None
+        raise Interrupted("interrupted while no run was in progress") from None
     finally:
         if work.runs.is_dir() and not any(work.runs.iterdir()):
             work.runs.rmdir()

@@ -160,9 +160,12 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
     waiting = [own for own in judged if own.verdict is Verdict.NOT_RUN]
     count = f"**{tally(as_json(judged))}.**"
     if waiting:
+        parts = [part.verdict.value for own in judged for part in own.parts]
         count += (
             f" These results are partial: {sum(runs.values())} of the {len(runs)} runs that the "
-            "claims need are finished. A claim is judged once all of its runs are finished."
+            "claims need are finished. A part of a claim, such as one data set, is judged once its "
+            f"runs are finished, and a claim once all parts are. {len(parts)} parts; "
+            f"{_counted(parts)}."
         )
     return fill(count, WIDTH) + "\n"
 

@@ -110,7 +110,7 @@ bench: install ## measure; prints ratios (results with date and machine: benchma
 	$(BIN)/python -m benchmarks.method_cost
 	$(BIN)/python -m benchmarks.audit
 
-bench-peers: install ## the same jobs in other simulators; makes .peers, 6 GB, at the first time
+bench-peers: install ## the same jobs in other simulators; makes .peers, 7 GB, at the first time
 	@[ -d .peers ] || sh benchmarks/peers/setup.sh
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.peers.lines

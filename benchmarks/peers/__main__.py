@@ -26,6 +26,7 @@ PEERS = ROOT / ".peers"
 RESULTS = PEERS / "results.jsonl"
 PAGE = ROOT / "benchmarks" / "README.md"
 START = str(Path(__file__).with_name("start.py"))
+NAMES = ("pfl", "flower", "flsim", "appfl", "flgo")  # the peers with environments in .peers
 UPDATES = {"digits": 2_000, "cnn": 300}
 TIMEOUT = 1_800  # seconds
 
@@ -50,7 +51,7 @@ def runs() -> list[Run]:
         *(Run("bare", "digits", 1, variant) for variant in ("optim", "foreach")),
         *(Run("fedraw", "digits", 1, variant) for variant in ("inline", "batched")),
         *(Run("flower", "digits", 1, variant) for variant in ("sync", "async")),
-        *(Run(peer, "digits") for peer in ("pfl", "flsim")),
+        *(Run(peer, "digits") for peer in ("pfl", "flsim", "flgo")),
         Run("appfl", "digits", 1, "gc-off"),
         Run("appfl", "digits", 1, "shipped", updates=30, once=True),
     ]
@@ -61,8 +62,9 @@ def runs() -> list[Run]:
             *(Run("bare", "cnn", cores, v) for v in ("optim", "foreach", "channels-last")),
             *(Run("fedraw", "cnn", cores, variant) for variant in kinds),
             *(Run("flower", "cnn", cores, variant) for variant in ("sync", "async")),
-            *(Run(peer, "cnn", cores) for peer in ("pfl", "flsim")),
+            *(Run(peer, "cnn", cores) for peer in ("pfl", "flsim", "flgo")),
             Run("appfl", "cnn", cores, "gc-off"),
+            *(Run(peer, "cnn", cores, "channels-last") for peer in NAMES),
         ]
     return digits + cnn
 

@@ -13,17 +13,18 @@ app = ClientApp()
 
 
 @cache
-def loaded_job(name: str) -> tuple[jobs.Job, torch.nn.Module]:
+def loaded_job(name: str, channels_last: bool) -> tuple[jobs.Job, torch.nn.Module]:
     """Return the job and its network, loaded once per actor."""
     torch.set_num_threads(1)
-    job = jobs.load(name)
+    job = jobs.load(name, channels_last)
     return job, job.model().train()
 
 
 @app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
     """Train one update."""
-    job, module = loaded_job(message.content["config"]["job"])
+    config = message.content["config"]
+    job, module = loaded_job(config["job"], config["channels-last"])
     client = context.node_config["partition-id"]
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     steps = jobs.train(job, module, client)

@@ -34,10 +34,11 @@ class Job(NamedTuple):
     batch: int
     clients: list[Samples]
     lr: float = 0.1
+    channels_last: bool = False  # the memory format of images and network
 
     def model(self) -> nn.Module:
         """Build the network of the job."""
-        return network(self.name)
+        return network(self.name, self.channels_last)
 
     def steps(self, client: int) -> int:
         """Return the number of SGD steps of one update of this client."""
@@ -45,29 +46,51 @@ class Job(NamedTuple):
         return self.epochs * -(-samples // self.batch)
 
 
-def load(name: str) -> Job:
-    """Load a job by name."""
+class ChannelsLast(nn.Sequential):
+    """Layers that compute in the memory format channels last.
+
+    The images are converted if the simulator hands them over in another format: DataLoader makes
+    mini-batches in the default format. Weights in another format are an error.
+    """
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            # The stride shows the format of tensors with one channel, is_contiguous does not.
+            if isinstance(layer, nn.Conv2d) and layer.weight.stride(1) != 1:
+                raise RuntimeError("the simulator changed the memory format of the weights")
+        images = images.to(memory_format=torch.channels_last)
+        return super().forward(images)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def load(name: str, channels_last: bool = False) -> Job:
+    """Load a job by name; `channels_last` is the memory format of its images and network."""
     path = DATA / f"{name}.npz"
     if not path.exists():
         raise SystemExit(f"{path} does not exist; run python -m benchmarks.peers.prepare first")
     arrays = np.load(path)
     images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
+    if channels_last:
+        images = images.to(memory_format=torch.channels_last)
     shares = zip(
         torch.tensor_split(images, CLIENTS), torch.tensor_split(labels, CLIENTS), strict=True
     )
     epochs, batch = {"digits": (2, 16), "cnn": (1, 64)}[name]
-    return Job(name, epochs, batch, [(x.clone(), y.clone()) for x, y in shares])
+    clients = [(x.clone(), y.clone()) for x, y in shares]
+    return Job(name, epochs, batch, clients, channels_last=channels_last)
 
 
-def network(name: str) -> nn.Module:
+def network(name: str, channels_last: bool = False) -> nn.Module:
     """Return fedraw's `mlp` or `cnn`, repeated here because peers' environments have no fedraw."""
     if name == "digits":
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES))
-    return nn.Sequential(
+    layers = nn.Sequential(
         *(nn.Conv2d(1, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, CLASSES)),
     )
+    if channels_last:
+        return ChannelsLast(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return layers
 
 
 def train(job: Job, module: nn.Module, client: int) -> int:

@@ -2,10 +2,10 @@
 
 APPFL trains one client after the other in one process; with two cores, torch has two threads.
 Variant gc-off sets its option `optimize_memory` to off everywhere; `shipped` leaves it on, which
-collects garbage many times per update. The timed part is `AsyncSimDriver.run`, without validation
-and without logging below warnings. Clients train when they are dispatched, so the training of
-clients in flight at the end is unused: their steps count, and their updates do not. The script runs
-in .peers/appfl.
+collects garbage many times per update. `channels-last` is gc-off with images and network in that
+memory format. The timed part is `AsyncSimDriver.run`, without validation and without logging below
+warnings. Clients train when they are dispatched, so the training of clients in flight at the end is
+unused: their steps count, and their updates do not. The script runs in .peers/appfl.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def settings(job: jobs.Job, updates: int, frugal: bool) -> tuple[dict[str, Any],
     model = {
         "model_path": str(Path(jobs.__file__)),
         "model_name": "network",
-        "model_kwargs": {"name": job.name},
+        "model_kwargs": {"name": job.name, "channels_last": job.channels_last},
     }
     training = {
         **memory,
@@ -78,11 +78,11 @@ def driver_of(job: jobs.Job, updates: int, frugal: bool) -> Any:
 
 
 def main() -> None:
-    given = jobs.arguments(__doc__, "gc-off", "shipped")
+    given = jobs.arguments(__doc__, "gc-off", "shipped", "channels-last")
     torch.set_num_threads(given.cores)
     declare_nms()
     logging.disable(logging.INFO)
-    job = jobs.load(given.job)
+    job = jobs.load(given.job, channels_last=given.variant == "channels-last")
     jobs.warm_up(job)
     os.chdir(tempfile.mkdtemp())  # the agents write log files to the current folder
     driver = driver_of(job, given.updates, frugal=given.variant == "shipped")

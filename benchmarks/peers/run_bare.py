@@ -39,20 +39,11 @@ def foreach(job: Job, module: nn.Module, client: int) -> int:
     return steps
 
 
-def channels_last(job: Job, module: nn.Module) -> tuple[Job, nn.Module]:
-    """Return the job and the module in the memory format channels last."""
-    form = torch.channels_last
-    clients = [(images.contiguous(memory_format=form), labels) for images, labels in job.clients]
-    return job._replace(clients=clients), module.to(memory_format=form)  # type: ignore[call-overload]
-
-
 def run_worker(name: str, variant: str, clients: list[int], ready: Any, done: Any) -> None:
     """Train these clients when all workers are ready, and report the time and the steps."""
     torch.set_num_threads(1)
-    job = jobs.load(name)
+    job = jobs.load(name, channels_last=variant == "channels-last")
     module = job.model().train()
-    if variant == "channels-last":
-        job, module = channels_last(job, module)
     update: Callable[[Job, nn.Module, int], int] = jobs.train if variant == "optim" else foreach
     for client in range(3):
         update(job, module, client)

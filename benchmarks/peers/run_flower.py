@@ -1,9 +1,10 @@
 """Flower: its simulation with Ray, one actor per core.
 
 Variant `sync` is Flower's FedAvg with all 30 clients per round. `async` is a FedBuff of about
-twenty lines on Flower's Grid (push and pull of messages), with 30 clients in flight. The timed part
-is inside the ServerApp, after one round that starts the actors, and without evaluation. The script
-runs in .peers/flower.
+twenty lines on Flower's Grid (push and pull of messages), with 30 clients in flight.
+`channels-last` is `sync` with images and network in that memory format. The timed part is inside
+the ServerApp, after one round that starts the actors, and without evaluation. The script runs in
+.peers/flower.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def synchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[i
 
     rounds = max(1, round(updates / jobs.CLIENTS))
     strategy = FedAvg(fraction_evaluate=0.0, train_metrics_aggr_fn=counted)
-    config = ConfigRecord({"job": job.name})
+    config = ConfigRecord({"job": job.name, "channels-last": job.channels_last})
     strategy.start(grid, ArrayRecord(model), num_rounds=rounds, train_config=config)
     return rounds * jobs.CLIENTS, steps
 
@@ -47,7 +48,7 @@ def asynchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[
     from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
     def send(nodes: list[int]) -> None:
-        config = ConfigRecord({"job": job.name})
+        config = ConfigRecord({"job": job.name, "channels-last": job.channels_last})
         content = RecordDict({"arrays": ArrayRecord(model), "config": config})
         messages = [Message(content, node, "train") for node in nodes]
         waiting.update(dict.fromkeys(grid.push_messages(messages), model))
@@ -80,6 +81,7 @@ def asynchronous(grid: Any, job: jobs.Job, model: State, updates: int) -> tuple[
 RULES: dict[str, Callable[[Any, jobs.Job, State, int], tuple[int, int]]] = {
     "sync": synchronous,
     "async": asynchronous,
+    "channels-last": synchronous,
 }
 
 
@@ -100,7 +102,7 @@ def main() -> None:
     from flwr.simulation import run_simulation
 
     logging.disable(logging.INFO)
-    job = jobs.load(given.job)
+    job = jobs.load(given.job, channels_last=given.variant == "channels-last")
     server = ServerApp()
 
     @server.main()  # type: ignore[untyped-decorator]

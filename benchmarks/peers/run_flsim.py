@@ -2,7 +2,8 @@
 
 FLSim trains one client after the other in one process; with two cores, torch has two threads. The
 timed part is `AsyncTrainer.train`, without evaluation, training metrics and progress bars. The data
-provider makes the mini-batches once. The script runs in .peers/flsim.
+provider makes the mini-batches once. Variant `channels-last` has images and network in that memory
+format. The script runs in .peers/flsim.
 """
 
 from __future__ import annotations
@@ -142,12 +143,12 @@ def disable_progress_bars() -> None:
 
 
 def main() -> None:
-    given = jobs.arguments(__doc__)
+    given = jobs.arguments(__doc__, "", "channels-last")
     disable_progress_bars()
     torch.set_num_threads(given.cores)
     allow_dataclass_defaults()
     declare_nms()
-    job = jobs.load(given.job)
+    job = jobs.load(given.job, channels_last=given.variant == "channels-last")
     jobs.warm_up(job)
     epochs = round(given.updates / jobs.CLIENTS)
     spent, steps = simulate(job, epochs)

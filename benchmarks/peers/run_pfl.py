@@ -2,7 +2,8 @@
 
 With two cores, torchrun starts two workers, as pfl documents. The timed part is the rounds after
 the first one, without evaluation and without printing metrics. The dataset's cache makes the
-mini-batches once. The script runs in .peers/pfl.
+mini-batches once. Variant `channels-last` has images and network in that memory format. The script
+runs in .peers/pfl.
 """
 
 from __future__ import annotations
@@ -90,12 +91,12 @@ def summed(*numbers: float) -> list[float]:
 
 
 def main() -> None:
-    given = jobs.arguments(__doc__)
+    given = jobs.arguments(__doc__, "", "channels-last")
     if not under_torchrun(given.cores):
         workers = ("--standalone", f"--nproc-per-node={given.cores}", "-m")
         start = [sys.executable, "-m", "torch.distributed.run", *workers]
         os.execv(sys.executable, [*start, "benchmarks.peers.run_pfl", *sys.argv[1:]])
-    job = jobs.load(given.job)
+    job = jobs.load(given.job, channels_last=given.variant == "channels-last")
     jobs.warm_up(job)
     rounds = round(given.updates / jobs.CLIENTS)
     spent, own = simulate(job, rounds)

@@ -220,7 +220,7 @@ def test_the_scale_ham10000_has_the_sweeps_with_three_rare_labels_of_ham10000() 
     for artefact in load_artefacts(NAMES, scale):
         for row in artefact.rows:
             assert row.spec.data.name == "ham10000"
-            assert len(row.seeds) == 10
+            assert len(row.seeds) == 6
             assert len(row.spec.partition.rare_labels) in (0, 3)
     assert not scale.has("table2")
     assert load_artefacts(["table2", "beyond-headline", "arena-digits"], scale) == []

@@ -10,7 +10,7 @@ to 1.5 s. All methods of a seed have the same partition, arrivals, initial model
 
 A cell has the mean and the standard deviation over the seeds of AvgRare in the last five
 evaluations (of the recall of the worst label for "dirichlet" and "iid"), and GlobalAcc in brackets.
-The merit, by which the audit orders methods, is the mean AvgRare of the settings with rare labels.
+The last column is the mean AvgRare of the settings with rare labels.
 Finished runs are stored in the results file and are not run again.
 """
 
@@ -102,7 +102,7 @@ def run(setting: str, method: str, seed: int) -> dict[str, Any]:
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the table in Markdown."""
-    lines = [f"| | {' | '.join(SETTINGS)} | merit |", "|---|" + "--:|" * (len(SETTINGS) + 1)]
+    lines = [f"| | {' | '.join(SETTINGS)} | mean |", "|---|" + "--:|" * (len(SETTINGS) + 1)]
     for method in METHODS:
         cells = []
         for setting in SETTINGS:
@@ -112,8 +112,8 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
             accuracy = fmean(r["GlobalAcc"] for r in runs)
             cells.append(f"{fmean(values):.1f} ± {pstdev(values):.1f} ({accuracy:.1f})")
         rare = [r for r in records if r["method"] == method and r["setting"] in WITH_RARE_LABELS]
-        merit = fmean(r["AvgRare"] for r in rare)
-        lines.append(f"| {method} | {' | '.join(cells)} | {merit:.1f} |")
+        mean = fmean(r["AvgRare"] for r in rare)
+        lines.append(f"| {method} | {' | '.join(cells)} | {mean:.1f} |")
     return "\n".join(lines)
 
 

@@ -39,8 +39,8 @@ def cell(spec: Spec, seed: int, accuracy: float, rare: float) -> CellRecord:
     return CellRecord(key=key_of(spec), seed=seed, spec=spec.to_dict(), **content)
 
 
-def results(out: Path, arena: Arena, scale: Scale) -> ArenaResults:
-    return arena_results(arena, "digits", outcomes(out, scale, artefact_names("digits")))
+def results(out: Path, arena: Arena, scale: Scale, dataset: str = "digits") -> ArenaResults:
+    return arena_results(arena, dataset, outcomes(out, scale, artefact_names(dataset)))
 
 
 def write_scores(
@@ -126,12 +126,12 @@ def test_the_rates_are_those_that_the_committed_cells_choose() -> None:
 
 def test_the_merits_of_the_catalogue_are_those_of_the_committed_cells() -> None:
     arena = arena_at(CPU)
-    own = results(COMMITTED, arena, CPU)
+    complete = [results(COMMITTED, arena, CPU, dataset) for dataset in ("digits", "ham10000")]
     settings = [setting.name for setting in arena.settings if setting.rare == "usual"]
     assert settings == ["2x", "10x", "20x", "five holders"]
     merits = {
         method.strategy["name"]: fmean(
-            own.score(name, method.name).rare.mean or 0.0 for name in settings
+            own.score(name, method.name).rare.mean or 0.0 for own in complete for name in settings
         )
         for method in arena.methods
         if set(method.strategy) == {"name"}

@@ -47,7 +47,7 @@ def test_the_text_says_what_is_rare_what_is_lost_and_what_to_do(folder: Path) ->
     )
     assert "lost under FedFa" in done.stdout
     assert "Recommendation\n" in done.stdout
-    assert '  strategy.name = "fedraw-replay"\n  strategy.buffer = 10\n' in done.stdout
+    assert '  strategy.name = "fedraw-replay-debt"\n  strategy.buffer = 10\n' in done.stdout
     assert done.stderr == ""
 
 
@@ -90,9 +90,13 @@ def test_json_has_the_contract_s_keys(folder: Path) -> None:
 def test_what_replay_takes_is_said(folder: Path) -> None:
     done = " ".join(audit(folder, "--times", "times.csv").stdout.split())
     # Twelve updates of the clinic's (1/6) / (11 + 1/6) of all arrivals.
-    assert "Replay keeps the last update of 1 client. Its verdicts assume 12 updates" in done
-    assert "for label rare one this takes 804 arrivals." in done
-    assert "Recommendation Replay, K=10: label rare one goes from a standing of 1.6 % (lost" in done
+    assert (
+        "Replay keeps the last update of 1 client. The verdicts on replay and debt replay assume "
+        "12 updates from a label's holders; for label rare one this takes 804 arrivals."
+    ) in done
+    assert (
+        "Recommendation Debt replay, K=10: label rare one goes from a standing of 1.6 % (lost"
+    ) in done
     assert "clients send differences, and the server stores at most K updates" in done
     (folder / "labels.csv").write_text("client,label,count\na,x,1\nb,x,2\nc,x,3\n")
     assert "Replay equals FedBuff here: no client's rarity score" in audit(folder).stdout

@@ -46,9 +46,9 @@ def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> 
         ({"fedraw-replay_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay", 10, None)),
         ({"fedraw-replay_10": 0.4, "fedbuff_10": 0.5}, ("fedbuff", 10, None)),
         ({"fedraw-replay_10": 0.1, "ca2fl_10": 0.05}, ("fedraw-replay", 10, None)),
-        # Replay by debt stores as much, and comes after replay by its merit.
+        # Replay by debt stores as much, and comes before replay by its merit.
         ({"fedraw-replay-debt_10": 0.4, "ca2fl_10": 0.4}, ("fedraw-replay-debt", 10, None)),
-        ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay", 10, None)),
+        ({"fedraw-replay-debt_10": 0.4, "fedraw-replay_10": 0.4}, ("fedraw-replay-debt", 10, None)),
         # MIFA comes after CA2FL by its merit, and AREA asks too much of clients.
         ({"mifa_10": 0.9, "area_10": 0.9, "ca2fl_10": 0.4}, ("ca2fl", 10, None)),
         # FedStaleWeight stores as little as replay, and its merit is lower.

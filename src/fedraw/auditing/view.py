@@ -44,8 +44,8 @@ from fedraw.core.types import ClientId, Floats, Ints, Label
 
 COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
-    "merit: the mean recall of rare labels in the arena on digits, with each method's rate tuned. "
-    "If clients send residuals, each client stores one model."
+    "merit: the mean recall of rare labels in the arena on digits and HAM10000, with each method's "
+    "rate tuned. If clients send residuals, each client stores one model."
 )
 
 
@@ -311,19 +311,21 @@ class AuditView:
 
     @property
     def replay(self) -> str:
-        """Which updates replay keeps, and what its verdicts assume."""
+        """Which updates replay keeps, and what the verdicts on both replays assume."""
         audit = self.audit
-        if not audit.replayed.size:
-            return "Replay equals FedBuff here: no client's rarity score is above twice the median."
         words = f"Replay keeps the last update of {counted(audit.replayed.size, 'client')}."
+        if not audit.replayed.size:
+            words = (
+                "Replay equals FedBuff here: no client's rarity score is above twice the median."
+            )
         if not audit.rare_labels:
             return words
         rare = [audit.labels.index(label) for label in audit.rare_labels]
         rarest = max(rare, key=audit.arrivals_until_heard)
         arrivals = counted(rounded(audit.arrivals_until_heard(rarest)), "arrival")
         return (
-            f"{words} Its verdicts assume {ENOUGH_UPDATES} updates from a label's holders; "
-            f"for label {audit.labels[rarest]} this takes {arrivals}."
+            f"{words} The verdicts on replay and debt replay assume {ENOUGH_UPDATES} updates from "
+            f"a label's holders; for label {audit.labels[rarest]} this takes {arrivals}."
         )
 
     @property

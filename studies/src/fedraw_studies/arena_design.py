@@ -135,10 +135,13 @@ class Arena:
         setting = self.setting(own["setting"])
         tables = self._tables(dataset, setting, method.strategy)
         spec = Spec.from_dict(merged(tables, {"run": {"seeds": list(self.seeds(dataset))}}))
-        events = spec.run.events // own["share"]
-        every = max(1, spec.run.evaluate_every // own["share"])
-        shorter = spec.with_changes({"run.evaluate_every": every})
-        return Grid(shorter, {method.key: list(method.values)}, self.tuning_seeds, events=events)
+        shorter = {
+            "events": spec.run.events // own["share"],
+            "evaluate_every": max(1, spec.run.evaluate_every // own["share"]),
+        } | self.table["datasets"][dataset].get("tuning", {})
+        spec = spec.with_changes({"run.evaluate_every": shorter["evaluate_every"]})
+        grid = {method.key: list(method.values)}
+        return Grid(spec, grid, self.tuning_seeds, events=shorter["events"])
 
     @property
     def tuning_seeds(self) -> tuple[int, ...]:

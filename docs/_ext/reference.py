@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -28,7 +28,7 @@ from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 import fedraw
-from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, Method
+from fedraw.strategies.catalog import CATALOG, Method
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +178,7 @@ def check_names(app: Sphinx, env: BuildEnvironment) -> None:
 
 # -- Methods --------------------------------------------------------------------------------------
 
+SENDS_SHORT = {"model": "models", "delta": "differences", "residual": "residuals"}
 SENDS = {
     "model": "its model",
     "delta": "the difference to the model it started from",
@@ -190,15 +191,21 @@ def method_pages() -> Iterator[tuple[str, str]]:
     bases = [method for method in CATALOG.values() if method.base is method]
     for method in bases:
         yield f"methods/{method.name}.md", method_page(method)
-    rows = "".join(
-        f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | {memory(own)} |\n"
-        for own in CATALOG.values()
-    )
+    rows = ""
+    for own in CATALOG.values():
+        needs = own.make().needs
+        rows += (
+            f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | "
+            f"{own.memory_text} | {SENDS_SHORT[needs.sends]} | "
+            f"{'yes' if needs.label_evidence else 'no'} |\n"
+        )
     yield (
         "methods/index.md",
         "Each method has one name in specs, logs, tables, the audit and the server. Memory counts "
         "models that the server stores: K is the buffer size, N the number of clients.\n\n"
-        "| name | method | rule | memory |\n|---|---|---|---|\n"
+        "`fedraw methods` prints this list, and `fedraw methods NAME` the settings of a method.\n\n"
+        "| name | method | rule | memory | clients send | uses labels |\n"
+        "|---|---|---|---|---|---|\n"
         + rows
         + "\n```{toctree}\n:hidden:\n\n"
         + "\n".join(method.name for method in bases)
@@ -226,7 +233,7 @@ def method_page(method: Method) -> str:
         needed.append(f"Local training has a proximal term with the factor {needs.proximal}.")
     text = f"# {method.title}\n\n`{method.name}` {method.summary}.\n\n## Rule\n\n{markdown(rule)}\n"
     text += "\n## What it needs\n\n" + "".join(f"- {line}\n" for line in needed)
-    text += f"- Server memory: {memory(method)}.\n"
+    text += f"- Server memory: {method.memory_text}.\n"
     if method.audit_rule is None:
         text += "- The audit has no prediction for this method.\n"
     text += f"\n## Settings\n\n{settings_table(method)}\n"
@@ -253,26 +260,13 @@ def reference(method: Method) -> str:
     return f"[{method.title} is described here](../../{page[1]})" if page else method.reference
 
 
-def memory(method: Method) -> str:
-    """How many models the server stores, as a formula."""
-    if method.memory is None:
-        return "not measured"
-    fixed, slots, clients = method.memory
-    parts = [f"{fixed:g}"]
-    parts += [f"{slots:g} K" if slots != 1 else "K"] if slots else []
-    parts += [f"{clients:g} N" if clients != 1 else "N"] if clients else []
-    return " + ".join(parts) + " models"
-
-
 def settings_table(method: Method) -> str:
     """Keys of `[strategy]` with types and defaults."""
     rows = ""
-    for own in fields(method.factory):
-        if own.name in NOT_IN_SPECS:
-            continue
-        default = method.defaults.get(own.name, own.default)
+    types = method.setting_types
+    for key, default in method.spec_settings.items():
         shown = "required" if default is MISSING else f"`{toml(default)}`"
-        rows += f"| `{own.name}` | `{str(own.type).replace('|', 'or')}` | {shown} |\n"
+        rows += f"| `{key}` | `{types[key].replace('|', 'or')}` | {shown} |\n"
     if not rows:
         return "The method has no settings."
     return "| key | type | default |\n|---|---|---|\n" + rows
@@ -452,7 +446,7 @@ def markdown(doc: str) -> str:
 
 def formula(part: str) -> str:
     """Code, if a part of a paragraph between wide gaps is a formula; otherwise the part itself."""
-    if not re.search(r"←| = ", part) or re.match(r"[A-Za-z]{2,} ", part) or "\n" in part:
+    if not re.search(r"←| = ", part) or re.match(r"`|[A-Za-z]{2,} ", part) or "\n" in part:
         return part
     inside, rest = re.fullmatch(r"(.+?)([.,;]?)", part).groups()  # type: ignore[union-attr]
     return f"`{inside}`{rest}"

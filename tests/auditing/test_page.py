@@ -164,7 +164,7 @@ def test_the_headline_agrees_with_the_verdicts(slow: float) -> None:
     least = standing_percent(float(one.standing["fedfa"][worst]), "fedfa")
     words = markup(AuditView(one, "").lead)
     assert (f"<bdi>{one.labels[worst]}</bdi>" in words) == (many["kept"] < 10)
-    assert (f"has a standing of {least} and would be kept from 30{TIED}% on." in words) == (
+    assert (f"has a standing of {least}; it would be kept from 30{TIED}% on." in words) == (
         many["kept"] < 10
     )
 

@@ -66,16 +66,16 @@ def test_headline_recommendation_and_notes_are_the_same_everywhere(
         (
             "ca2fl",
             "1 of 3 labels is at risk under CA2FL",
-            "If the server runs CA2FL with K=10, label odd has too little influence on the model: "
-            f"it, held by 1 client, has a standing of 9.0{TIED}% and would be kept from 13{TIED}% "
-            "on.",
+            "If the server runs CA2FL with K=10, label odd has too little influence on the model. "
+            f"It is held by 1 client and has a standing of 9.0{TIED}%; it would be kept from "
+            f"13{TIED}% on.",
         ),
         # ACE weights clients as CA2FL does, without a buffer.
         ("ace", "1 of 3 labels is at risk under ACE", "If the server runs ACE, label odd has"),
         (
             "fedraw-replay",
             "No label is at risk under Replay",
-            "This holds if the server runs Replay with K=10; other methods do worse.",
+            "This holds if the server runs Replay with K=10, but not under FedFa, FedBuff",
         ),
     ],
 )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+from tests.cli.command import SMALL
 from tests.report.hand_made import write_run
 
+import fedraw
 from fedraw.cli.compare import compare
 from fedraw.errors import BadInput
+from fedraw.experiment.spec import Spec
 
 
 @pytest.fixture
@@ -79,3 +83,30 @@ def test_what_cannot_be_shown_is_refused(runs: Path) -> None:
         compare([runs], sort="age")
     with pytest.raises(BadInput, match="--paired needs two rows, and there is only fedraw"):
         compare([runs / "fedraw"], paired_=True)
+
+
+def test_a_calibrated_model_has_columns_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = Spec.from_dict(tomllib.loads(SMALL)).with_changes(
+        {"strategy.name": "fedbuff", "run.seeds": [1]}
+    )
+    ccvr = spec.with_changes({"calibration.kind": "ccvr"})
+    plain = fedraw.simulate(spec, out=tmp_path / "plain")
+    calibrated = fedraw.simulate(ccvr, out=tmp_path / "ccvr")
+    found = calibrated.runs[0].summary["calibrated"]["metrics"]
+    compare([tmp_path], json_=True)
+    rows = {own["name"]: own["metrics"] for own in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows.keys() == {"fedbuff", "fedbuff calibration.kind=ccvr"}
+    own = rows["fedbuff calibration.kind=ccvr"]
+    assert own["calibrated AvgRare"]["mean"] == pytest.approx(found["AvgRare"])
+    assert "calibrated AvgRare" not in rows["fedbuff"]
+    compare([tmp_path])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["calibrated", "calibrated"]
+    quality = ["GlobalAcc", "AvgRare", "MacroF1", "RareF1"]
+    assert shown[1].split() == [*quality, "GlobalAcc", "AvgRare"]
+    compare([tmp_path], metrics="calibrated MacroF1")
+    assert f"{found['MacroF1']:.1f}" in capsys.readouterr().out
+    both = fedraw.compare([plain, calibrated]).table()
+    assert both["calibrated AvgRare"][1] == pytest.approx(found["AvgRare"])

@@ -219,6 +219,21 @@ def test_another_strategy_keeps_the_keys_it_has_too(tmp_path: Path) -> None:
         Spec.from_file(path, {"strategy.name": "fedfa", "strategy.dedup": True})
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "settings"),
+    [
+        ({"name": "mifa"}, "ace", {"server_lr": 0.1}),  # not the default of MIFA, which is 1
+        ({"name": "mifa", "server_lr": 0.5}, "ace", {"server_lr": 0.5}),
+        ({"name": "fedbuff", "buffer": 5}, "ca2fl", {"buffer": 5, "server_lr": 1.0}),
+    ],
+)
+def test_another_strategy_has_its_own_defaults(
+    before: dict[str, Any], after: str, settings: dict[str, Any]
+) -> None:
+    spec = Spec.from_dict({"strategy": before}).with_changes({"strategy.name": after})
+    assert spec.to_dict()["strategy"].items() >= {"name": after, **settings}.items()
+
+
 def test_changes_are_made_before_the_file_is_checked(tmp_path: Path) -> None:
     path = write(tmp_path, '[strategy]\nname = "fedfa"\nbuffer = 3')
     assert Spec.from_file(path, {"strategy.buffer": 7}).strategy.settings == {"buffer": 7}

@@ -77,8 +77,8 @@ def at_a_glance(view: AuditView) -> str:
     rare = plain_text(enumeration(audit.rare_labels, RARE_NAMED))
     rule = " (at most half the median coverage)" if audit.rare_by_coverage else ""
     lines.append(f"Rare labels{rule}: {rare}; held by {counted(view.rare_clients, 'client')}.")
-    chances = [f"{title(m)} {audit.rare_presence[m]:.1f} %" for m in IN_BUFFER]
-    lines.append(f"At least one of these is in the buffer {', '.join(chances)} of the time.")
+    chances = [f"{audit.rare_presence[m]:.1f} % under {title(m)}" for m in IN_BUFFER]
+    lines.append(f"Share of the time with one of them in the buffer: {', '.join(chances)}.")
     return "\n".join([*lines, view.staleness, view.replay])
 
 

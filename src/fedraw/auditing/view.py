@@ -45,7 +45,9 @@ from fedraw.core.types import ClientId, Floats, Ints, Label
 COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
     "merit: the mean recall of rare labels in the arena on digits and HAM10000, with each method's "
-    "rate tuned. If clients send residuals, each client stores one model."
+    "rate tuned (docs/research/arena.md). The recommendation is the smallest change from FedFa "
+    "that keeps every label; among methods that store equally much, it goes by merit. If clients "
+    "send residuals, each client stores one model."
 )
 
 
@@ -276,17 +278,20 @@ class AuditView:
         setting = f"if the server {self._rule_in_words}"
         worst = [row for row in self.worst_first if row.methods[method].verdict != "kept"]
         if not worst:
-            if any(set(self.audit.verdicts[other]) - {"kept"} for other in COLUMNS):
-                return (f"This holds {setting}; other methods do worse.",)
+            worse = [title(m) for m in COLUMNS if set(self.audit.verdicts[m]) - {"kept"}]
+            if worse:
+                *others, last = worse
+                either = f"{', '.join(others)} or {last}" if others else last
+                return (f"This holds {setting}, but not under {either}.",)
             return (f"This holds {'even ' if method == 'fedfa' else ''}{setting}.",)
         first, one = worst[0], len(worst) == 1
         return (
             f"I{setting[1:]}, {'label' if one else 'labels'} ",
             *enumeration([row.label for row in worst]),
-            f" {'has' if one else 'have'} too little influence on the model: ",
-            *(("it",) if one else ("label ", Name(first.label))),
-            f", held by {counted(first.coverage, 'client')}, has a standing of "
-            f"{standing_percent(first.methods[method].standing, method)} and would be kept from "
+            f" {'has' if one else 'have'} too little influence on the model. ",
+            *(("It",) if one else ("Label ", Name(first.label))),
+            f" is held by {counted(first.coverage, 'client')} and has a standing of "
+            f"{standing_percent(first.methods[method].standing, method)}; it would be kept from "
             f"{limit(THRESHOLDS[method].kept)} on.",
         )
 

@@ -22,7 +22,13 @@ from fedraw.errors import BadInput, nearest
 from fedraw.eventlog.costs import Goal, cost_columns
 from fedraw.eventlog.log_file import find_logs, read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
-from fedraw.eventlog.summary import BUILT_IN, METRICS, RunSummary, end_of_log
+from fedraw.eventlog.summary import (
+    METRICS,
+    RunSummary,
+    end_of_log,
+    further_metrics,
+    is_shown_unasked,
+)
 from fedraw.metrics.accuracy import has_collapsed, majority_share
 
 
@@ -177,8 +183,8 @@ class Comparison(Sequence[ComparisonRow]):
         measured = {
             k: None for row in self.rows for k, s in row.metrics.items() if s.mean is not None
         }
-        own = [key for key in measured if key not in BUILT_IN]
-        shown = [key for key in METRICS if key in measured][:6] + own
+        shown = [key for key in METRICS if key in measured][:6]
+        shown += filter(is_shown_unasked, measured)
         rows = [
             {"name": row.title, "seeds": len(row.seeds)}
             | {key: mean_and_sd(row.metrics.get(key)) for key in shown}
@@ -421,21 +427,38 @@ def identity(name: str, spec: Mapping[str, Any]) -> str:
 def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return distinct names: equal names get the settings in which their specs differ.
 
+    A spec without a setting is not told so. A section that another spec lacks is named by its
+    first setting.
+
     >>> specs = [{"strategy": {"buffer": 5}}, {"strategy": {"buffer": 10}}]
     >>> distinct_names(["fedraw", "fedraw"], specs)
     ['fedraw buffer=5', 'fedraw buffer=10']
+    >>> specs = [{"run": {}}, {"run": {}, "calibration": {"kind": "ccvr", "samples": 100}}]
+    >>> distinct_names(["fedfa", "fedfa"], specs)
+    ['fedfa', 'fedfa calibration.kind=ccvr']
     """
-    settings = [flat(_without_seeds(spec)) for spec in specs]
+    settings = [_without_seeds(spec) for spec in specs]
     result = []
     for name, own in zip(names, settings, strict=True):
         alike = [
             other for other_name, other in zip(names, settings, strict=True) if other_name == name
         ]
-        keys = dict.fromkeys(key for other in alike for key in other)
-        differing = [key for key in keys if any(other.get(key) != own.get(key) for other in alike)]
-        short = [f"{key.removeprefix('strategy.')}={_shown(own.get(key))}" for key in differing]
+        short = [
+            f"{key.removeprefix('strategy.')}={_shown(value)}"
+            for key, value in flat(own).items()
+            if _tells_apart(key, own, alike)
+        ]
         result.append(" ".join([name, *short]))
     return result
+
+
+def _tells_apart(key: str, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the name of a row needs a setting, given all rows of the same name."""
+    section, name = key.split(".", 1)
+    have = [other for other in others if section in other]
+    if len(have) < len(others) and name == next(iter(own[section])):
+        return True
+    return any(other[section].get(name) != own[section][name] for other in have)
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -548,8 +571,8 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
 def _measured(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return all metrics of a run by the names of their columns, including the user's own."""
     training = {f"training {key}": n for key, n in (summary.get("training") or {}).items()}
-    costs = cost_columns(summary.get("costs"))
-    return {**summary["metrics"], **(summary.get("own") or {}), **training, **costs}
+    further, costs = further_metrics(summary), cost_columns(summary.get("costs"))
+    return {**summary["metrics"], **(summary.get("own") or {}), **further, **training, **costs}
 
 
 def _chance_notes(

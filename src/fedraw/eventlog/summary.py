@@ -60,6 +60,35 @@ METRICS = QUALITY + PARTICIPATION
 BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
 # `tail` is the mean of this many last evaluations.
 TAIL = 5
+# The models that a run may have besides the last one; a metric of theirs begins with the word.
+FURTHER_MODELS = ("serving", "calibrated")
+
+
+def is_shown_unasked(metric: str) -> bool:
+    """Return whether a table shows a metric besides its usual columns.
+
+    These are the user's own metrics, and the two main ones of further models.
+
+    >>> list(filter(is_shown_unasked, ["rmse", "MacroF1", "calibrated MacroF1", "serving AvgRare"]))
+    ['rmse', 'serving AvgRare']
+    """
+    model, _, name = metric.rpartition(" ")
+    if model in FURTHER_MODELS:
+        return name in ("GlobalAcc", "AvgRare")
+    return metric not in BUILT_IN
+
+
+def further_metrics(found: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the metrics of the further models in a summary or an evaluation.
+
+    >>> further_metrics({"calibrated": {"metrics": {"AvgRare": 77.3}}})
+    {'calibrated AvgRare': 77.3}
+    """
+    return {
+        f"{model} {key}": value
+        for model in FURTHER_MODELS
+        for key, value in (found.get(model) or {}).get("metrics", {}).items()
+    }
 
 
 @dataclass

@@ -29,7 +29,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     to_fields,
 )
-from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log
+from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log, further_metrics
 from fedraw.storage.snapshot import MODEL
 
 
@@ -318,12 +318,7 @@ class Result:
 def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
     """Return all metrics of an evaluation or of a summary, by column name."""
     rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
-    others = {
-        f"{model} {key}": value
-        for model in ("serving", "calibrated")
-        for key, value in (found.get(model) or {}).get("metrics", {}).items()
-    }
-    return {**found["metrics"], **(found.get("own") or {}), **rare, **others}
+    return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
 
 
 def load(folder: str | Path) -> Result:

@@ -322,10 +322,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
     _forget_other_model(tables, changes.get("training.model"))
     new_name = changes.get("strategy.name")
     if isinstance(tables.get("strategy"), dict) and isinstance(new_name, str):
-        method = CATALOG.get(new_name)
-        known = set() if method is None else {f.name for f in fields(method.factory)}
-        known -= set() if method is None else set(method.preset)
-        tables["strategy"] = {k: v for k, v in tables["strategy"].items() if k in known}
+        tables["strategy"] = _kept_settings(tables["strategy"], new_name)
     for key, value in changes.items():
         section, name = key.split(".")
         table = tables.setdefault(section, {})
@@ -333,6 +330,20 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
             raise BadInput(f"--set {key}: [{section}] is not a table in this file")
         is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
+
+
+def _kept_settings(strategy: Mapping[str, Any], new_name: str) -> dict[str, Any]:
+    """Return the settings that stay when a spec changes to another method.
+
+    A setting stays if the new method has it too and if it is not what the old method has anyway:
+    the default rates of two methods may differ.
+    """
+    new, old = CATALOG.get(new_name), CATALOG.get(str(strategy.get("name")))
+    known = set() if new is None else {f.name for f in fields(new.factory)} - set(new.preset)
+    if old is None or new_name == old.name:
+        return {k: v for k, v in strategy.items() if k in known}
+    usual = {f.name: f.default for f in fields(old.factory)} | {**old.defaults, **old.preset}
+    return {k: v for k, v in strategy.items() if k in known and v != usual.get(k)}
 
 
 def _forget_other_model(tables: dict[str, Any], new: object) -> None:

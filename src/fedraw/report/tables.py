@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedraw.core.text import one_line
 from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat, notes_of
-from fedraw.eventlog.summary import BUILT_IN, METRICS, QUALITY
+from fedraw.eventlog.summary import FURTHER_MODELS, METRICS, QUALITY, is_shown_unasked
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
 # The default metrics of the terminal, which fit into 80 columns.
@@ -40,7 +40,9 @@ PAPER_HEADS = {
     "RareMaxStale": "MaxStale",
 }
 # The other metrics measure the participation of rare clients, where more is not always better.
-HIGHER_IS_BETTER = frozenset(QUALITY)
+HIGHER_IS_BETTER = frozenset(
+    [*QUALITY, *(f"{model} {metric}" for model in FURTHER_MODELS for metric in QUALITY)]
+)
 
 _NO_VALUES = Stat(None, None, ())
 _LATEX = {
@@ -67,7 +69,7 @@ def shown_metrics(
     if wanted is not None:
         return wanted
     every = dict.fromkeys(metric for row in rows for metric in row.metrics)
-    return [*default, *(metric for metric in every if metric not in BUILT_IN)]
+    return [*default, *filter(is_shown_unasked, every)]
 
 
 class MetricCell(NamedTuple):
@@ -137,13 +139,16 @@ def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = No
      fedraw    90.0±0.4* 61.8±3.2*
      fedfa     81.9±0.9   9.5±1.1
     """
-    shown = grid(rows, shown_metrics(rows, columns, TERMINAL))
+    further = any(name.startswith(FURTHER_MODELS) for row in rows for name in row.metrics)
+    shown = grid(rows, shown_metrics(rows, columns, TERMINAL[:4] if further else TERMINAL))
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, caption_justify="left")
     table.caption = _caption(rows, shown)
     table.add_column("", overflow="fold", min_width=8)
     for column in shown:
-        width = max(len(column.metric), *map(len, _aligned(column.cells)))
-        table.add_column(column.metric.rjust(width), no_wrap=True, min_width=width)
+        words = column.metric.split()
+        width = max(map(len, [*words, *_aligned(column.cells)]))
+        head = "\n".join(word.rjust(width) for word in words)
+        table.add_column(head, no_wrap=True, min_width=width, vertical="bottom")
     for position, row in enumerate(rows):
         table.add_row(Text(one_line(row.title)), *(_text(column, position) for column in shown))
     return table

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput, nearest
@@ -107,6 +108,42 @@ class Method:
     def base(self) -> Method:
         """The row of the same factory without a preset, or the method itself."""
         return next(m for m in CATALOG.values() if m.factory is self.factory and not m.preset)
+
+    @property
+    def memory_text(self) -> str:
+        """The number of models that the server stores, with K buffer slots and N clients.
+
+        >>> CATALOG["ca2fl"].memory_text, CATALOG["fedasync"].memory_text
+        ('4 + K + N models', '1 model')
+        """
+        if self.memory is None:
+            return "not measured"
+        fixed, slots, clients = self.memory
+        parts = [f"{fixed:g}"]
+        for factor, symbol in ((slots, "K"), (clients, "N")):
+            if factor:
+                parts.append(symbol if factor == 1 else f"{factor:g} {symbol}")
+        return " + ".join(parts) + (" model" if parts == ["1"] else " models")
+
+    @property
+    def spec_settings(self) -> dict[str, Any]:
+        """The settings in the [strategy] section of a spec and their defaults.
+
+        >>> CATALOG["fedbuff"].spec_settings["buffer"]
+        10
+        """
+        defaults = {f.name: f.default for f in fields(self.factory) if f.name not in NOT_IN_SPECS}
+        return {**defaults, **self.defaults, **self.preset}
+
+    @property
+    def setting_types(self) -> dict[str, str]:
+        """The type of each setting, or the values that it may have.
+
+        >>> CATALOG["fedbuff"].setting_types["staleness"]
+        '"none" | "polynomial"'
+        """
+        hints = get_type_hints(self.factory)
+        return {name: _type_text(hints[name]) for name in self.spec_settings}
 
     def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
         """Return the strategy with these settings and defaults for the others.
@@ -291,7 +328,7 @@ _ROWS = (
         'Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous '
         'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
         "averages the last model of every client, new or old; clients remember what "
-        "they sent, so the server stores one model",
+        "they sent, so the server does not store a model per client",
         audit_rule=("blocks", "cached"),
         thresholds=AVERAGING,
         memory=(3, 0, 0),
@@ -424,6 +461,14 @@ _ROWS = (
 )
 
 CATALOG: dict[str, Method] = {method.name: method for method in _ROWS}
+
+
+def _type_text(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " | ".join(f'"{value}"' for value in get_args(hint))
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(_type_text(own) for own in get_args(hint))
+    return "none" if hint is NoneType else getattr(hint, "__name__", str(hint))
 
 
 def find_method(name: object, key: str = "strategy.name") -> Method:

@@ -14,10 +14,9 @@ in R and with all x_i = 1 this is FedBuff.
 
 `select = "rarity"`: R are the clients with S_i > 2 · median S, W_r = S_r / Σ_i S_i, and x_i = 1.
 
-`select = "debt"`: each client has the target weight f_i and the share a_i of all arrivals (see
-`participation`). R are the clients with the largest debts f_i − a_i above zero, W_r = f_r, and
-x_i = f_i / a_i, so that every client's weight is about f_i however often it arrives. `target`
-chooses the target weight:
+`select = "debt"`: each client has the target weight f_i and the share a_i of all arrivals. R are
+the clients with the largest debts f_i − a_i above zero, W_r = f_r, and x_i = f_i / a_i, so that
+every client's weight is about f_i however often it arrives. `target` chooses the target weight:
 
     "rarity"    f_i = S_i / Σ S
     "samples"   f_i = n_i / Σ n, which needs no labels

@@ -27,7 +27,7 @@ from fedraw_studies.rules import MeanInterval
 HOW_TO_READ = """\
 A cell is the mean of the last five evaluations over the test seeds, with its standard deviation. \
 It is AvgRare, or the recall of the worst label if no label is rare (Dirichlet, IID). GlobalAcc \
-stands in brackets. The best mean of a column is bold. "†n" means that n runs end with a model no \
+stands in brackets. The best mean of a column is bold, if no run collapsed. "†n" means that n runs end with a model no \
 better than chance. "n of m" means that n of m runs are finished. The rates were chosen once \
 for each data set, on other seeds. Models is the number of models that the server stores. Copies \
 is the processor time of an arrival, in copies of a model with 11.2 million parameters.\
@@ -226,7 +226,8 @@ def _finished(what: str, runs: tuple[int, int]) -> str:
 
 
 def _best(scores: Sequence[Score], setting: str) -> Score | None:
-    own = [s for s in scores if s.row.setting.name == setting and s.rare.mean is not None]
+    own = [s for s in scores if s.row.setting.name == setting and not s.collapsed]
+    own = [s for s in own if s.rare.mean is not None]
     return max(own, key=lambda score: score.rare.mean or 0.0, default=None)
 
 

@@ -323,12 +323,13 @@ class _Reproduction:
         asked = [own for own in every if own.name in self.names and own.is_begun]
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
-        console.say(tally(content["claims"]))
-        tables = (
-            several([f"{own.name}.md" for own in asked])
-            or "none; no run of these artefacts is finished"
-        )
-        console.say(f"tables in {self.folder}: {tables}; figures: {len(figures)}")
+        if not set(self.names) <= set(ARENA):
+            console.say(tally(content["claims"]))
+            tables = (
+                several([f"{own.name}.md" for own in asked])
+                or "none; no run of these artefacts is finished"
+            )
+            console.say(f"tables in {self.folder}: {tables}; figures: {len(figures)}")
         chosen = [own for own in content["artefacts"] if own["name"] in self.names]
         return {**content, "artefacts": chosen}
 

@@ -1,0 +1,111 @@
+"""`fedraw methods`: list the methods and what they need, or show the settings of one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fedraw.cli import console
+from fedraw.strategies.catalog import CATALOG, Method, find_method
+
+SENDS = {
+    "model": "models",
+    "delta": "differences (to the model they started from)",
+    "residual": "residuals (to their last accepted model)",
+}
+
+
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Show the settings and the publication of this method.",
+            autocompletion=lambda: list(CATALOG),
+        ),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """List the methods and what they need, or show the settings of one.
+
+    Server memory counts models, with K buffer slots and N clients.
+    """
+    if name is not None:
+        method = find_method(name, "NAME")
+        if json_:
+            console.print_json(_facts(method))
+        else:
+            _print_method(method)
+    elif json_:
+        console.print_json({"methods": [_facts(method) for method in CATALOG.values()]})
+    else:
+        console.out.print(_list())
+        console.say("fedraw methods NAME shows the settings of a method")
+
+
+def _list() -> Table:
+    table = Table("name", "what it does and needs", box=box.SIMPLE_HEAD, pad_edge=False)
+    for method in CATALOG.values():
+        needs = re.sub(r" \(.*?\)", "", _needs(method))
+        table.add_row(method.name, Text(f"{method.summary}\n").append(needs, "dim"))
+    return table
+
+
+def _needs(method: Method) -> str:
+    needs = method.make().needs
+    sent = SENDS[needs.sends] + (" and their training loss" if needs.loss else "")
+    labels = "it uses labels" if needs.label_evidence else "it uses no labels"
+    return f"server: {method.memory_text}; clients send {sent}; {labels}"
+
+
+def _print_method(method: Method) -> None:
+    console.out.print(Text(f"{method.title}: {method.name}", "bold"))
+    console.out.print(Text(f"This method {method.summary}."))
+    console.out.print(Text(f"{_needs(method)[0].upper()}{_needs(method)[1:]}."))
+    table = Table("setting", "default", "values", box=box.SIMPLE_HEAD, pad_edge=False)
+    types = method.setting_types
+    for key, default in method.spec_settings.items():
+        fixed = " (fixed)" if key in method.preset else ""
+        table.add_row(f"strategy.{key}", Text(_value(default) + fixed), Text(types[key]))
+    if types:
+        console.out.print(table)
+    else:
+        console.out.print("It has no settings.")
+    console.out.print(Text(f"Reference: {method.reference}"))
+
+
+def _value(default: Any) -> str:
+    if default is MISSING:
+        return "required"
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f'"{default}"' if isinstance(default, str) else str(default)
+
+
+def _facts(method: Method) -> dict[str, Any]:
+    needs = method.make().needs
+    settings = method.spec_settings
+    return {
+        "name": method.name,
+        "title": method.title,
+        "summary": method.summary,
+        "reference": method.reference,
+        "server_models": None
+        if method.memory is None
+        else dict(zip(("always", "per_slot", "per_client"), method.memory, strict=True)),
+        "clients_send": needs.sends,
+        "training_loss": needs.loss,
+        "labels": needs.label_evidence is not None,
+        "merit": method.merit,
+        "settings": {k: None if v is MISSING else v for k, v in settings.items()},
+        "types": method.setting_types,
+        "fixed": list(method.preset),
+    }

@@ -27,10 +27,11 @@ from fedraw_studies.rules import MeanInterval
 HOW_TO_READ = """\
 A cell is the mean of the last five evaluations over the test seeds, with its standard deviation. \
 It is AvgRare, or the recall of the worst label if no label is rare (Dirichlet, IID). GlobalAcc \
-stands in brackets. The best mean of a column is bold, if no run collapsed. "†n" means that n runs end with a model no \
-better than chance. "n of m" means that n of m runs are finished. The rates were chosen once \
-for each data set, on other seeds. Models is the number of models that the server stores. Copies \
-is the processor time of an arrival, in copies of a model with 11.2 million parameters.\
+stands in brackets. The best mean of a column is bold; a mean with a collapsed run never is. "†n" \
+means that n runs end with a model no better than chance. "n of m" means that n of m runs are \
+finished. The rates were chosen once for each data set, on other seeds. Models is the number of \
+models that the server stores. Copies is the processor time of an arrival, in copies of a model \
+with 11.2 million parameters.\
 """
 DIFFERENCES = """\
 Each value is one method minus another, seed by seed, in points: the mean difference and its 95 % \

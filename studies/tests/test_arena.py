@@ -82,10 +82,10 @@ def test_tuning_is_at_10x_on_a_third_of_the_length() -> None:
 
 def test_what_is_not_tuned_yet_waits() -> None:
     assert arena_artefact("arena-digits", CPU).waits_for == ""
-    assert arena_artefact("arena-emnist-tuning", CPU).waits_for == ""
-    waits = arena_artefact("arena-emnist", CPU).waits_for
+    assert arena_artefact("arena-cifar10-tuning", CPU).waits_for == ""
+    waits = arena_artefact("arena-cifar10", CPU).waits_for
     assert "no rate for FedBuff" in waits
-    assert "run 'fedraw reproduce arena-emnist-tuning'" in waits
+    assert "run 'fedraw reproduce arena-cifar10-tuning'" in waits
 
 
 def test_every_spec_of_the_arena_is_an_experiment_of_its_own() -> None:

@@ -49,6 +49,7 @@ MAY_IMPORT = {
     "cli": {
         "errors",
         "core",
+        "strategies",
         "auditing",
         "dashboard",
         "eventlog",

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 from benchmarks.machine import headline
@@ -131,7 +132,8 @@ def report(head: str, records: list[dict[str, object]]) -> str:
         versions |= {k: v for k, v in m.versions.items() if k not in ("python", "fedraw")}
     absent = [f"Absent: {r['absent']} ({r['why']})" for r in records if "absent" in r]
     packages = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    return "\n\n".join(filter(None, (f"{head}; {packages}.", tables(measured), "\n".join(absent))))
+    first = fill(f"{head}; {packages}.", 100)
+    return "\n\n".join([first, tables(measured), *(fill(line, 100) for line in absent)])
 
 
 def main() -> None:

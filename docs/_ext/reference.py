@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import MISSING
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -28,7 +27,7 @@ from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 import fedraw
-from fedraw.strategies.catalog import CATALOG, Method
+from fedraw.strategies.catalog import CATALOG, SENT, Method
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +177,6 @@ def check_names(app: Sphinx, env: BuildEnvironment) -> None:
 
 # -- Methods --------------------------------------------------------------------------------------
 
-SENDS_SHORT = {"model": "models", "delta": "differences", "residual": "residuals"}
 SENDS = {
     "model": "its model",
     "delta": "the difference to the model it started from",
@@ -196,7 +194,7 @@ def method_pages() -> Iterator[tuple[str, str]]:
         needs = own.make().needs
         rows += (
             f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | "
-            f"{own.memory_text} | {SENDS_SHORT[needs.sends]} | "
+            f"{own.memory_text} | {SENT[needs.sends]} | "
             f"{'yes' if needs.label_evidence else 'no'} |\n"
         )
     yield (
@@ -241,9 +239,8 @@ def method_page(method: Method) -> str:
     if others:
         text += "\n## Variants and ablations\n\n| name | preset | rule |\n|---|---|---|\n"
         for own in others:
-            preset = ", ".join(
-                f"`{k} = {toml(v)}`" for k, v in {**own.preset, **own.defaults}.items()
-            )
+            settings = own.shown_settings
+            preset = ", ".join(f"`{k} = {settings[k]}`" for k in {**own.preset, **own.defaults})
             text += f"| `{own.name}` | {preset} | {own.summary} |\n"
     text += (
         "\n## Use it\n\n```python\n"
@@ -264,21 +261,11 @@ def settings_table(method: Method) -> str:
     """Keys of `[strategy]` with types and defaults."""
     rows = ""
     types = method.setting_types
-    for key, default in method.spec_settings.items():
-        shown = "required" if default is MISSING else f"`{toml(default)}`"
-        rows += f"| `{key}` | `{types[key].replace('|', 'or')}` | {shown} |\n"
+    for key, default in method.shown_settings.items():
+        rows += f"| `{key}` | `{types[key].replace('|', 'or')}` | `{default}` |\n"
     if not rows:
         return "The method has no settings."
     return "| key | type | default |\n|---|---|---|\n" + rows
-
-
-def toml(value: object) -> str:
-    """A value as TOML writes it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 # -- Command line and specs -----------------------------------------------------------------------

@@ -215,8 +215,8 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
             {},
             ["--method", "fedavg", "--fail-on", "lost"],
             [
-                "--method: method 'fedavg' has no verdicts, because no formula is known for it; "
-                "choose one of fedfa, fedbuff, ca2fl, mifa, "
+                "--method: method 'fedavg' has no verdicts, because the audit has no formula for "
+                "it; choose one of fedfa, fedbuff, ca2fl, mifa, "
             ],
         ),
         (

@@ -206,8 +206,8 @@ def audited_method(name: str) -> str:
     >>> audited_method("fedavg")
     Traceback (most recent call last):
     ...
-    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because no formula is known for it; \
-choose one of fedfa, fedbuff, ca2fl, ...
+    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because the audit has no formula for \
+it; choose one of fedfa, fedbuff, ca2fl, ...
     """
     wanted = name.lower()
     for method in METHODS:
@@ -218,8 +218,6 @@ choose one of fedfa, fedbuff, ca2fl, ...
     if wanted in BY_METHOD:
         why = "because it is an ablation, which only the what-if table shows"
     else:
-        formula = CATALOG[wanted].audit_rule is not None
-        why = (
-            f"because {'no thresholds are calibrated' if formula else 'no formula is known'} for it"
-        )
+        lacks = "formula" if CATALOG[wanted].audit_rule is None else "calibrated threshold"
+        why = f"because the audit has no {lacks} for it"
     raise BadInput(f"method {name!r} has no verdicts, {why}; choose one of {', '.join(METHODS)}")

@@ -41,6 +41,7 @@ from fedraw.auditing.words import (
 )
 from fedraw.core.text import counted
 from fedraw.core.types import ClientId, Floats, Ints, Label
+from fedraw.strategies.catalog import SENT
 
 COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
@@ -368,7 +369,7 @@ def cost_cells(cost: MethodCost) -> tuple[str, ...]:
     """Return the cells of a row of the table of costs."""
     return (
         UNKNOWN if cost.models is None else f"{cost.models:,.0f}",
-        {"delta": "differences", "model": "models", "residual": "residuals"}[cost.sends],
+        SENT[cost.sends],
         "yes" if cost.labels else "no",
         UNKNOWN if cost.merit is None else f"{cost.merit:.0f}{TIED}%",
     )

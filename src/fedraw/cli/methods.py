@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import MISSING
 from typing import Annotated, Any
 
@@ -12,13 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.cli import console
-from fedraw.strategies.catalog import CATALOG, Method, find_method
-
-SENDS = {
-    "model": "models",
-    "delta": "differences (to the model they started from)",
-    "residual": "residuals (to their last accepted model)",
-}
+from fedraw.strategies.catalog import CATALOG, SENT, Method, find_method
 
 
 def methods(
@@ -34,7 +27,8 @@ def methods(
 ) -> None:
     """List the methods and what they need, or show the settings of one.
 
-    Server memory counts models, with K buffer slots and N clients.
+    Server memory counts models, with K buffer slots and N clients. Clients send models, differences
+    to the model that they started from, or residuals against their last accepted model.
     """
     if name is not None:
         method = find_method(name, "NAME")
@@ -52,14 +46,13 @@ def methods(
 def _list() -> Table:
     table = Table("name", "what it does and needs", box=box.SIMPLE_HEAD, pad_edge=False)
     for method in CATALOG.values():
-        needs = re.sub(r" \(.*?\)", "", _needs(method))
-        table.add_row(method.name, Text(f"{method.summary}\n").append(needs, "dim"))
+        table.add_row(method.name, Text(f"{method.summary}\n").append(_needs(method), "dim"))
     return table
 
 
 def _needs(method: Method) -> str:
     needs = method.make().needs
-    sent = SENDS[needs.sends] + (" and their training loss" if needs.loss else "")
+    sent = SENT[needs.sends] + (" and their training loss" if needs.loss else "")
     labels = "it uses labels" if needs.label_evidence else "it uses no labels"
     return f"server: {method.memory_text}; clients send {sent}; {labels}"
 
@@ -67,27 +60,18 @@ def _needs(method: Method) -> str:
 def _print_method(method: Method) -> None:
     console.out.print(Text(f"{method.title}: {method.name}", "bold"))
     console.out.print(Text(f"This method {method.summary}."))
-    console.out.print(Text(f"{_needs(method)[0].upper()}{_needs(method)[1:]}."))
+    needs = _needs(method)
+    console.out.print(Text(f"{needs[0].upper()}{needs[1:]}."))
     table = Table("setting", "default", "values", box=box.SIMPLE_HEAD, pad_edge=False)
     types = method.setting_types
-    for key, default in method.spec_settings.items():
+    for key, default in method.shown_settings.items():
         fixed = " (fixed)" if key in method.preset else ""
-        table.add_row(f"strategy.{key}", Text(_value(default) + fixed), Text(types[key]))
+        table.add_row(f"strategy.{key}", Text(default + fixed), Text(types[key]))
     if types:
         console.out.print(table)
     else:
         console.out.print("It has no settings.")
     console.out.print(Text(f"Reference: {method.reference}"))
-
-
-def _value(default: Any) -> str:
-    if default is MISSING:
-        return "required"
-    if default is None:
-        return "none"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f'"{default}"' if isinstance(default, str) else str(default)
 
 
 def _facts(method: Method) -> dict[str, Any]:

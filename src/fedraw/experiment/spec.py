@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
@@ -339,10 +339,8 @@ def _kept_settings(strategy: Mapping[str, Any], new_name: str) -> dict[str, Any]
     the default rates of two methods may differ.
     """
     new, old = CATALOG.get(new_name), CATALOG.get(str(strategy.get("name")))
-    known = set() if new is None else {f.name for f in fields(new.factory)} - set(new.preset)
-    if old is None or new_name == old.name:
-        return {k: v for k, v in strategy.items() if k in known}
-    usual = {f.name: f.default for f in fields(old.factory)} | {**old.defaults, **old.preset}
+    known = set() if new is None else set(new.spec_settings) - set(new.preset)
+    usual = {} if old is None or old is new else old.spec_settings
     return {k: v for k, v in strategy.items() if k in known and v != usual.get(k)}
 
 

@@ -6,8 +6,9 @@ a method, write its file and add its row; the contract suite then runs over it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -57,6 +58,8 @@ ADDING = (0.04, 0.13)
 
 # Settings that a spec does not have, because the data and the training determine them.
 NOT_IN_SPECS = ("classes", "lr")
+# What clients send (`Needs.sends`), in words.
+SENT = {"model": "models", "delta": "differences", "residual": "residuals"}
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,15 @@ class Method:
         """
         defaults = {f.name: f.default for f in fields(self.factory) if f.name not in NOT_IN_SPECS}
         return {**defaults, **self.defaults, **self.preset}
+
+    @property
+    def shown_settings(self) -> dict[str, str]:
+        """The settings and their defaults as a spec writes them.
+
+        >>> CATALOG["fedraw"].shown_settings["weighting"]
+        '"rarity"'
+        """
+        return {key: _toml(value) for key, value in self.spec_settings.items()}
 
     @property
     def setting_types(self) -> dict[str, str]:
@@ -461,6 +473,14 @@ _ROWS = (
 )
 
 CATALOG: dict[str, Method] = {method.name: method for method in _ROWS}
+
+
+def _toml(value: Any) -> str:
+    if value is MISSING:
+        return "required"
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else json.dumps(value)
 
 
 def _type_text(hint: Any) -> str:

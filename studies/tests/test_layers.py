@@ -22,7 +22,7 @@ ORDER = (
     "staleness", "aggregations", "bound", "dense", "measured_bound",
     "artefacts", "arena_design", "plan", "cells", "execute", "outcomes", "dynamics",
     "federations", "rules",
-    "claims", "comparisons", "render", "arena_results", "arena_figures", "arena_page",
+    "claims", "comparisons", "render", "overview", "arena_results", "arena_figures", "arena_page",
     "arena_render", "positioning", "bound_report", "figures", "progress", "cli",
 )  # fmt: skip
 

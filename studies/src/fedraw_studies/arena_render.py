@@ -89,7 +89,7 @@ def _dataset(own: ArenaResults) -> Iterator[str]:
             yield differences_table(differences)
     remedy = own.arena.remedy
     if own.runs(remedied=True)[0]:
-        yield f"## {own.title}: all methods with {remedy}\n"
+        yield f"## {own.title}: with {remedy}\n"
         yield _finished(f"comparison with {remedy}", own.runs(remedied=True))
         yield results_table(own, remedied=True)
         found = [d for d in own.differences(remedied=True) if d.rare is not None]

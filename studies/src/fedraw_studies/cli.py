@@ -45,6 +45,7 @@ from fedraw_studies.execute import (
 )
 from fedraw_studies.figures import write_figures
 from fedraw_studies.outcomes import Outcome, outcomes
+from fedraw_studies.overview import write_overview
 from fedraw_studies.plan import Planned, budget, budget_document, load_artefacts, make_plan
 from fedraw_studies.positioning import as_json, profiles, table1_markdown
 from fedraw_studies.progress import Closing, budget_lines, plan_progress
@@ -312,6 +313,7 @@ class _Reproduction:
         outcomes = self._outcomes()
         every = _but_arena(outcomes)
         content = write_documents(every, self.scale.name, self.folder)
+        write_overview(self.folder.parent)
         content |= self._write_arena(outcomes)
         figures: list[Path] = []
         try:

@@ -32,6 +32,7 @@ WIDTH = 100
 NOTHING = "–"
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 _INCLUDE = re.compile(r"(<!-- include (\S+) (\S+)(?: (\d+))? -->).*?(<!-- /include -->)", re.DOTALL)
+ALL = "all"  # in place of a scale, in the marker of a document about all scales
 UNFINISHED = "**Unfinished:"
 DYNAMICS_HEAD = ("", "metric", "paper", "ours", "least to most", "away", "inside")
 FURTHEST = 5
@@ -112,14 +113,15 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
 
     A marker names a scale, a document and, if not all of its tables are wanted, how many:
     `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only the markers of the
-    given scale are filled.
+    given scale are filled, and those of the scale "all", whose documents are beside the folders of
+    the scales.
     """
 
     def filled(found: re.Match[str]) -> str:
         begin, own, name, count, end = found.groups()
-        if own != scale:
+        if own not in (scale, ALL):
             return found.group(0)
-        file = out / f"{name}.md"
+        file = (out.parent if own == ALL else out) / f"{name}.md"
         if not file.exists():
             return "\n\n".join([begin, "*Not run yet.*", end])
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -151,7 +153,7 @@ def tally(judged: Sequence[dict[str, Any]]) -> str:
     >>> tally([{"verdict": "holds"}, {"verdict": "partly"}, {"verdict": "holds"}])
     '3 claims; holds: 2, partly: 1'
     """
-    return f"{len(judged)} claims; {_counted([own['verdict'] for own in judged])}"
+    return f"{len(judged)} claims; {counted([own['verdict'] for own in judged])}"
 
 
 def _state(judged: Sequence[ClaimVerdict]) -> str:
@@ -165,7 +167,7 @@ def _state(judged: Sequence[ClaimVerdict]) -> str:
             f" These results are partial: {sum(runs.values())} of the {len(runs)} runs that the "
             "claims need are finished. A part of a claim, such as one data set, is judged once its "
             f"runs are finished, and a claim once all parts are. {len(parts)} parts; "
-            f"{_counted(parts)}."
+            f"{counted(parts)}."
         )
     return fill(count, WIDTH) + "\n"
 
@@ -184,7 +186,7 @@ def _is_strict(outcomes: Sequence[Outcome]) -> bool:
 def _overview(judged: Sequence[ClaimVerdict]) -> str:
     twice = any(own.second is not None for own in judged)
     head = ["claim", "where", "verdict", *["verdict, last five"] * twice, "parts"]
-    return _table(
+    return escaped_table(
         head,
         [
             [own.claim.text, own.claim.where, _bold(own), *[_second(own)] * twice, _of_parts(own)]
@@ -206,7 +208,7 @@ def _section(own: ClaimVerdict, level: str = "##") -> str:
     columns = ["", "paper", "ours", "verdict", *["ours, last five", "verdict, last five"] * twice]
     head = f"{level} {_plain(own.claim.text)}: {own.verdict.value}\n"
     note = f"\n{fill(_plain(own.claim.note), WIDTH)}\n" if own.claim.note else ""
-    return f"{head}\n{_table(columns, lines)}{note}"
+    return f"{head}\n{escaped_table(columns, lines)}{note}"
 
 
 def _last_five(part: PartVerdict) -> list[str]:
@@ -226,10 +228,15 @@ def _bold(own: ClaimVerdict) -> str:
 def _of_parts(own: ClaimVerdict) -> str:
     if len(own.parts) == 1:
         return own.parts[0].why or own.parts[0].ours
-    return _counted([part.verdict for part in own.parts])
+    return counted([part.verdict for part in own.parts])
 
 
-def _counted(verdicts: Sequence[str]) -> str:
+def counted(verdicts: Sequence[str]) -> str:
+    """Count verdicts, in the order of `Verdict`.
+
+    >>> counted(["partly", "holds", "partly"])
+    'holds: 1, partly: 2'
+    """
     count = Counter(verdicts)
     return ", ".join(f"{own.value}: {count[own]}" for own in Verdict if count[own])
 
@@ -247,7 +254,8 @@ def _said(own: PartVerdict) -> str:
     return f"not run yet: {len(own.done)} of {len(own.done | own.missing)} runs{so_far}"
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def escaped_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table of texts, which are escaped and not padded."""
     return pipe_table(head, [[_plain(text) for text in line] for line in lines], padded=False)
 
 

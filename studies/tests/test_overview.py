@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fedraw.errors import BadInput
 from fedraw_studies.overview import overview_markdown, write_overview
 from fedraw_studies.render import fill_includes
 
@@ -65,6 +68,18 @@ def test_one_scale_alone_needs_no_overview(tmp_path: Path) -> None:
     write_overview(tmp_path)
 
     assert not (tmp_path / "claims.md").exists()
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"cells": 3}', '{"cells": 3, "claims": [{}]}'])
+def test_a_damaged_summary_is_named_with_the_command_that_mends_it(
+    tmp_path: Path, damaged: str
+) -> None:
+    write(tmp_path, "cpu", CPU)
+    write(tmp_path, "level", LEVEL)
+    (tmp_path / "level" / "summary.json").write_text(damaged)
+
+    with pytest.raises(BadInput, match=r"level/summary\.json .*--render --scale level"):
+        write_overview(tmp_path)
 
 
 def test_a_page_includes_the_overview_whatever_scale_is_rendered(tmp_path: Path) -> None:

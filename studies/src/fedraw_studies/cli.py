@@ -313,7 +313,10 @@ class _Reproduction:
         outcomes = self._outcomes()
         every = _but_arena(outcomes)
         content = write_documents(every, self.scale.name, self.folder)
-        write_overview(self.folder.parent)
+        try:
+            write_overview(self.folder.parent)
+        except BadInput as problem:  # of another scale
+            console.say(f"no overview of all scales: {problem}")
         content |= self._write_arena(outcomes)
         figures: list[Path] = []
         try:

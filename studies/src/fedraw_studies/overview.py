@@ -9,15 +9,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 from fedraw_studies.artefacts import Scale
 from fedraw_studies.render import NOTHING, WIDTH, counted, escaped_table
 from fedraw_studies.rules import Verdict
 
-NAME = "claims"
 # The scales whose results say something about the paper, the closest to it first.
 SCALES = ("paper", "level", "ham10000", "cpu")
-DECIDED = (Verdict.HOLDS, Verdict.PARTLY, Verdict.FAILS, Verdict.NOT_COMPARABLE)
+JUDGED = (Verdict.HOLDS, Verdict.PARTLY, Verdict.FAILS, Verdict.NOT_COMPARABLE)
 HOW_TO_READ = (
     "A claim has parts, such as one for each data set. A bold verdict is that of the claim, and "
     "the verdicts of its parts follow in brackets if they differ from it. A claim without a bold "
@@ -31,13 +31,26 @@ HOW_TO_READ = (
 def write_overview(results: Path) -> None:
     """Write claims.md if `results` has the verdicts of two or more scales."""
     found = {name: results / name / "summary.json" for name in SCALES}
-    summaries = {
-        name: json.loads(path.read_text(encoding="utf-8"))
-        for name, path in found.items()
-        if path.exists()
-    }
+    summaries = {name: _summary(name, path) for name, path in found.items() if path.exists()}
     if len(summaries) > 1:
-        atomic_write(results / f"{NAME}.md", overview_markdown(summaries).encode())
+        atomic_write(results / "claims.md", overview_markdown(summaries).encode())
+
+
+def _summary(scale: str, path: Path) -> dict[str, Any]:
+    """Read the numbers of a summary.json that the overview needs."""
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        claims = [
+            {key: claim[key] for key in ("name", "claim", "where", "verdict")}
+            | {"parts": [{"verdict": Verdict(part["verdict"])} for part in claim["parts"]]}
+            for claim in read["claims"]
+        ]
+        return {"cells": int(read["cells"]), "claims": claims}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise BadInput(
+            f"{path} is no summary of a reproduction ({type(problem).__name__}: {problem}); write "
+            f"it again with 'fedraw reproduce --render --scale {scale}'"
+        ) from None
 
 
 def overview_markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
@@ -50,7 +63,7 @@ def overview_markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     head = ["claim", "where", *(f"`{name}`" for name in claims)]
     counts = [_count(name, own) for name, own in summaries.items()]
-    columns = ["scale", "runs", "claims", *(own.value for own in DECIDED), "waiting", "parts"]
+    columns = ["scale", "runs", "claims", *(own.value for own in JUDGED), "waiting", "parts"]
     parts = ["# The paper's claims at every scale\n", escaped_table(columns, counts)]
     return "\n".join([*parts, fill(HOW_TO_READ, WIDTH) + "\n", escaped_table(head, lines)])
 
@@ -63,7 +76,7 @@ def _count(scale: str, own: Mapping[str, Any]) -> list[str]:
         f"`{scale}`{', corrected' * Scale.named(scale).strict}",
         f"{own['cells']:,}",
         str(len(claims)),
-        *(str(verdicts[verdict]) for verdict in DECIDED),
+        *(str(verdicts[verdict]) for verdict in JUDGED),
         str(verdicts[Verdict.NOT_RUN]),
         counted(parts),
     ]

@@ -65,7 +65,7 @@ def test_a_run_leaves_one_file_that_says_what_its_folder_said(tmp_path: Path) ->
     place, spec = workspace(tmp_path), small()
     whole = run_seed(spec, 42, tmp_path / "whole").summary
     assert run_plan([planned(spec)], place, Machine(), jobs=1) == []
-    assert not place.runs.exists()
+    assert not list(place.runs.iterdir())
     record = place.cells.read(f"{key_of(spec)}-42")
     assert record is not None
     for metric, value in whole["metrics"].items():
@@ -96,11 +96,12 @@ def test_cells_come_back_as_they_were_written(tmp_path: Path) -> None:
     ("damage", "why"),
     [
         (lambda text: text[:200], "column"),
-        (lambda text: "[]", ""),
+        (lambda text: "[]", "not a JSON object"),
+        (lambda text: "{}", "it has no format, key, seed"),
         (lambda text: text.replace('"format": 1', '"format": 9'), "its format is 9"),
         (lambda text: text.replace('"seed": 42', '"seed": 43'), "not those of its name"),
         (lambda text: text.replace('"buffer": 5', '"buffer": 6'), "not those of its name"),
-        (lambda text: text.replace('"metrics"', '"metrix"'), "metrix"),
+        (lambda text: text.replace('"metrics"', '"metrix"'), "it has no metrics;"),
     ],
 )
 def test_a_damaged_cell_is_named_and_only_run_again_when_asked(

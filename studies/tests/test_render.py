@@ -229,6 +229,23 @@ def test_a_document_without_markers_is_refused(tmp_path: Path) -> None:
         fill_block(f"only {BEGIN}", [], outcomes(tmp_path, SMOKE))
     with pytest.raises(BadInput, match="cannot use"):
         write_block(tmp_path / "absent.md", outcomes(tmp_path, SMOKE), tmp_path)
+    (tmp_path / "plain.md").write_text("a page\n")
+    done = fedraw("reproduce", "fig1", "--scale", "smoke", "--docs", "plain.md", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "plain.md has no markers; put <!-- verdicts -->" in done.stderr
+    assert "<!-- include SCALE TABLE -->" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_verdicts_of_all_scales_stay_where_only_one_is_at_hand(whole: Path, tmp_path: Path) -> None:
+    page = "<!-- include all claims -->\n\nthe former table\n\n<!-- /include -->\n"
+    (tmp_path / "page.md").write_text(page)
+    out = whole / "results" / "smoke"
+    command = ("reproduce", "--render", "--scale", "smoke", "-o", out, "--docs", "page.md")
+    done = fedraw(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.md").read_text() == page
+    assert "the verdicts of all scales in page.md are unchanged" in done.stderr
 
 
 def test_without_a_run_there_are_no_verdicts(tmp_path: Path) -> None:

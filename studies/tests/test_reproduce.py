@@ -16,6 +16,8 @@ import pytest
 from tests.cli.command import fedraw
 
 from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES
+from fedraw_studies.cells import CellFiles
+from fedraw_studies.execute import Workspace
 
 
 def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:
@@ -85,6 +87,47 @@ def test_a_part_of_a_plan_by_data_set_and_seed(tmp_path: Path) -> None:
     done = fedraw(*command, "--dataset", "ham1000", cwd=tmp_path)
     assert done.returncode == 2
     assert "--dataset 'ham1000' is unknown; did you mean 'ham10000'" in done.stderr
+    done = fedraw(*command, "--dataset", "emnist", "--seed", 43, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--dataset emnist --seed 43 selects no run of table2, table3;" in done.stderr
+    assert "seeds: 42, 123, 456, 789, 1011" in done.stderr
+    done = fedraw("reproduce", "table4", "--scale", "level", "--dataset", "ham10000", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--dataset ham10000 selects no run of table4; data sets: emnist" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_is_missing_stops_the_plan_before_it_starts(tmp_path: Path) -> None:
+    done = fedraw("reproduce", "fig1", "--scale", "smoke", "--device", "cuda:77", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "device = 'cuda:77' is not available" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_out_that_is_no_folder_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = fedraw("reproduce", "fig1", "--scale", "smoke", "-o", "file/out", cwd=tmp_path)
+    assert done.returncode == 2
+    told = "fedraw: cannot write to file/out/runs: Not a directory; choose another --out"
+    assert done.stderr.splitlines()[-1] == told
+    assert "cannot be used" not in done.stderr
+
+
+def test_a_second_reproduction_of_one_folder_is_refused_and_one_of_another_runs(
+    finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "results" / "smoke"
+    with Workspace(CellFiles(out), out / "runs").locked():
+        again = fedraw("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, cwd=tmp_path)
+        assert again.returncode == 2
+        assert "another process is running in results/smoke/runs; wait for it" in again.stderr
+        elsewhere = ("--jobs", 1, "--out", tmp_path / "other")
+        done = fedraw("reproduce", "fig1", "--scale", "smoke", *elsewhere, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert not (out / "runs").exists()
+    assert {path.name for path in (tmp_path / "other" / "cells").iterdir()} == set(
+        cells_of(finished)
+    )
 
 
 def test_a_scale_without_an_artefact_says_which_it_has(tmp_path: Path) -> None:
@@ -108,7 +151,7 @@ def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) ->
     out = tmp_path / "results" / "smoke"
     cells = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     assert len(cells) == 6
-    assert not list((tmp_path / "runs").iterdir())
+    assert not (tmp_path / "results" / "smoke" / "runs").exists()
     assert (out / "table4.md").read_text() in done.stdout
     again = fedraw(*command, "--resume", "--json", cwd=tmp_path)
     assert "table4         6      0" in again.stderr
@@ -181,7 +224,7 @@ def cells_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 def is_in_its_second_run(folder: Path) -> bool:
     """One cell is written, and the run after it has a checkpoint."""
-    under_way = folder / "runs" / "reproduce-smoke"
+    under_way = folder / "results" / "smoke" / "runs"
     return len(cells_of(folder)) == 1 and any(under_way.glob("*/checkpoint/0*"))
 
 
@@ -195,12 +238,12 @@ def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_cells(
     process.communicate()
     (first,) = (tmp_path / "results" / "smoke" / "cells").glob("*.json")
     written = first.stat().st_mtime_ns
-    assert len(list((tmp_path / "runs" / "reproduce-smoke").iterdir())) == 1
+    assert len(list((tmp_path / "results" / "smoke" / "runs").glob("*/events.jsonl"))) == 1
     process = start(tmp_path, "--jobs", "2")
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert first.stat().st_mtime_ns == written
-    assert not list((tmp_path / "runs").iterdir())
+    assert not (tmp_path / "results" / "smoke" / "runs").exists()
     assert cells_of(tmp_path) == cells_of(finished)
 
 
@@ -212,7 +255,7 @@ def test_asked_to_stop_it_says_how_far_it_came(
     sent: signal.Signals, jobs: str, finished: Path, tmp_path: Path
 ) -> None:
     process = start(tmp_path, "--jobs", jobs)
-    under_way = tmp_path / "runs" / "reproduce-smoke"
+    under_way = tmp_path / "results" / "smoke" / "runs"
     wait_until(lambda: any(p.stat().st_size for p in under_way.glob("*/events.jsonl")), process)
     process.send_signal(sent)
     _, errors = process.communicate(timeout=240)

@@ -89,3 +89,28 @@ def test_lines_name_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
             progress(0, 30)
         assert words in screen.getvalue()
         assert "30/" in screen.getvalue()
+
+
+def test_a_slow_task_without_a_terminal_prints_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines, clock = io.StringIO(), Clock()
+    monkeypatch.setattr(console, "err", console.SafeConsole(file=lines, width=120))
+    with console.task_progress(clock) as progress:
+        for second in range(0, 81, 5):
+            clock.now = second
+            progress("features", 10 * second, 1000)
+    assert lines.getvalue().splitlines() == [
+        "features: 100/1,000, about 1 min 30 s left",
+        "features: 700/1,000, about 30 s left",
+    ]
+
+
+def test_a_quick_task_without_a_terminal_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, clock = io.StringIO(), Clock()
+    monkeypatch.setattr(console, "err", console.SafeConsole(file=lines, width=120))
+    with console.task_progress(clock) as progress:
+        for second in range(10):
+            clock.now = second
+            progress("features", 100 * second, 900)
+    assert not lines.getvalue()

@@ -28,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 # Errors of the operating system that another path would have avoided.
 _WRONG_PATH = {
     errno.EACCES,
@@ -65,8 +66,10 @@ def run_command() -> None:
     try:
         code = app(prog_name="fedraw", standalone_mode=False)
         console.write("")  # flush
-    except click.exceptions.Abort:  # Ctrl-C while there is nothing to save
-        _fail("interrupted", 130)
+        if code == INTERRUPTED:  # Ctrl-C, which typer catches without a message
+            _fail("interrupted", INTERRUPTED)
+    except click.exceptions.Abort:
+        _fail("interrupted", INTERRUPTED)
     except click.ClickException as mistake:
         usage = io.StringIO()
         mistake.show(usage)
@@ -76,7 +79,7 @@ def run_command() -> None:
     except BadInput as mistake:
         _fail(str(mistake), 2)
     except Interrupted as stop:
-        _fail(f"{stop}; continue with --resume", 130)
+        _fail(f"{stop}; continue with --resume", INTERRUPTED)
     except FedrawError as failure:
         _fail(str(failure), 1)
     except BrokenPipeError:  # the reader has seen enough, as in `fedraw … | head`

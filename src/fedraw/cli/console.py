@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,9 @@ from fedraw.experiment.progress import RemainingTime
 if TYPE_CHECKING:
     from fedraw.data.releases import Progress as DataProgress
     from fedraw.experiment.cells import Cell, CellProgress
+
+# Without a terminal: the seconds before the first line about a slow task, and between lines.
+FIRST_LINE_AFTER, LINE_EVERY = 10.0, 60.0
 
 
 @contextmanager
@@ -108,15 +112,24 @@ def _data_name(cell: Cell) -> str:
 
 
 @contextmanager
-def task_progress() -> Iterator[DataProgress]:
-    """Show a progress bar for each task on standard error, if that is a terminal."""
+def task_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[DataProgress]:
+    """Show a progress bar for each task on standard error.
+
+    If that is not a terminal, print a line about a slow task now and then.
+    """
     tasks: dict[str, RemainingTime] = {}
+    next_line = clock() + FIRST_LINE_AFTER
     with _bars() as show:
 
         def update(what: str, done: int, total: int) -> None:
-            remaining = tasks.setdefault(what, RemainingTime([total]))
+            nonlocal next_line
+            remaining = tasks.setdefault(what, RemainingTime([total], clock=clock))
             remaining.report(0, done)
-            show(what, done, total, _amount(done, total), str(remaining) if total else "")
+            amount, left = _amount(done, total), str(remaining) if total else ""
+            show(what, done, total, amount, left)
+            if not err.is_terminal and clock() >= next_line:
+                next_line = clock() + LINE_EVERY
+                say(f"{what}: {amount}{left and f', {left}'}")
 
         yield update
 

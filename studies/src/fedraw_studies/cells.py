@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedraw.core.text import several
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
@@ -74,7 +75,7 @@ class CellFiles:
         path = self.path(name)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as problem:
             raise _damaged(path, str(problem)) from None
@@ -170,6 +171,12 @@ def _text(record: CellRecord) -> str:
 
 
 def _record(path: Path, content: Any) -> CellRecord:
+    if not isinstance(content, dict):
+        raise _damaged(path, "it is not a JSON object")
+    optional = ("recall_tail", "serving")
+    needed = ["format", *(own.name for own in fields(CellRecord) if own.name not in optional)]
+    if absent := [name for name in needed if name not in content]:
+        raise _damaged(path, f"it has no {several(absent)}")
     try:
         found = content.pop("format")
         record = CellRecord(**{**content, "curve": [tuple(point) for point in content["curve"]]})
@@ -185,5 +192,5 @@ def _record(path: Path, content: Any) -> CellRecord:
 
 def _damaged(path: Path, why: str) -> BadInput:
     return BadInput(
-        f"{path} cannot be used: {why}; restore it, or delete it (or give --force) to run it again"
+        f"{path} cannot be used: {why}; restore it, delete it, or run its artefact with --force"
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -51,6 +51,7 @@ from fedraw_studies.positioning import as_json, profiles, table1_markdown
 from fedraw_studies.progress import Closing, budget_lines, plan_progress
 from fedraw_studies.render import (
     outcome_markdown,
+    refuse_document,
     tally,
     write_block,
     write_documents,
@@ -135,7 +136,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     ] = False,
     docs: Annotated[
         Path | None,
-        typer.Option(help="Also write the verdicts between the markers of this Markdown file."),
+        typer.Option(
+            help="Also write the tables of this scale between the markers of this Markdown file."
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -160,11 +163,13 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
             console.print_json(printed)
         return
     folder = out or _default_out() / scale
-    work = Workspace(CellFiles(folder), Path("runs") / f"reproduce-{scale}")
+    work = Workspace(CellFiles(folder), folder / "runs")
     machine = Machine(data, weights, device)
     for name in dataset or ():
         if name not in chosen.settings:
             raise BadInput(f"--dataset {name!r} is unknown; {nearest(name, chosen.settings)}")
+    if docs is not None:
+        refuse_document(docs)
     task = _Reproduction(
         wanted,
         chosen,
@@ -217,12 +222,15 @@ class _Reproduction:
 
     def plan(self) -> list[Planned]:
         plan = make_plan(load_artefacts(self.planned_names, self.scale))
-        return [
+        selected = [
             own
             for own in plan
             if (not self.datasets or own.dataset in self.datasets)
             and (not self.seeds or own.seed in self.seeds)
         ]
+        if plan and not selected:
+            _refuse_selection(plan, self.datasets, self.seeds)
+        return selected
 
     def render(self) -> dict[str, Any]:
         """Write all documents from the cells alone: no data, no training."""
@@ -257,17 +265,18 @@ class _Reproduction:
         refuse_missing_data(to_run, self.machine, DATALESS)
         dynamics, came_of_it = None, ""
         try:
-            failures = self._run_plan(to_run)
-            if DYNAMICS in self.names:
-                dynamics, came_of_it = self._run_dynamics(seeds, kept)
+            with self.work.locked():
+                failures = self._run_plan(to_run)
+                if DYNAMICS in self.names:
+                    dynamics, came_of_it = self._run_dynamics(seeds, kept)
+                clear_finished(plan, self.work)
         except (Interrupted, KeyboardInterrupt):
             self._tell_interrupt(to_run)
             if self.work.cells.names():
                 every = self._outcomes()
                 write_documents(_but_arena(every), self.scale.name, self.folder)
                 self._write_arena(every)
-            raise typer.Exit(130) from None
-        clear_finished(plan, self.work)
+            raise SystemExit(130) from None
         document = self._write() if self.planned_names else {}
         if dynamics is not None:
             document |= {DYNAMICS: dynamics.as_json()} if document else dynamics.as_json()
@@ -323,8 +332,11 @@ class _Reproduction:
             figures = write_figures(every, self.folder / "figures")
         except MissingExtra as problem:
             console.say(f"no figures: {problem}")
-        if self.docs is not None:
-            write_block(self.docs, every, self.folder)
+        if self.docs is not None and not write_block(self.docs, every, self.folder):
+            console.say(
+                f"the verdicts of all scales in {self.docs} are unchanged: {self.folder.parent} "
+                "has no claims.md, because it does not hold the results of two scales"
+            )
         asked = [own for own in every if own.name in self.names and own.is_begun]
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
@@ -437,6 +449,24 @@ def _default_out() -> Path:
 def _but_arena(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes of all other studies; the arena has its own documents."""
     return [outcome for outcome in outcomes if not is_of_arena(outcome)]
+
+
+def _refuse_selection(
+    plan: Sequence[Planned], datasets: Sequence[str], seeds: Sequence[int]
+) -> NoReturn:
+    """Refuse --dataset and --seed if they leave no run of the plan."""
+    given = [*(f"--dataset {name}" for name in datasets), *(f"--seed {seed}" for seed in seeds)]
+    possible = [own for own in plan if not datasets or own.dataset in datasets] or plan
+    known = several(list(dict.fromkeys(own.dataset for own in plan)))
+    numbers = several([str(seed) for seed in sorted({own.seed for own in possible})])
+    raise BadInput(
+        f"{' '.join(given)} selects no run of {several(_artefacts(plan))}; "
+        f"data sets: {known}; seeds: {numbers}"
+    )
+
+
+def _artefacts(plan: Sequence[Planned]) -> list[str]:
+    return list(dict.fromkeys(own.artefact for own in plan))
 
 
 def _refuse_absent(names: Sequence[str], scale: Scale) -> None:

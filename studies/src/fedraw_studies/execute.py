@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.result import SeedResult
 from fedraw.experiment.sections import IMAGENET
 from fedraw.experiment.spec import Spec
+from fedraw.learning.device import device_of
+from fedraw.storage.lock import LOCK, FolderLock
 from fedraw_studies.cells import CellFiles, CellRecord, record_of
 from fedraw_studies.plan import Planned
 
@@ -60,7 +63,7 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of finished cells, and the folder of runs in progress."""
+    """The folder of finished cells, and the folder of unfinished runs."""
 
     cells: CellFiles
     runs: Path
@@ -68,6 +71,22 @@ class Workspace:
     def folder(self, planned: Planned) -> Path:
         """Return the run folder of a planned run."""
         return self.runs / planned.name
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude other reproductions from both folders; remove that of the runs if it is empty."""
+        try:
+            self.runs.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as problem:
+            why = f"{problem.filename}: {problem.strerror}"
+            raise BadInput(f"cannot write to {why}; choose another --out") from None
+        lock = FolderLock(self.runs, "wait for it, or choose another --out")
+        try:
+            yield
+        finally:
+            if [path.name for path in self.runs.iterdir()] == [LOCK]:
+                shutil.rmtree(self.runs)
+            lock.close()
 
 
 def unfinished(plan: Sequence[Planned], work: Workspace, force: bool = False) -> list[Planned]:
@@ -98,7 +117,9 @@ def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
 def refuse_missing_data(
     to_run: Sequence[Planned], machine: Machine, dataless: Iterable[str]
 ) -> None:
-    """Refuse a plan with missing data; the message says what can run without them."""
+    """Refuse a plan with a missing device or missing data, and say what can run without them."""
+    if to_run:
+        device_of(machine.device)
     missing: dict[str, str] = {}
     needing: dict[str, None] = {}
     looked_for = cache(_missing)
@@ -170,9 +191,6 @@ def run_plan(
             run_cells(cells, options, jobs, progress, finish)
     except KeyboardInterrupt:  # between two runs; within one it is Interrupted already
         raise Interrupted("interrupted while no run was in progress") from None
-    finally:
-        if work.runs.is_dir() and not any(work.runs.iterdir()):
-            work.runs.rmdir()
     return failures
 
 

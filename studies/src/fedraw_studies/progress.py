@@ -40,7 +40,7 @@ def budget_lines(shares: Sequence[ArtefactBudget], jobs: int) -> list[str]:
         whole, shared = duration(sum(known)), duration(sum(known) / jobs)
         spent = f"{whole}, about {shared} on {_count(jobs, 'process')}"
     else:
-        spent = "nothing: all are finished"
+        spent = "nothing: all are finished" if runs else "nothing: no run is needed"
     width = max(11, *(len(s.artefact) for s in shares)) if shares else 11
     lines = [f"{name:{width}} {n:4} {left:6} {t}" for name, n, left, t in rows]
     head = f"{'artefact':{width}} {'runs':>4} {'to run':>6} one core"

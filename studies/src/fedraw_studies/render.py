@@ -73,17 +73,39 @@ def write_dynamics(results: DynamicsResults, out: Path) -> str:
     return text
 
 
-def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> None:
-    """Write the verdicts between the markers of a Markdown file."""
+def refuse_document(path: Path) -> None:
+    """Refuse a file without markers for tables or verdicts."""
+    text = _text(path)
+    if not _INCLUDE.search(text) and (BEGIN not in text or END not in text):
+        raise BadInput(
+            f"{path} has no markers; put {BEGIN} and {END} where the verdicts belong, or "
+            "<!-- include SCALE TABLE --> and <!-- /include --> where a table belongs"
+        )
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
-        text = fill_includes(text, outcomes[0].scale, out)
-        if BEGIN in text or not _INCLUDE.search(text):
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
+
+
+def write_block(path: Path, outcomes: Sequence[Outcome], out: Path) -> bool:
+    """Write tables and verdicts between the markers of a Markdown file.
+
+    Return False if a marker asks for a document about all scales and there is none.
+    """
+    refuse_document(path)
+    try:
+        text = fill_includes(_text(path), outcomes[0].scale, out)
+        if BEGIN in text:
             judged = judge(outcomes, DynamicsResults.read(out), strict=_is_strict(outcomes))
             text = fill_block(text, judged, outcomes)
         atomic_write(path, text.encode())
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
         raise BadInput(f"cannot use {path}: {problem}; give a Markdown file") from None
+    asked = [found[3] for found in _INCLUDE.finditer(text) if found[2] == ALL]
+    return all((out.parent / f"{name}.md").exists() for name in asked)
 
 
 def verdicts_markdown(judged: Sequence[ClaimVerdict], outcomes: Sequence[Outcome]) -> str:
@@ -102,7 +124,7 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise BadInput(f"no {BEGIN} … {END} in the file; put both markers where they belong")
+        raise BadInput(f"no {BEGIN} … {END} in the text; put both markers where they belong")
     parts = [_reductions(outcomes), _state(judged), _overview(judged)]
     parts += [_section(own, "###") for own in judged if own.claim.headline and own.runs[0]]
     return f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}"
@@ -114,7 +136,7 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
     A marker names a scale, a document and, if not all of its tables are wanted, how many:
     `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only the markers of the
     given scale are filled, and those of the scale "all", whose documents are beside the folders of
-    the scales.
+    the scales, if they exist.
     """
 
     def filled(found: re.Match[str]) -> str:
@@ -122,6 +144,8 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
         if own not in (scale, ALL):
             return found.group(0)
         file = (out.parent if own == ALL else out) / f"{name}.md"
+        if own == ALL and not file.exists():
+            return found.group(0)
         if not file.exists():
             return "\n\n".join([begin, "*Not run yet.*", end])
         lines = file.read_text(encoding="utf-8").splitlines()

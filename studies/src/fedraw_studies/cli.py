@@ -82,8 +82,8 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Option(
             metavar="|".join(scale_names()),
             help="cpu: reduced, hours; level: closer to the paper, a day; ham10000: the sweeps on "
-            "HAM10000 instead of EMNIST, half an hour; smoke: embedded data, minutes; paper: the "
-            "full protocol.",
+            "HAM10000 instead of EMNIST, half an hour; smoke: embedded data, a minute or two; "
+            "paper: the full protocol.",
         ),
     ] = "cpu",
     data: Annotated[

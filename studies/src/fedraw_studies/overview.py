@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -31,21 +31,20 @@ HOW_TO_READ = (
 def write_overview(results: Path) -> None:
     """Write claims.md if `results` has the verdicts of two or more scales."""
     found = {name: results / name / "summary.json" for name in SCALES}
-    summaries = {name: _summary(name, path) for name, path in found.items() if path.exists()}
-    if len(summaries) > 1:
-        atomic_write(results / "claims.md", overview_markdown(summaries).encode())
+    judged = {name: _claims(name, path) for name, path in found.items() if path.exists()}
+    if len(judged) > 1:
+        atomic_write(results / "claims.md", overview_markdown(judged).encode())
 
 
-def _summary(scale: str, path: Path) -> dict[str, Any]:
-    """Read the numbers of a summary.json that the overview needs."""
+def _claims(scale: str, path: Path) -> list[dict[str, Any]]:
+    """Read the claims of a summary.json, with their verdicts."""
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
-        claims = [
+        return [
             {key: claim[key] for key in ("name", "claim", "where", "verdict")}
             | {"parts": [{"verdict": Verdict(part["verdict"])} for part in claim["parts"]]}
             for claim in read["claims"]
         ]
-        return {"cells": int(read["cells"]), "claims": claims}
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise BadInput(
             f"{path} is no summary of a reproduction ({type(problem).__name__}: {problem}); write "
@@ -53,28 +52,29 @@ def _summary(scale: str, path: Path) -> dict[str, Any]:
         ) from None
 
 
-def overview_markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the number of verdicts of each scale, and a line with all verdicts for each claim."""
-    claims = {name: {c["name"]: c for c in own["claims"]} for name, own in summaries.items()}
+def overview_markdown(judged: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Write the number of verdicts of each scale, and a line with all verdicts for each claim.
+
+    `judged` has the claims of each scale.
+    """
+    claims = {name: {claim["name"]: claim for claim in own} for name, own in judged.items()}
     every = {name: claim for own in claims.values() for name, claim in own.items()}
     lines = [
         [claim["claim"], claim["where"], *(_cell(own.get(name)) for own in claims.values())]
         for name, claim in every.items()
     ]
     head = ["claim", "where", *(f"`{name}`" for name in claims)]
-    counts = [_count(name, own) for name, own in summaries.items()]
-    columns = ["scale", "runs", "claims", *(own.value for own in JUDGED), "waiting", "parts"]
+    counts = [_count(name, own) for name, own in judged.items()]
+    columns = ["scale", "claims", *(own.value for own in JUDGED), "waiting", "parts"]
     parts = ["# The paper's claims at every scale\n", escaped_table(columns, counts)]
     return "\n".join([*parts, fill(HOW_TO_READ, WIDTH) + "\n", escaped_table(head, lines)])
 
 
-def _count(scale: str, own: Mapping[str, Any]) -> list[str]:
-    claims = own["claims"]
+def _count(scale: str, claims: Sequence[Mapping[str, Any]]) -> list[str]:
     verdicts = Counter(claim["verdict"] for claim in claims)
     parts = [part["verdict"] for claim in claims for part in claim["parts"]]
     return [
         f"`{scale}`{', corrected' * Scale.named(scale).strict}",
-        f"{own['cells']:,}",
         str(len(claims)),
         *(str(verdicts[verdict]) for verdict in JUDGED),
         str(verdicts[Verdict.NOT_RUN]),

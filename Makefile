@@ -11,13 +11,14 @@ help: ## show this list
 
 install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
 
-# Without --no-compile, pip spends a minute on modules that nobody imports.
+# compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
 $(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,docs,dev]' --editable ./studies
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html

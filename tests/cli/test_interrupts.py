@@ -57,7 +57,9 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path, moment: str) -> None:
     assert process.returncode in (130, -signal.SIGINT), told
 
 
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.3, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize(
+    "seconds", [*(pytest.param(value, marks=pytest.mark.slow) for value in (0.0, 0.3)), 1.0]
+)
 def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
     (tmp_path / "s.toml").write_text(SMALL.replace("events = 30", "events = 100000"))
     process = started("run", "s.toml", "--jobs", "2", cwd=tmp_path)

@@ -28,7 +28,10 @@ from fedraw.simulation.executors import Job, Train, TrainingResult
 from fedraw.simulation.executors.processes import Processes
 
 
-@pytest.mark.parametrize(("name", "workers"), [("fedraw", 3), ("ca2fl", 1), ("qfedavg", 2)])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [("fedraw", 3), pytest.param("ca2fl", 1, marks=pytest.mark.slow), ("qfedavg", 2)],
+)
 def test_the_log_is_the_same_for_any_number_of_workers(
     name: str, workers: int, tmp_path: Path
 ) -> None:
@@ -120,7 +123,10 @@ print(one.log == other.log)
 """
 
 
-@pytest.mark.parametrize("typed", [True, False], ids=["typed", "a script without a guard"])
+@pytest.mark.parametrize(
+    "typed",
+    [pytest.param(True, marks=pytest.mark.slow, id="typed"), pytest.param(False, id="a script")],
+)
 def test_workers_train_a_model_that_only_the_script_has(typed: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("assert __name__ == '__main__', 'imported!'\n" + TYPED)
     command = [sys.executable, *(["-c", TYPED] if typed else ["script.py"])]

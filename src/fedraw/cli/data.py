@@ -132,7 +132,7 @@ def fetch(
                 console.say(f"{release.name}: {'fetched to' if new else 'already in'} {root}")
     except KeyboardInterrupt:
         console.say("fedraw: interrupted; repeat the command to resume")
-        raise SystemExit(130) from None
+        raise SystemExit(130) from None  # typer.Exit(130) would print a second message
 
 
 @data.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -173,9 +173,8 @@ def _text(record: CellRecord) -> str:
 def _record(path: Path, content: Any) -> CellRecord:
     if not isinstance(content, dict):
         raise _damaged(path, "it is not a JSON object")
-    optional = ("recall_tail", "serving")
-    needed = ["format", *(own.name for own in fields(CellRecord) if own.name not in optional)]
-    if absent := [name for name in needed if name not in content]:
+    needed = [own.name for own in fields(CellRecord) if own.default_factory is MISSING]
+    if absent := [name for name in ("format", *needed) if name not in content]:
         raise _damaged(path, f"it has no {several(absent)}")
     try:
         found = content.pop("format")

@@ -276,7 +276,7 @@ class _Reproduction:
                 every = self._outcomes()
                 write_documents(_but_arena(every), self.scale.name, self.folder)
                 self._write_arena(every)
-            raise SystemExit(130) from None
+            raise SystemExit(130) from None  # typer.Exit(130) would print a second message
         document = self._write() if self.planned_names else {}
         if dynamics is not None:
             document |= {DYNAMICS: dynamics.as_json()} if document else dynamics.as_json()

@@ -17,9 +17,11 @@ from fedraw.errors import BadInput
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
 from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fadas import FADAS
 from fedraw.strategies.fedau import FedAU
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedstale import FedStale
+from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
 from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
@@ -237,6 +239,15 @@ def test_a_leaver_in_a_buffer_of_fedau_still_counts() -> None:
     assert fed(strategy, begun(strategy, ABC, 0), events).model.tolist() == [2]
 
 
+def test_a_client_that_returns_within_a_buffer_of_fedau_counts_once() -> None:
+    strategy = FedAU(3)
+    back = [Left("a"), Joined("a", {"x": 1})]
+    events: list[Event] = [sent("a", 3), *back, sent("a", 9), sent("b", 6)]
+    state = fed(strategy, begun(strategy, ABC, 0), events)
+    assert state.model.tolist() == [5], "(9 + 6) / 3, as without the leave"
+    assert state.contents == (["a", "a", "b"], [0, 0.5, 0.5])
+
+
 def test_who_waits_for_all_does_not_wait_for_a_newcomer() -> None:
     strategy = ACE(server_lr=1, init="wait")
     events: list[Event] = [sent("a", 3), sent("b", 3), Left("c"), sent("a", 5)]
@@ -246,7 +257,11 @@ def test_who_waits_for_all_does_not_wait_for_a_newcomer() -> None:
     assert state.model.tolist() == [4 + 3]
 
 
-@pytest.mark.parametrize("strategy", [ACE(), ACED(), FedVARP(), MIFA(1), FedStale(1)], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [ACE(), ACED(), FedVARP(), MIFA(1), FedStale(1), FedStaleWeight(1), FADAS(1)],
+    ids=repr,
+)
 def test_with_a_buffer_of_one_statistics_are_the_mean_of_everyones_newest(strategy: Any) -> None:
     on = On(NORMED, strategy)
     state = begun(on, ABC, 0, 0, 0, 9, 9)

@@ -248,6 +248,12 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
         ({"cap": "soft"}, "cap 'soft' is unknown"),
         ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
         ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is not a weight"),
+        ({"cap_at": 0.3}, "cap_at = 0.3 has no effect without a cap; set cap = 'water-filling'"),
+        ({"cap": "naive"}, "cap = 'naive' with cap_at = 1 has no effect; set cap_at"),
+        (
+            {"cap": "naive", "cap_at": 0.3, "weighting": "uniform"},
+            "cap = 'naive' has no effect on uniform weights",
+        ),
         ({"robust": "mode"}, "robust = 'mode' is unknown"),
         ({"robust_at": 0.2}, "robust_at = 0.2 has no effect without robust"),
     ],

@@ -9,12 +9,16 @@ import pytest
 from tests.strategies.server import COUNTS, begun, fed, sent
 
 from fedraw.core.aggregation import REFRESH
+from fedraw.core.types import LabelCounts
 from fedraw.errors import RefusedUpdate
+from fedraw.strategies.area import AREA
 from fedraw.strategies.ca2fl import CA2FL
+from fedraw.strategies.fedau import FedAU
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.protocol import Arrived, Strategy
+from fedraw.strategies.mifa import MIFA
+from fedraw.strategies.protocol import Arrived, Left, Strategy
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,42 @@ def test_a_huge_difference_that_its_client_replaces_leaves_nothing_behind() -> N
     strategy = FedBuff(2, unique=True)
     events = [sent(0, 1e15), sent(0, 0.1), sent(1, 0.3)]
     assert fed(strategy, begun(strategy, COUNTS, 0), events).model == pytest.approx([0.2], rel=1e-6)
+
+
+THREE: dict[str, LabelCounts] = {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mean"),
+    # (9 + 6) / 3: of the mean of three clients, or of a buffer of three arrivals.
+    [(MIFA(3), 5.0), (FedAU(3), 5.0), (CA2FL(3, refresh="arrival"), 5.0)],
+)
+def test_a_cache_forgets_a_huge_difference_that_its_client_replaces(
+    strategy: Strategy[Any], mean: float
+) -> None:
+    events = [sent("a", 1e20), sent("b", 6), sent("a", 9)]
+    assert fed(strategy, begun(strategy, THREE, 0), events).model == pytest.approx([mean])
+
+
+def test_a_cache_forgets_a_huge_difference_of_a_client_that_leaves() -> None:
+    strategy = MIFA(3)
+    events = [sent("a", 1e20), sent("b", 6), Left("a"), sent("b", 6)]
+    state = fed(strategy, begun(strategy, THREE, 0), events)
+    assert state.model == pytest.approx([3]), "the mean of 6 and of c, which sent nothing"
+
+
+def test_a_server_that_keeps_models_forgets_a_huge_one() -> None:
+    strategy = AREA(1, memory="server")
+    events = [sent("b", 6), sent("c", 3), sent("a", 1e20), sent("a", 9)]
+    assert fed(strategy, begun(strategy, THREE, 0), events).model == pytest.approx([6])
+
+
+def test_a_sum_that_was_recomputed_still_forgets_a_huge_difference() -> None:
+    """The cache's sum is recomputed after three steps; the huge difference is in it by then."""
+    strategy = MIFA(1)
+    events = [sent("a", 1e20), sent("b", 6), sent("c", 3), sent("a", 9)]
+    state = fed(strategy, begun(strategy, THREE, 0), events)
+    assert state.cache_sum.total == pytest.approx([18])
 
 
 def test_so_does_that_of_a_cached_difference() -> None:

@@ -131,8 +131,11 @@ class RunningSum:
             mean, largest = self._add(changes, divisor, find_largest=True)
             if mean is not None and not self._is_dwarfed(largest):
                 return mean
+        self.clear()
         terms = [(slot.coefficient, slot.update.vector) for slot in slots]
-        return self._recompute(terms, divisor)
+        mean, self.peak = self._add(terms, divisor, find_largest=True)
+        assert mean is not None
+        return mean
 
     def correct(self, changes: Sequence[Term], terms: Iterable[Term]) -> None:
         """Add the changes, after which the sum is that of `terms`.
@@ -141,18 +144,18 @@ class RunningSum:
         """
         _, largest = self._add(changes, None, find_largest=True)
         if self._is_dwarfed(largest):
-            self._recompute(list(terms), 1.0)
+            self.recompute(terms)
+
+    def recompute(self, terms: Iterable[Term]) -> None:
+        """Compute the sum from scratch, one term after the other."""
+        self.clear()
+        for term in terms:
+            self.peak = max(self.peak, self._add([term], None, find_largest=True)[1])
 
     def clear(self) -> None:
         """Set the sum to zero."""
         self.total.fill(0)
         self.peak = 0.0
-
-    def _recompute(self, terms: Sequence[Term], divisor: float) -> Vector:
-        self.clear()
-        mean, self.peak = self._add(terms, divisor, find_largest=True)
-        assert mean is not None
-        return mean
 
     def _is_dwarfed(self, largest: float) -> bool:
         """Whether a term since the last recomputation dwarfs the sum.

@@ -115,7 +115,10 @@ class Federation:
             list(counts.values()), lambda i: f"client {client!r}, label {names[i]!r}"
         )
         if not count.sum():
-            raise BadInput(f"client {client!r} reports no labels, so it has no rarity score")
+            raise BadInput(
+                f"client {client!r} reports no labels, so it has no rarity score; report its label "
+                "counts (with a method that uses no labels, any one label)"
+            )
         self._add([label for label, n in zip(names, count, strict=True) if n])
         held = [(self._column[label], n) for label, n in zip(names, count, strict=True) if n]
         column, held_count = np.array(sorted(held), np.int64).T

@@ -58,8 +58,11 @@ def weights_of_rarest(scores: Floats, total: float, mass: float = 0.5) -> Floats
 
 
 def scores_of_rows(start: Ints, column: Ints, share: Floats, coverage: Ints) -> Floats:
-    """Score each row `start[i]:start[i + 1]`; a row's score does not depend on the other rows."""
-    return np.add.reduceat(share / coverage[column], start[:-1])
+    """Score each row `start[i]:start[i + 1]`; a row's score does not depend on the other rows.
+
+    A label with a false share and without a holder counts as if one client held it.
+    """
+    return np.add.reduceat(share / np.maximum(coverage[column], 1), start[:-1])
 
 
 def rare_labels_of(named: Sequence[Label] | None, table: LabelTable) -> tuple[Label, ...]:

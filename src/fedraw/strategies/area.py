@@ -64,6 +64,10 @@ class AREAState:
         count = len(self.clients)
         return Contents(list(self.clients), [1 / count] * count if self.full else [])
 
+    def remembered(self) -> list[Term]:
+        """Return the terms of `sum`, for a server that keeps all y_i."""
+        return [(1.0, model) for model in self.memory.values()]
+
 
 @dataclass(frozen=True)
 class AREA:
@@ -102,11 +106,12 @@ class AREA:
         if state.full:
             state.clients, state.full = [], False
         client, vector = event.update.client, event.update.vector
-        terms: list[Term] = [(1.0, vector)]
         if self.memory == "server":
-            terms.append((-1.0, state.memory[client]))
+            changes: list[Term] = [(1.0, vector), (-1.0, state.memory[client])]
             state.memory[client] = vector
-        state.sum.add(terms)
+            state.sum.correct(changes, state.remembered())
+        else:
+            state.sum.add([(1.0, vector)])
         state.clients.append(client)
         if len(state.clients) == self.buffer:
             self._aggregate(state)
@@ -117,8 +122,7 @@ class AREA:
         # A server that keeps all y_i recomputes the sum regularly, so rounding errors do not build
         # up.
         if state.memory and state.version % len(state.memory) == 0:
-            state.sum.clear()
-            state.sum.add([(1.0, model) for model in state.memory.values()])
+            state.sum.recompute(state.remembered())
         state.model = frozen(state.sum.add([], divisor=state.places))
         state.full = True
 
@@ -129,5 +133,6 @@ class AREA:
             if self.memory == "server":
                 state.memory[event.client] = state.model
         elif isinstance(event, Left) and self.memory == "server":
-            state.sum.add([(-1.0, state.memory.pop(event.client))])
+            gone = state.memory.pop(event.client)
+            state.sum.correct([(-1.0, gone)], state.remembered())
             state.places -= 1

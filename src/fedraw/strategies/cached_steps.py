@@ -15,12 +15,13 @@ p_i is the probability that client i is in S. A method is a choice of β and p:
     FedBuff (its own file) β = 0         p_i = K/N
 
 A named method is a `CachedMethod` that chooses a `CacheRule`. When a client leaves, the engine
-drops its h_i, and N is the number of members.
+drops its h_i, and N is the number of members. Its Δ_i stays in the step of its buffer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -234,10 +235,9 @@ def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
     client, delta = update.client, update.parameters
     if rule.replaces_at_once:
         _replace(state, client, delta, rule)
+        state.clients.append(client)
     else:
         _add_residual(state, client, delta, rule)
-        state.newest[client] = delta
-    state.clients.append(client)
 
 
 def aggregate(state: CachedState, rule: CacheRule) -> None:
@@ -252,20 +252,18 @@ def aggregate(state: CachedState, rule: CacheRule) -> None:
     if not rule.beta:
         return
     for client, delta in newest.items():
-        _replace(state, client, delta, rule)
-    if state.version % len(state.cache) == 0:  # recompute, so that rounding errors do not build up
-        state.cache_sum.clear()
-        for kept in state.cache.values():
-            state.cache_sum.add([(1.0, _recall(kept))])
+        if client in state.federation:
+            _replace(state, client, delta, rule)
+    if state.cache and state.version % len(state.cache) == 0:  # so that no rounding errors add up
+        state.cache_sum.recompute(_cached(state))
 
 
 def forget(state: CachedState, client: ClientId) -> None:
-    """Drop everything that is cached about a client."""
-    state.newest.pop(client, None)
+    """Drop everything that is cached about a client, except its difference in this buffer."""
     state.intervals.pop(client, None)
     kept = state.cache.pop(client, None)
     if kept is not None:
-        state.cache_sum.add([(-1.0, _recall(kept))])
+        state.cache_sum.correct([(-1.0, _recall(kept))], _cached(state))
 
 
 def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
@@ -275,23 +273,55 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     terms: list[Term] = [(weight, delta)]
     earlier = state.newest.get(client)
     if rule.repeated == "newest" and earlier is not None:
-        terms.append((-weight, earlier))  # the sum already contains −β h_i
-        if state.weights:
-            last = len(state.clients) - 1 - state.clients[::-1].index(client)
-            state.weights[last] = 0.0
+        terms.append((-_take_weight(state, client), earlier))  # the sum already contains −β h_i
     elif rule.repeated == "arrival" and earlier is not None:
         terms.append((-weight * rule.beta, earlier))
     elif (kept := state.cache.get(client)) is not None:
         terms.append((-weight * rule.beta, _recall(kept)))
-    state.residuals.add(terms)
+    state.newest[client] = delta
+    state.clients.append(client)
     if rule.participation == "estimated":
         state.weights.append(weight)
+    if earlier is not None and _is_sum_of_newest(state, rule):
+        state.residuals.correct(terms, _residuals(state, rule))
+    else:
+        state.residuals.add(terms)
+
+
+def _take_weight(state: CachedState, client: ClientId) -> float:
+    """Return the ω_i of the client's last difference in this buffer, and set it to 0 there."""
+    if not state.weights:
+        return 1.0
+    last = len(state.clients) - 1 - state.clients[::-1].index(client)
+    weight, state.weights[last] = state.weights[last], 0.0
+    return weight
+
+
+def _is_sum_of_newest(state: CachedState, rule: CacheRule) -> bool:
+    """Return whether each client's newest difference determines its part of the residuals.
+
+    The h_i of a client that has left is forgotten, so its part is not known.
+    """
+    if rule.repeated == "newest" and not rule.beta:
+        return True
+    replaces = rule.repeated == "newest" or (rule.repeated == "arrival" and rule.beta == 1)
+    return replaces and all(client in state.federation for client in state.newest)
+
+
+def _residuals(state: CachedState, rule: CacheRule) -> Iterator[Term]:
+    weights = dict(zip(state.clients, state.weights, strict=False))
+    for client, delta in state.newest.items():
+        weight = weights.get(client, 1.0)
+        yield weight, delta
+        if client in state.cache:
+            yield -weight * rule.beta, _recall(state.cache[client])
 
 
 def _moved(state: CachedState, rule: CacheRule) -> Vector:
     """Return the model after the step w + η v, in one pass over memory."""
     members = max(len(state.federation), 1)
-    count = members if rule.average == "members" else len(state.cache.keys() | state.newest.keys())
+    heard = [c for c in state.cache.keys() | state.newest.keys() if c in state.federation]
+    count = members if rule.average == "members" else max(len(heard), 1)
     # (1/N) / p_i with p_i = K/N is 1/K, whatever N counts in the mean of the cache.
     divisor = rule.buffer if rule.participation == "buffer" else count
     rate = np.float32(rule.server_lr)
@@ -318,8 +348,12 @@ def _replace(state: CachedState, client: ClientId, delta: Vector, rule: CacheRul
     terms: list[Term] = [(1.0, _recall(kept))]
     if before is not None:
         terms.append((-1.0, _recall(before)))
-    state.cache_sum.add(terms)
     state.cache[client] = kept
+    state.cache_sum.correct(terms, _cached(state))
+
+
+def _cached(state: CachedState) -> Iterator[Term]:
+    return ((1.0, _recall(kept)) for kept in state.cache.values())
 
 
 def _recall(kept: Vector | QuantisedVector) -> Vector:

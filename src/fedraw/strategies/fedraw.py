@@ -105,6 +105,26 @@ class FedRAW:
         one_of("weighting", self.weighting, ("rarity", "uniform"))
         one_of("labels", self.labels, get_args(LabelEvidence))
         check_cap(self.cap, self.cap_at, self.buffer)
+        self._refuse_cap_without_effect()
+
+    def _refuse_cap_without_effect(self) -> None:
+        """Refuse a cap that caps nothing: somebody relies on it."""
+        if self.cap == "none":
+            if self.cap_at != 1:
+                raise BadInput(
+                    f"cap_at = {self.cap_at:g} has no effect without a cap; set cap = "
+                    "'water-filling' (or 'naive'), or leave cap_at out"
+                )
+        elif self.cap_at == 1:
+            raise BadInput(
+                f"cap = {self.cap!r} with cap_at = 1 has no effect; set cap_at to the largest "
+                "weight of one slot, for example 0.3"
+            )
+        elif self.weighting == "uniform":
+            raise BadInput(
+                f"cap = {self.cap!r} has no effect on uniform weights; leave it out, or use "
+                "weighting = 'rarity'"
+            )
 
     @property
     def needs(self) -> Needs:

@@ -75,8 +75,8 @@ class FedStaleWeight:
 
     @property
     def needs(self) -> Needs:
-        """Clients send differences."""
-        return Needs(sends="delta")
+        """Clients send differences; with K = 1 statistics are averaged over all clients."""
+        return Needs(sends="delta", statistics="newest" if self.buffer == 1 else "mean")
 
     def start(self, setup: Setup) -> tuple[FedStaleWeightState, Receivers]:
         """Start with an empty buffer and no staleness values."""

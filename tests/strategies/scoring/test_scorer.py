@@ -222,6 +222,53 @@ def test_a_label_without_an_output_counts_for_nothing() -> None:
     assert doubted(scorer) == {"liar": ["unicorn"]}
 
 
+def coverage(scorer: EvidenceScorer) -> list[float]:
+    return [round(float(own), 2) for own in scorer.coverage + scorer.declared]
+
+
+def test_a_new_declaration_is_judged_at_once() -> None:
+    """The liar withdraws: its label z had been discounted, and x is now held by all four."""
+    scorer = begun("checked", LYING)
+    for _ in range(12):
+        for client, change in (("a", (0.3, 0.1, -0.4)), ("liar", (0.4, -0.2, -0.2))):
+            says(scorer, client, *change)
+    assert coverage(scorer)[2] < 0.5, "nobody else declares z, and the liar is not believed"
+    scorer.declare("liar", {"x": 1})
+    assert coverage(scorer) == [4, 1, 0]
+    assert "liar" not in doubted(scorer)
+    assert isinstance(scorer.drain_findings()[-1], Cleared)
+
+
+def test_declared_labels_leave_with_their_client_at_once() -> None:
+    scorer = begun("checked", COUNTS)
+    says(scorer, "a", 0.3, 0.1, -0.4)
+    assert coverage(scorer) == [3, 1, 0]
+    scorer.leave("b")
+    assert coverage(scorer) == [2, 1, 0]
+    scorer.join("d", {"z": 1})
+    assert coverage(scorer) == [2, 1, 1]
+
+
+def test_inferred_labels_return_with_their_client() -> None:
+    scorer = begun("inferred", COUNTS)
+    for client in ("a", "b"):
+        says(scorer, client, 0.3, -0.1, -0.2)
+    before = coverage(scorer)
+    scorer.leave("b")
+    assert coverage(scorer)[0] == pytest.approx(before[0] / 2)
+    scorer.join("b", {"x": 1})
+    assert coverage(scorer) == before
+
+
+def test_the_label_1_and_the_label_one_in_quotes_are_counted_together() -> None:
+    setup = Setup(START, LabelTable.from_counts({"a": {"1": 1}, "b": {"1": 1}}), LAYOUT, "012")
+    scorer = make_scorer("checked", setup)
+    assert isinstance(scorer, EvidenceScorer)
+    scorer.join("c", {1: 5})
+    assert coverage(scorer) == [0, 3, 0]
+    assert says(scorer, "c", -0.1, 0.3, -0.2) == pytest.approx(1 / 3)
+
+
 def test_who_leaves_takes_its_labels_along_and_leaves_its_score() -> None:
     scorer = begun("inferred", COUNTS)
     score = says(scorer, "a", 0.3, 0.1, -0.4)

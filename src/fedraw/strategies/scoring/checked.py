@@ -79,7 +79,7 @@ class CheckedRule:
         declared = np.zeros(len(self.classes))
         for label, coverage in zip(federation.labels, federation.coverage.tolist(), strict=True):
             if label in self._output:
-                declared[self._output[label]] = coverage
+                declared[self._output[label]] += coverage
         return declared
 
     def unheard_score(self, client: ClientId, federation: Federation, mean: float) -> float:
@@ -104,7 +104,8 @@ class CheckedRule:
             if output is None:
                 declared.without_output[label] = float(share)
             else:
-                declared.share[output], declared.counted[output] = share, count > 0
+                declared.share[output] += share
+                declared.counted[output] = declared.counted[output] or count > 0
         return declared
 
     def _report(

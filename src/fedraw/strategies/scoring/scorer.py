@@ -158,11 +158,7 @@ class EvidenceScorer:
             if evidence is None:
                 evidence = self.evidence[client] = ClientEvidence.none(self.output_layer.labels)
             evidence.observe(levels - start)
-        if evidence is not None:
-            share, held = self.rule.judge(client, evidence, self.federation)
-            self.declared = self.rule.declared_coverage(self.federation)
-            self.coverage = self.coverage + held - self.held.get(client, 0.0)
-            self.held[client], self.shares[client] = held, share
+        self._judge(client)
 
     def model_changed(self, version: int, model: Vector) -> None:
         """Record the levels of a version, to compare updates with."""
@@ -182,6 +178,7 @@ class EvidenceScorer:
     def join(self, client: ClientId, counts: LabelCounts) -> None:
         """Add a member; earlier evidence about a client that returns still counts."""
         self.federation.join(client, counts)
+        self._judge(client)
 
     def leave(self, client: ClientId) -> None:
         """Take a member's labels out of coverage; its last score and its evidence are kept."""
@@ -191,10 +188,12 @@ class EvidenceScorer:
             self.coverage = self.coverage - held
         self.shares.pop(client, None)
         self.rule.leave(client)
+        self.declared = self.rule.declared_coverage(self.federation)
 
     def declare(self, client: ClientId, counts: LabelCounts) -> None:
-        """Replace the labels that a member declares."""
+        """Replace the labels that a member declares, and compare them with its evidence."""
         self.federation.declare(client, counts)
+        self._judge(client)
 
     def drain_findings(self) -> Sequence[Finding]:
         """Return the doubts that arose or were cleared since the last call."""
@@ -205,6 +204,15 @@ class EvidenceScorer:
         if isinstance(self.rule, InferredRule):
             return self.rule.labels(self.coverage, self.held)
         return None
+
+    def _judge(self, client: ClientId) -> None:
+        """Compute a member's shares and its part of the coverage from its evidence, if any."""
+        self.declared = self.rule.declared_coverage(self.federation)
+        evidence = self.evidence.get(client)
+        if evidence is not None:
+            share, held = self.rule.judge(client, evidence, self.federation)
+            self.coverage = self.coverage + held - self.held.get(client, 0.0)
+            self.held[client], self.shares[client] = held, share
 
     def _from_evidence(self, client: ClientId) -> float | None:
         share = self.shares.get(client)

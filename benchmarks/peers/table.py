@@ -13,6 +13,14 @@ JOBS = {
     "digits": "digits, MLP 64-64-10, batch 16, 2 epochs",
     "cnn": "28x28, CNN, batch 64, 1 epoch",
 }
+# The variant of each peer that its channels-last run repeats in the other memory format.
+DEFAULT_FORMAT = {"bare": "foreach", "flower": "sync", "appfl": "gc-off"}
+CHANNELS_LAST = "channels-last"
+OURS = ("inline", "processes")  # fedraw's executors for one core and for more
+PARTS_HEAD = (
+    "| who | cores | time / fedraw's | (min to max) | framework | memory format |",
+    "|---|--:|--:|--:|--:|--:|",
+)
 HEAD = (
     "| who | updates | ms per step | × bare | (min to max) | CPU × bare | MB |",
     "|---|--:|--:|--:|--:|--:|--:|",
@@ -74,9 +82,60 @@ def tables(rounds: Sequence[Round]) -> str:
     groups = sorted(
         {(r.key.job, r.key.cores) for r in every}, key=lambda g: (g[0] != "digits", g[1])
     )
-    return "\n\n".join(
+    found = [
         _table(job, cores, [r for r in every if r.key[:2] == (job, cores)]) for job, cores in groups
+    ]
+    divided = parts(rounds)
+    if divided:
+        title = "**The parts of fedraw's advantage: framework × memory format**"
+        found.append("\n".join([title, "", *PARTS_HEAD, *map(_parts_line, divided)]))
+    return "\n\n".join(found)
+
+
+class Parts(NamedTuple):
+    """A peer's time per step divided by fedraw's, in every round, and its two factors."""
+
+    key: Key
+    whole: list[float]
+    framework: list[float]  # the peer with channels last, divided by fedraw
+    memory_format: list[float]  # the peer as it is, divided by the peer with channels last
+
+
+def parts(rounds: Sequence[Round]) -> list[Parts]:
+    """Divide the ratio of each peer to fedraw into the framework's part and the memory format's.
+
+    fedraw always trains in the memory format channels last. A round that lacks one of a peer's
+    three measurements is left out.
+    """
+    per_step = {(number, key_of(m)): m.per_step for number, m in rounds}
+    found: dict[Key, Parts] = {}
+    for (number, key), fast in per_step.items():
+        if key.variant != CHANNELS_LAST:
+            continue
+        slow = per_step.get((number, key._replace(variant=DEFAULT_FORMAT.get(key.peer, ""))))
+        ours = [
+            per_step[number, reference]
+            for reference in (key._replace(peer="fedraw", variant=variant) for variant in OURS)
+            if (number, reference) in per_step
+        ]
+        if slow is not None and ours:
+            row = found.setdefault(key, Parts(key, [], [], []))
+            row.whole.append(slow / ours[0])
+            row.framework.append(fast / ours[0])
+            row.memory_format.append(slow / fast)
+    return sorted(found.values(), key=lambda row: (row.key.cores, median(row.whole)))
+
+
+def _parts_line(row: Parts) -> str:
+    cells = (
+        row.key._replace(variant=DEFAULT_FORMAT.get(row.key.peer, "")).name,
+        str(row.key.cores),
+        f"**{multiples_of(median(row.whole))}**",
+        f"{multiples_of(min(row.whole))} to {multiples_of(max(row.whole))}",
+        multiples_of(median(row.framework)),
+        multiples_of(median(row.memory_format)),
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def _table(job: str, cores: int, its_rows: list[Row]) -> str:

@@ -129,6 +129,15 @@ def test_without_a_token_only_this_machine_has_access(tmp_path: Path) -> None:
         assert seen.get(f"/?token={seen.token}")[0] == 401  # redirected, and no cookie is kept here
 
 
+def test_the_operators_token_is_not_printed(tmp_path: Path) -> None:
+    secret = "a-secret-of-the-operator"
+    with dashboard(tmp_path, cwd=tmp_path, FEDRAW_DASHBOARD_TOKEN=secret) as seen:
+        assert seen.get("/api/runs")[0] == 401
+        assert seen.get("/api/runs", Authorization=f"Bearer {secret}")[0] == 200
+        assert "visitors with the token in the environment variable" in seen.errors
+        assert secret not in seen.errors
+
+
 def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("short")
     (tmp_path / "alerts.toml").write_text("[rules]\nrecal_fell = 3\n")

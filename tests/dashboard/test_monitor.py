@@ -85,6 +85,37 @@ def test_a_killed_server_is_reported(tmp_path: Path) -> None:
     assert "the run stopped at event 2" in receiver.got[0]["text"]
 
 
+def test_the_operators_token_is_not_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret, file = "a-secret-of-the-operator", tmp_path / "token"
+    file.write_text(secret)
+    with caplog.at_level(logging.INFO, "fedraw.dashboard"):
+        monitor = Monitor(tmp_path / "federation", "127.0.0.1:0", file)
+        until(lambda: "dashboard at" in caplog.text)
+        monitor.close()
+    assert f"/ for visitors with the token in {file}" in caplog.text
+    assert secret not in caplog.text
+
+
+def test_a_dead_monitor_is_reported_and_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "fedraw.dashboard"):
+        monitor = Monitor(tmp_path / "federation", "127.0.0.1:0")
+        until(lambda: caplog.text.count("dashboard at") == 1)
+        first = monitor._process
+        first.kill()
+        until(lambda: caplog.text.count("dashboard at") == 2)
+        monitor.close()
+    assert [r.message for r in caplog.records if r.levelname == "ERROR"] == [
+        "the process of the dashboard and the alerts ended with exit code -9 and is started again"
+    ]
+    assert monitor._process is not first
+    assert monitor._process.returncode == 0
+    assert not monitor._keeper.is_alive()
+
+
 def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="must be a port or host:port"):
         Monitor(tmp_path, "nowhere")

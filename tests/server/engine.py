@@ -15,7 +15,15 @@ from fedraw.core.types import Vector
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
-from fedraw.server.tasks import EvaluateReply, Failure, LabelSummary, Reply, Task, TrainReply
+from fedraw.server.tasks import (
+    EvaluateReply,
+    Failure,
+    LabelSummary,
+    Reply,
+    Task,
+    TaskKind,
+    TrainReply,
+)
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.protocol import Strategy
 
@@ -74,6 +82,7 @@ class Engine:
         }
         self.online = set(self.sites)
         self.unreachable: set[str | None] = set()  # sites to which nothing can be sent
+        self.delays: dict[TaskKind, float] = {}  # of all replies to a kind of task, in seconds
         self.replies: list[tuple[float, str, Reply]] = []
         self.sent: list[Task] = []
         self.coordinator = self.open()
@@ -150,7 +159,7 @@ class Engine:
         name = next(name for name, site in self.sites.items() if site.node == task.node)
         site = self.sites[name]
         reply: Reply
-        delay = 0.0
+        delay = self.delays.get(task.kind, 0.0)
         if task.kind == "summary":
             reply = LabelSummary(site.name or name, site.counts)
         elif task.kind == "evaluate":
@@ -161,7 +170,7 @@ class Engine:
                 reply = site.evaluated(task, honest_test)
         else:
             site.trained += 1
-            delay = site.seconds
+            delay += site.seconds
             honest = self._train(name, task)
             reply = honest if site.reply is None else site.reply(task, honest)
         if name in self.online:

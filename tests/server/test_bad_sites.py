@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.server.conftest import MakeEngine
-from tests.server.engine import SIZE, failing
+from tests.server.engine import SIZE, Engine, failing
 
 from fedraw.errors import BadInput
 from fedraw.server.admission import check_counts
+from fedraw.server.membership import Nodes
 from fedraw.server.tasks import Failure, LabelSummary, Reply, Task, TrainReply
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedfa import FedFa
@@ -43,6 +44,14 @@ BAD: dict[str, tuple[Lie, str]] = {
         "but replied for version",
     ),
     "no examples": (lambda task, honest: replace(honest, examples=0), "trained on 0 examples"),
+    "too many examples": (
+        lambda task, honest: replace(honest, examples=401),
+        "trained on 401 examples and declared 4 samples; a site may train on at most 100 times",
+    ),
+    "endless examples": (
+        lambda task, honest: replace(honest, examples=10**400),
+        "trained on more than 9007199254740992 examples",
+    ),
 }
 
 
@@ -64,6 +73,32 @@ def test_a_bad_update_is_refused_and_its_sender_quarantined(
     first, second, third = (r["start_time"] for r in rejected)
     assert second - first >= 2 and third - second >= 4
     assert np.isfinite(engine.coordinator._store.strategy_state.model).all()
+
+
+def test_the_claimed_number_of_examples_cannot_replace_the_model(make_engine: MakeEngine) -> None:
+    """FedAvg weights by examples: north claims 100 times its 10 samples, and more is refused."""
+    engine = make_engine(FedAvg(weighting="samples"), patience=9, back_off=1.0)
+    claims = iter([10**308, 2**62, 1001, 1000])
+    engine.sites["north"].reply = lambda task, honest: replace(honest, examples=next(claims))
+    engine.accept(4)
+    assert [r["client"] for r in engine.log("rejected")] == ["north"] * 3
+    assert sorted(engine.log("arrival")[-1]["weights"]) == pytest.approx(
+        [10 / 1030, 10 / 1030, 10 / 1030, 1000 / 1030]
+    )
+
+
+def test_a_site_that_declares_no_labels_has_a_limit_of_examples_too(
+    make_engine: MakeEngine,
+) -> None:
+    strategy = FedRAW(buffer=2, labels="inferred")
+    engine = make_engine(strategy, sites={"north": {}, "south": {}}, patience=9, back_off=1.0)
+    claims = iter([2**53 + 1, 2**53])
+    engine.sites["north"].reply = lambda task, honest: replace(
+        honest, examples=next(claims, honest.examples)
+    )
+    engine.accept(4)
+    (rejected,) = engine.log("rejected")
+    assert "'north' trained on more than 9007199254740992 examples" in rejected["reason"]
 
 
 def test_one_failure_leads_to_a_pause_only(make_engine: MakeEngine) -> None:
@@ -195,6 +230,55 @@ def test_a_node_without_a_summary_is_asked_with_growing_pauses(
     engine.wait(200)
     gaps = np.diff(asked)
     assert len(gaps) >= 3 and all(np.diff(gaps) > 0)
+
+
+def ask_newcomer(engine: Engine, node: int, message_id: str) -> None:
+    """Send a new node the question for its site's name."""
+    known = {site.node for site in engine.sites.values()}
+    engine.coordinator.online(known | {node}, engine.now)
+    (task,) = (task for task in engine.coordinator.tasks(engine.now) if task.node == node)
+    engine.coordinator.sent(task, message_id)
+
+
+@pytest.mark.parametrize("reply", [LabelSummary("late", {"cat": 3}), Failure("expired")], ids=type)
+def test_a_node_that_was_away_for_too_long_is_ignored(
+    make_engine: MakeEngine, reply: Reply
+) -> None:
+    """A node is forgotten after ten times `absence`, but its reply may come for 900 s."""
+    engine = make_engine(absence=20.0)
+    engine.accept(4)
+    ask_newcomer(engine, 999, "question")
+    engine.wait(210)
+    engine.coordinator.receive("question", reply, engine.now)
+    assert "a reply of node 999 is ignored, because it was away for too long" in engine.reasons()
+    engine.accept(engine.coordinator.accepted + 4)
+    assert set(engine.coordinator.members) == set(engine.sites)
+
+
+def test_an_online_node_is_not_forgotten() -> None:
+    nodes = Nodes()
+    nodes.update({7}, now=0.0)
+    nodes.forget_unlisted(unlisted_since=1.0)
+    assert nodes.knows(7)
+    nodes.update((), now=2.0)
+    nodes.forget_unlisted(unlisted_since=3.0)
+    assert not nodes.knows(7)
+
+
+def test_a_node_has_one_site(make_engine: MakeEngine) -> None:
+    """A node answers two questions with two names; then it goes away, and its one site leaves."""
+    engine = make_engine(absence=60.0)
+    engine.accept(4)
+    ask_newcomer(engine, 999, "first question")
+    engine.now += 301  # past the deadline of a summary, so the node is asked again
+    engine.turn()
+    ask_newcomer(engine, 999, "second question")
+    for name, message_id in (("first", "first question"), ("second", "second question")):
+        engine.coordinator.receive(message_id, LabelSummary(name, {"cat": 3}), engine.now)
+    assert set(engine.coordinator.members) == {*engine.sites, "first"}
+    assert "node 999 takes part as 'first', so it cannot take part as 'second'" in engine.reasons()
+    engine.wait(70)
+    assert set(engine.coordinator.members) == set(engine.sites)
 
 
 def test_a_refused_node_is_asked_with_growing_pauses(make_engine: MakeEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from sys import float_info
 
 import pytest
 from tests.server.conftest import MakeEngine
@@ -128,11 +129,33 @@ def test_capped_samples_by_hand(tested: list[int], counted: list[int]) -> None:
     assert combine(parts).samples == pytest.approx(sum(counted))
 
 
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([1e308, 0.0], 5e307),  # 1e308 times 10 samples would be infinite
+        ([1e308], 1e308),
+        ([float_info.max] * 11, None),  # eleven rounded shares add up to infinity
+    ],
+)
+def test_the_mean_of_large_values_by_hand(values: list[float], mean: float | None) -> None:
+    parts = [EvaluationResult(Recall({}, {}), {"perplexity": v}, 10) for v in values]
+    assert combine(parts).own == {"perplexity": mean}
+
+
 def reporting(auc: float, examples: int = 10) -> Lie:
     """A reply with one metric and without counts by label."""
     return lambda _, honest: EvaluateReply(
         honest.site, honest.task, metrics={"auc": auc}, examples=examples
     )
+
+
+def test_a_huge_metric_of_one_site_does_not_end_the_server(make_engine: MakeEngine) -> None:
+    """Each of the four sites has 10 test samples, and counts for a quarter."""
+    engine = make_engine(sites=ALIKE, federated_evaluation=True, evaluate_every=4)
+    for name, site in engine.sites.items():
+        site.evaluated = reporting(1e308 if name == "north" else 0.0)
+    engine.accept(8)
+    assert engine.log("evaluation")[0]["own"] == {"auc": 2.5e307}
 
 
 def test_any_metric_of_the_sites_is_logged_and_can_end_training(make_engine: MakeEngine) -> None:

@@ -21,6 +21,7 @@ from fedraw.core.layout import Layout
 from fedraw.eventlog.records import NoteRecord
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.tasks import Reply, Task, TrainReply
+from fedraw.server.verification import verify_folder
 from fedraw.storage.numbered_folders import NumberedFolders
 from fedraw.strategies.fedraw import FedRAW
 
@@ -192,6 +193,27 @@ def test_the_disk_is_full_when_training_begins(disk: Disk, engine: Patient, page
     check_whole(engine)
 
 
+@pytest.mark.parametrize("pages", [2, 6, 10, 14])
+def test_a_site_leaves_while_the_disk_is_too_full_to_begin(
+    disk: Disk, engine: Patient, pages: int
+) -> None:
+    """There is room for the log, but not for the first snapshot, so training has not begun."""
+    disk.fill(pages)
+    engine.wait(5)
+    assert engine.refusals, "the disk was not full"
+    engine.online.remove("west")
+    engine.wait(10)  # longer than `absence`
+    assert engine.coordinator.members == []
+    engine.restart()
+    disk.free()
+    engine.wait(5)
+    engine.online.add("west")
+    engine.accept(5)
+    assert [r["client"] for r in engine.log("joined")] == list(engine.sites)
+    assert not engine.log("left")
+    check_whole(engine)
+
+
 def fill_page(engine: Patient) -> None:
     """Fill the last page of the log, so that its next record needs another page."""
     store = engine.coordinator._store
@@ -242,7 +264,8 @@ def test_the_disk_is_full_at_the_end(disk: Disk, engine: Patient, pages: int) ->
     disk.free()
     if not leader._store.log._file.closed:
         leader.close(engine.now)
-    assert engine.kinds().count("end") == 1
+    assert engine.kinds().count("end") == 1 and engine.kinds()[-1] == "end"
+    assert [check.problems for check in verify_folder(engine.settings.folder)] == [[]] * 5
     tensors = load_file(engine.settings.folder / "model.safetensors")
     assert tensors["w"].tobytes() == leader._store.strategy_state.model.tobytes()
     engine.restart()

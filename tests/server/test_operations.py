@@ -163,7 +163,7 @@ def test_a_restored_backup_equals_the_killed_server_bit_for_bit(
     assert packed(again) == packed(engine)
 
 
-def test_a_backup_of_a_running_server_is_its_newest_snapshot(
+def test_a_backup_of_a_running_server_is_its_current_state(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     engine = make_engine(FedRAW(buffer=3), **SETTINGS)
@@ -173,14 +173,47 @@ def test_a_backup_of_a_running_server_is_its_newest_snapshot(
         at = backup(engine.settings.folder, out)
         assert problems(out) == []
         assert {oct(path.stat().st_mode & 0o77) for path in out.rglob("*")} == {"0o0"}
-        restored = make_engine(FedRAW(buffer=3), folder=out.name, **SETTINGS)
-        store = restored.coordinator._store
+        store = engine.coordinator._store
         assert (store.state.event, store.strategy_state.version) == (at.event, at.version)
-        engine.coordinator._store.snapshot(engine.now)
-        exact = backup(engine.settings.folder, tmp_path / f"exact-{arrivals}")
-        assert exact.event == engine.coordinator._store.state.event
-        same = make_engine(FedRAW(buffer=3), folder=f"exact-{arrivals}", **SETTINGS)
-        assert packed(same) == packed(engine)
+        restored = make_engine(FedRAW(buffer=3), folder=out.name, **SETTINGS)
+        assert packed(restored) == packed(engine)
+
+
+def test_a_backup_has_changes_of_members_without_a_new_update(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    """All sites train for hours, so there is no new snapshot; two leave and one joins."""
+    settings = {**SETTINGS, "min_clients": 3, "absence": 20.0}
+    engine = make_engine(FedRAW(buffer=3), **settings)
+    engine.online = {"north", "south", "east"}
+    engine.accept(4)
+    for site in engine.sites.values():
+        site.seconds = 5000.0
+    engine.wait(20)
+    engine.online = {"north", "west"}
+    engine.wait(60)
+    backup(engine.settings.folder, tmp_path / "backup")
+    assert problems(tmp_path / "backup") == []
+    restored = make_engine(FedRAW(buffer=3), folder="backup", **settings)
+    assert restored.coordinator.members == ["north", "west"]
+    assert packed(restored) == packed(engine)
+
+
+def test_a_backup_of_an_ended_federation_has_ended(make_engine: MakeEngine, tmp_path: Path) -> None:
+    """An evaluation reaches the target after the last snapshot, and no update arrives meanwhile."""
+    settings = {**SETTINGS, "federated_evaluation": True, "evaluate_every": 4, "target": 10.0}
+    engine = make_engine(FedRAW(buffer=3), serve="ema", pace=6.0, **settings)
+    engine.delays["evaluate"] = 5.0
+    engine.run(lambda: engine.coordinator.finished is not None)
+    engine.coordinator.close(engine.now)
+    out = tmp_path / "backup"
+    backup(engine.settings.folder, out)
+    assert problems(out) == []
+    for name in ("model.safetensors", "serving.safetensors"):
+        assert (out / name).read_bytes() == (engine.settings.folder / name).read_bytes()
+    restored = make_engine(FedRAW(buffer=3), folder="backup", serve="ema", **settings)
+    assert restored.coordinator.finished == engine.coordinator.finished
+    assert packed(restored) == packed(engine)
 
 
 def test_a_backup_over_a_folder_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
@@ -252,6 +285,25 @@ def test_older_snapshots_can_be_restored_too(make_engine: MakeEngine) -> None:
     engine.coordinator.abandon()
     at, _ = rollback(folder, str(fourth.version + 1))
     assert at.version == fourth.version, "updates after an old snapshot are gone"
+
+
+def test_a_rollback_to_an_evaluation_that_began_earlier_keeps_its_updates(
+    make_engine: MakeEngine,
+) -> None:
+    """The evaluation begins at event 4, and its record follows the arrivals of later events."""
+    settings = {"federated_evaluation": True, "evaluate_every": 4, "snapshot_every": 1e6}
+    engine = make_engine(FedRAW(buffer=3), **settings)
+    engine.delays["evaluate"] = 2.0
+    engine.run(lambda: bool(engine.log("evaluation")))
+    (evaluation,) = engine.log("evaluation")
+    before, event = packed(engine), engine.coordinator._store.state.event
+    assert evaluation["event"] == 4 < event
+    version = engine.coordinator._store.strategy_state.version
+    engine.accept(event + 4)
+    engine.coordinator.abandon()
+    at, _ = rollback(engine.settings.folder, str(version))
+    assert at.event == event
+    assert packed_after_restart(engine) == {"state": before}
 
 
 def test_a_time_without_a_zone_is_in_utc(make_engine: MakeEngine) -> None:
@@ -405,6 +457,25 @@ def test_revoking_and_admitting_a_site_replaces_its_key(
     engine.run(lambda: "west" in engine.coordinator.members)
     engine.coordinator.abandon()
     assert problems(folder) == []
+
+
+def test_a_key_is_out_even_if_its_site_is_admitted_again_at_once(
+    make_engine: MakeEngine,
+) -> None:
+    """The operator gives both commands between two turns of the server."""
+    engine = make_engine(FedRAW(buffer=2), pinned=True, back_off=1.0)
+    engine.accept(6)
+    revoke(engine.settings.folder, "north")
+    revoke(engine.settings.folder, "north", undo=True)
+    engine.turn()
+    assert "north" not in engine.coordinator.members
+    assert [r["reason"] for r in engine.log("left")] == ["revoked by the operator"]
+    engine.wait(10)
+    assert "the key of node 100 was revoked; give 'north' a new key" in engine.reasons()
+    engine.sites["north"].node = 200
+    engine.run(lambda: "north" in engine.coordinator.members)
+    engine.wait(10)
+    assert len(engine.log("left")) == 1
 
 
 def test_revoking_an_unknown_site_is_refused(make_engine: MakeEngine) -> None:

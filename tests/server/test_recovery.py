@@ -101,6 +101,33 @@ def test_a_reply_that_never_reached_the_journal_is_asked_for_again(make_engine: 
     assert engine.log("arrival")[-1]["version"] == 1
 
 
+def test_a_site_that_trains_during_a_restart_stays_a_member(make_engine: MakeEngine) -> None:
+    """Its node is online, but answers the new server only after 120 s, twice its absence."""
+    engine = make_engine(FedRAW(buffer=3), absence=60.0, deadline=100.0)
+    engine.accept(12)
+    engine.restart()
+    engine.delays["summary"] = 120.0
+    engine.online.remove("west")
+    engine.wait(110)
+    assert [(r["client"], r["reason"]) for r in engine.log("left")] == [
+        ("west", "out of reach for 60 s")
+    ]
+    engine.accept(16)
+    assert set(engine.coordinator.members) == {"north", "south", "east"}
+
+
+def test_a_site_that_never_answers_after_a_restart_leaves(make_engine: MakeEngine) -> None:
+    """A round waits for it for three deadlines of 100 s, and then for its absence of 60 s."""
+    engine = make_engine(FedAvg(), absence=60.0, deadline=100.0)
+    engine.accept(4)
+    engine.restart()
+    engine.delays["summary"] = 1e9
+    engine.wait(350)
+    assert set(engine.coordinator.members) == set(engine.sites)
+    engine.wait(20)
+    assert engine.coordinator.members == []
+
+
 def test_the_first_snapshot_has_time_zero(make_engine: MakeEngine) -> None:
     engine = make_engine(snapshot_every=1e6)
     engine.run(lambda: bool(engine.log("start")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from tests.server.engine import LAYOUT, Engine
 from fedraw.core.layout import Layout
 from fedraw.errors import BadInput
 from fedraw.privacy.updates import UpdatePrivacy
+from fedraw.server.discarded import add_discarded, discarded_updates
+from fedraw.server.rollback import backup, rollback
+from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.qfedavg import QFedAvg
@@ -81,6 +85,52 @@ def test_the_logged_budget_counts_updates_before_a_restart(make_engine: MakeEngi
     assert f"after {sent.count('north')} updates of 'north'" in notes[1]
     epsilon = UpdatePrivacy(1.0, 4.0).epsilon(sent.count("north"))
     assert f"epsilon = {epsilon:.3g} at delta = 1e-05" in notes[1]
+
+
+def budget_note(engine: Engine) -> str:
+    """The first note of the privacy budget in a log after a rollback."""
+    notes = [str(r["reason"]) for r in engine.log("note")]
+    first = next(i for i, note in enumerate(notes) if note.startswith("rolled back"))
+    return next(note for note in notes[first:] if note.startswith("update privacy"))
+
+
+def test_the_budget_counts_updates_that_a_rollback_removes(make_engine: MakeEngine) -> None:
+    """Two rollbacks to the first model remove 6 and 4 of `north`'s updates; then it sends 4."""
+    engine = make_engine(
+        FedAsync(),
+        sites={"north": {"cat": 1}, "south": {"cat": 1}},
+        update_privacy=UpdatePrivacy(1.0, 4.0),
+        evaluate=lambda model: {"x": 1.0},
+    )
+    engine.sites["south"].seconds = 1e9
+    for arrivals in (6, 4):
+        engine.accept(arrivals)
+        engine.coordinator.abandon()
+        rollback(engine.settings.folder, "0")
+        engine.restart(evaluate_every=4)
+        assert engine.coordinator.accepted == 0
+    engine.accept(4)
+    assert "after 14 updates of 'north'" in budget_note(engine)
+    at = engine.settings.folder.with_name("backup")
+    backup(engine.settings.folder, at)
+    assert discarded_updates(at) == {"north": 10}
+
+
+def test_a_repeated_rollback_counts_updates_once(tmp_path: Path) -> None:
+    """The first attempt finds 3 and 2 updates; the second finds those that it has not removed."""
+    add_discarded(tmp_path, "to version 4", {"north": 3, "south": 2})
+    add_discarded(tmp_path, "to version 4", {"south": 2})
+    add_discarded(tmp_path, "to version 2", {"north": 1})
+    assert discarded_updates(tmp_path) == {"north": 4, "south": 2}
+    assert (tmp_path / "discarded.json").stat().st_mode & 0o77 == 0
+
+
+def test_an_unreadable_list_of_discarded_updates_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(update_privacy=CLIPPED)
+    engine.coordinator.abandon()
+    (engine.settings.folder / "discarded.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"discarded.json is not a list of updates"):
+        engine.restart()
 
 
 def test_update_privacy_refuses_statistics_and_losses(make_engine: MakeEngine) -> None:

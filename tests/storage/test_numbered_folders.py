@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,30 @@ def test_a_failure_keeps_earlier_folders_and_removes_the_draft(
         folders.write(2, fail)
     assert names(tmp_path) == ["0000000001"]
     assert content(folders.read()) == "one"
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_folder_is_complete_or_absent_while_it_is_removed(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed before it removes the first, second or third file of folder 1."""
+    folders = NumberedFolders(tmp_path)
+    folders.write(1, filling("one"))
+    unlink, calls = os.unlink, []
+
+    def dying(*args: Any, **kwargs: Any) -> None:
+        calls.append(args)
+        if len(calls) == moment:
+            raise KeyboardInterrupt
+        unlink(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            folders.write(2, filling("two"))
+    assert [content(kept) for kept in folders.read_all()] == ["two"]
+    folders.write(3, filling("three"))
+    assert names(tmp_path) == ["0000000003"]
 
 
 def test_metadata_may_not_use_the_manifests_own_keys(tmp_path: Path) -> None:

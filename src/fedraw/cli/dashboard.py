@@ -12,7 +12,7 @@ import typer
 from fedraw.cli import console
 from fedraw.core.json_log import JsonFormatter
 from fedraw.dashboard.alerts import Alerts, AlertSettings, Delivery
-from fedraw.dashboard.serve import PORT, Address, bind, read_token, serve
+from fedraw.dashboard.serve import PORT, Address, announcement, bind, read_token, serve
 from fedraw.dashboard.watcher import Watcher
 
 
@@ -50,8 +50,8 @@ def dashboard(
         delivery = Delivery(settings)
         rules = Alerts(settings.rules, delivery)
         watcher.on_poll(lambda: rules.evaluate(watcher.views(sites=True)))
-    url = address.url(listener.getsockname()[1], token)
-    console.say(f"dashboard at {url} (press Ctrl-C to stop)")
+    where = announcement(address, listener.getsockname()[1], token, token_file)
+    console.say(f"{where} (press Ctrl-C to stop)")
     watcher.start()
     try:
         serve(watcher, listener, token, until=lambda: False)

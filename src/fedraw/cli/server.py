@@ -51,7 +51,7 @@ def backup(
     folder: Folder,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.")],
 ) -> None:
-    """Copy a federation as of its newest snapshot; its server may be running."""
+    """Copy a federation in its current state; its server may be running."""
     console.say(f"{out} has {back_up(folder, out)}")
 
 

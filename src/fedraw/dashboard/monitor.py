@@ -23,7 +23,7 @@ from typing import Any
 
 from fedraw.core.json_log import JsonFormatter
 from fedraw.dashboard.alerts import Alerts, AlertSettings, Delivery
-from fedraw.dashboard.serve import Address, bind, read_token, serve
+from fedraw.dashboard.serve import Address, announcement, bind, read_token, serve
 from fedraw.dashboard.watcher import RunView, Watcher
 from fedraw.errors import BadInput, FedrawError
 
@@ -32,10 +32,12 @@ LOGGER = logging.getLogger("fedraw.dashboard")
 # Seconds to wait for the port, because a restarted server may start its monitor before the old one
 # has ended; and seconds that the last deliveries may take.
 PORT_WAIT, CLOSE_SECONDS = 60.0, 10.0
+# Seconds before a process that has died is started again; each further death doubles the pause.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 class Monitor:
-    """The server's side: starts the process, and logs its messages."""
+    """The server's side: starts the process, logs its messages, and replaces it if it dies."""
 
     def __init__(
         self,
@@ -45,25 +47,19 @@ class Monitor:
         alerts: Path | None = None,
     ) -> None:
         self.check(address, token_file, alerts)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedraw.dashboard.monitor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        settings = {
+        self._settings = {
             "folder": str(folder),
             "address": address,
             "token_file": None if token_file is None else str(token_file),
             "alerts": None if alerts is None else str(alerts),
         }
-        assert self._process.stdin is not None
-        with suppress(OSError):  # if the process has died already, its messages say why
-            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-            self._process.stdin.flush()
-        self._reader = threading.Thread(
-            target=self._relay_messages, name="fedraw-monitor", daemon=True
+        self._closing = threading.Event()
+        self._changing = threading.Lock()  # held while `_process` is replaced
+        self._process = self._start()
+        self._keeper = threading.Thread(
+            target=self._keep_running, name="fedraw-monitor", daemon=True
         )
-        self._reader.start()
+        self._keeper.start()
 
     @staticmethod
     def check(address: str, token_file: Path | None, alerts: Path | None) -> None:
@@ -72,6 +68,49 @@ class Monitor:
             read_token(Address.parse(address), token_file)
         if alerts is not None:
             AlertSettings.from_file(alerts)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fedraw.dashboard.monitor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        with suppress(OSError):  # if the process has died already, its messages say why
+            process.stdin.write(json.dumps(self._settings).encode() + b"\n")
+            process.stdin.flush()
+        return process
+
+    def _keep_running(self) -> None:
+        """Log the messages of the process; when it dies, start it again after a pause."""
+        pause = FIRST_PAUSE
+        while True:
+            self._relay_messages()
+            code = self._process.wait()
+            # After the pause, because Ctrl-C ends the process before the server closes it.
+            if self._closing.wait(pause):
+                return
+            LOGGER.error(
+                "the process of the dashboard and the alerts ended with exit code %d and is "
+                "started again",
+                code,
+            )
+            pause = min(2 * pause, LONGEST_PAUSE)
+            if not self._replace_process():
+                return
+
+    def _replace_process(self) -> bool:
+        """Start the process again; return False if the server closes it meanwhile."""
+        with self._changing:
+            if self._closing.is_set():
+                return False
+            _close_pipes(self._process)
+            try:
+                self._process = self._start()
+            except OSError as problem:
+                LOGGER.error("no dashboard and no alerts: the process cannot start: %s", problem)
+                return False
+            return True
 
     def _relay_messages(self) -> None:
         assert self._process.stdout is not None
@@ -86,6 +125,8 @@ class Monitor:
 
     def close(self) -> None:
         """Wait for the last deliveries of the process and for its end."""
+        with self._changing:
+            self._closing.set()
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -94,9 +135,15 @@ class Monitor:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(5.0)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._keeper.join(5.0)
+        _close_pipes(self._process)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):
+            pipe.close()
 
 
 @contextmanager
@@ -157,8 +204,8 @@ def _serve(settings: dict[str, Any], watcher: Watcher, server_ended: threading.E
     """Serve the dashboard; log a failure, and keep the monitor running."""
     try:
         address = Address.parse(settings["address"])
-        file = settings["token_file"]
-        token = read_token(address, None if file is None else Path(file))
+        file = None if settings["token_file"] is None else Path(settings["token_file"])
+        token = read_token(address, file)
         until = time.monotonic() + PORT_WAIT
         while True:
             try:
@@ -168,7 +215,7 @@ def _serve(settings: dict[str, Any], watcher: Watcher, server_ended: threading.E
                 if time.monotonic() > until or server_ended.is_set():
                     raise
                 time.sleep(1.0)
-        LOGGER.info("dashboard at %s", address.url(listener.getsockname()[1], token))
+        LOGGER.info("%s", announcement(address, listener.getsockname()[1], token, file))
         serve(watcher, listener, token, until=server_ended.is_set)
     except FedrawError as problem:
         LOGGER.error("no dashboard: %s", problem)

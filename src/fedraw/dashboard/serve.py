@@ -71,11 +71,11 @@ def read_token(address: Address, file: Path | None) -> str | None:
             raise BadInput(
                 f"cannot read the token from {file}: {problem}; give a file with the token"
             ) from None
-        source = str(file)
     else:
-        token, source = os.environ.get(TOKEN, "").strip(), f"the environment variable {TOKEN}"
-        if not token:
-            return None if address.is_local else secrets.token_urlsafe(24)
+        token = os.environ.get(TOKEN, "").strip()
+    source = _token_source(file)
+    if source is None:
+        return None if address.is_local else secrets.token_urlsafe(24)
     if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
         raise BadInput(
             f"the token in {source} has {len(token)} characters; use at least {MIN_TOKEN_LENGTH} "
@@ -86,6 +86,25 @@ def read_token(address: Address, file: Path | None) -> str | None:
             f"the token in {source} has a blank, ';', ',', '\"' or '\\'; use other characters"
         )
     return token
+
+
+def announcement(address: Address, port: int, token: str | None, file: Path | None) -> str:
+    """Return the message with the dashboard's address, for the console or a log.
+
+    It has the token only if the dashboard has made it: the operator's own token is a secret, and
+    others may read the log.
+    """
+    source = _token_source(file)
+    if source is None:
+        return f"dashboard at {address.url(port, token)}"
+    return f"dashboard at {address.url(port, None)} for visitors with the token in {source}"
+
+
+def _token_source(file: Path | None) -> str | None:
+    """Return where the operator has set the token; None if it is not set."""
+    if file is not None:
+        return str(file)
+    return f"the environment variable {TOKEN}" if os.environ.get(TOKEN, "").strip() else None
 
 
 def bind(address: Address) -> socket.socket:

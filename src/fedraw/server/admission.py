@@ -26,6 +26,12 @@ FEWEST_SITES = 3
 SMALLEST_SHARE = 0.01
 # New label counts are refused if their total is larger or smaller by more than this factor.
 LARGEST_JUMP = 10
+# The only label of a site that does not declare its labels.
+UNDECLARED = "not told"
+# The most samples that a site may train on or test, relative to its declared samples.
+MOST_TIMES_DECLARED = 100
+# The most samples that any site may train on; a float is exact up to here.
+MOST_EXAMPLES = 2**53
 # Labels of one site, labels that one site may add after it has joined, and labels of all sites.
 MOST_LABELS, MOST_LABELS_IN_ALL = 10_000, 100_000
 # Metrics that one reply may report.
@@ -68,6 +74,41 @@ def check_reply(task: Task, reply: TrainReply) -> None:
         raise RefusedUpdate(
             f"client {task.site!r} was asked to train version {task.version} (task "
             f"{task.number}), but replied for version {reply.version} (task {reply.task})"
+        )
+
+
+def declared_samples(counts: Mapping[str, int]) -> int | None:
+    """Return the number of samples that a site has declared; None if it declares no labels.
+
+    >>> declared_samples({"cat": 6, "dog": 4}), declared_samples({UNDECLARED: 1})
+    (10, None)
+    """
+    return None if counts == {UNDECLARED: 1} else sum(counts.values())
+
+
+def check_examples(site: str, examples: int, counts: Mapping[str, int]) -> None:
+    """Refuse an update that claims many more training samples than its site has declared.
+
+    The number of samples is the weight of the update in several strategies, so an unbounded number
+    would replace the model by this update, or make it infinite.
+
+    >>> check_examples("north", 1000, {"cat": 6, "dog": 4})
+    >>> check_examples("north", 1001, {"cat": 6, "dog": 4})
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.RefusedUpdate: client 'north' trained on 1001 examples and declared 10 samples; \
+a site may train on at most 100 times as many
+    """
+    if examples > MOST_EXAMPLES:
+        raise RefusedUpdate(
+            f"client {site!r} trained on more than {MOST_EXAMPLES} examples; let it send the "
+            "number of its training samples"
+        )
+    declared = declared_samples(counts)
+    if declared is not None and examples > MOST_TIMES_DECLARED * declared:
+        raise RefusedUpdate(
+            f"client {site!r} trained on {examples} examples and declared {declared} samples; a "
+            f"site may train on at most {MOST_TIMES_DECLARED} times as many"
         )
 
 

@@ -23,6 +23,7 @@ from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.privacy.rounds import LabelRounds, counts_of_score
 from fedraw.server.admission import (
     check_counts,
+    check_examples,
     check_labels,
     check_metrics,
     check_norm,
@@ -243,6 +244,9 @@ class Coordinator:
             return
         task = pending.task
         match task.kind, reply:
+            case "summary", _ if not self._membership.nodes.knows(task.node):
+                reason = f"a reply of node {task.node} is ignored, because it was away for too long"
+                self._store.note(reason, now)
             case "summary", LabelSummary():
                 self._handle_summary(task.node, reply, now)
             case "train", TrainReply():
@@ -438,6 +442,7 @@ class Coordinator:
         loss = self._loss(reply)
         update = Update(site, task.version, vector, reply.examples, loss, statistics_size)
         check_form(self._store.strategy_state, update, self._needs.loss)
+        check_examples(site, update.examples, self._store.state.counts[site])
         start = task.model if self._needs.sends == "model" else None
         norm = distance(update.vector, start, self._layout)
         # A finite norm proves that every parameter is finite.
@@ -573,8 +578,11 @@ class Coordinator:
             self._store.snapshot(now)
             self._snapshot_failed = False
         except OSError as problem:
-            if not self._snapshot_failed:
-                self._store.note(f"no snapshot could be written ({problem.strerror})", now)
+            reason = f"no snapshot could be written ({problem.strerror})"
+            if self._store.state.ended is not None:  # the end record must be the last record
+                LOGGER.warning("%s; a restart replays the log and the journal instead", reason)
+            elif not self._snapshot_failed:
+                self._store.note(reason, now)
             self._snapshot_failed = True
 
     def close(self, now: float) -> None:

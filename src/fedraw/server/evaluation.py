@@ -1,9 +1,9 @@
 """Evaluation of the global model on the server's test set, on those of the sites, or on both.
 
 A server cannot check a site's report about its own test set, so it bounds the weight of each site.
-A site may test at most MOST_TESTS times as many samples as it declared for training. It counts for
-at most ten times the median site, and for at most as much as all other sites together. A target is
-reached only if it is reached without any single site, or on the server's own test set.
+A site may test at most MOST_TIMES_DECLARED times as many samples as it declared for training. It
+counts for at most ten times the median site, and for at most as much as all other sites together. A
+target is reached only if it is reached without any single site, or on the server's own test set.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.eventlog.summary import BUILT_IN
 from fedraw.metrics.fairness import fairness_metrics
-from fedraw.server.admission import MOST_LABELS, check_labels
-from fedraw.server.membership import UNDECLARED
+from fedraw.server.admission import (
+    MOST_LABELS,
+    MOST_TIMES_DECLARED,
+    check_labels,
+    declared_samples,
+)
 from fedraw.server.results import (
     EvaluationOutput,
     EvaluationResult,
@@ -34,9 +38,6 @@ from fedraw.server.tasks import EvaluateReply, Task
 from fedraw.storage.snapshot import nbytes
 
 LOGGER = logging.getLogger("fedraw.server")
-
-# The most test samples of a site relative to its declared training samples.
-MOST_TESTS = 100
 
 
 @dataclass(frozen=True)
@@ -230,12 +231,11 @@ class Evaluations:
         tested = EvaluationResult(
             recall, checked_metrics(reply.metrics, source), max(0, reply.examples)
         )
-        declared = self._store.state.counts.get(site, {})
-        samples = sum(declared.values())
-        if tested.samples > MOST_TESTS * samples and declared != {UNDECLARED: 1}:
+        declared = declared_samples(self._store.state.counts.get(site, {}))
+        if declared is not None and tested.samples > MOST_TIMES_DECLARED * declared:
             raise BadInput(
-                f"client {site!r} tested {tested.samples:.0f} samples and declared {samples} for "
-                f"training; a site may test at most {MOST_TESTS} times as many"
+                f"client {site!r} tested {tested.samples:.0f} samples and declared {declared} for "
+                f"training; a site may test at most {MOST_TIMES_DECLARED} times as many"
             )
         return tested
 

@@ -9,11 +9,17 @@ from dataclasses import dataclass
 
 from fedraw.core.text import one_line, several
 from fedraw.errors import BadInput
-from fedraw.server.admission import MOST_LABELS_IN_ALL, check_counts, check_name, check_new_labels
-from fedraw.server.revocation import RevokedSites
+from fedraw.server.admission import (
+    MOST_LABELS_IN_ALL,
+    UNDECLARED,
+    check_counts,
+    check_name,
+    check_new_labels,
+)
+from fedraw.server.revocation import Revoked, RevokedSites
 from fedraw.server.settings import ServerSettings
 from fedraw.server.store import FederationStore
-from fedraw.server.tasks import LabelSummary, TaskKind
+from fedraw.server.tasks import LATE_FACTOR, LabelSummary, TaskKind
 
 # Upper bound of the back-off, in seconds.
 LONGEST_PAUSE = 3600.0
@@ -58,11 +64,19 @@ class Nodes:
             self._listed[node] = now
             self.back_offs.setdefault(node, BackOff())
             if node in self._site_at:
-                self._seen[self._site_at[node]] = now
+                self.see(self._site_at[node], now)
 
     def unidentified(self) -> list[int]:
         """Return the online nodes whose site is not known yet."""
         return sorted(node for node in self.online if node not in self._site_at)
+
+    def knows(self, node: int) -> bool:
+        """Whether the node is listed, or was listed not long ago."""
+        return node in self.back_offs
+
+    def site_at(self, node: int) -> str | None:
+        """Return the site of the node, or None if it is not known yet."""
+        return self._site_at.get(node)
 
     def node_of(self, site: str) -> int | None:
         """Return the site's node if it is online, otherwise None."""
@@ -73,11 +87,15 @@ class Nodes:
         """Return the seconds since the site was last online, or since the first call."""
         return now - self._seen.setdefault(site, now)
 
+    def see(self, site: str, now: float) -> None:
+        """Record that the site is online now."""
+        self._seen[site] = now
+
     def bind(self, node: int, site: str, now: float) -> None:
-        """Bind the site to this node and to no other."""
+        """Bind the site to this node and to no other; the node must not have another site."""
         self.unbind(site)
         self._site_at[node], self._node_of[site] = site, node
-        self._seen[site] = now
+        self.see(site, now)
         self.back_offs[node].succeed()
 
     def unbind(self, site: str) -> None:
@@ -93,14 +111,12 @@ class Nodes:
         Without authentication, a node has a new id after every restart.
         """
         for node in [n for n, last in self._listed.items() if last < unlisted_since]:
-            if node not in self._site_at:
+            if node not in self._site_at and node not in self.online:
                 del self._listed[node], self.back_offs[node]
 
 
 LOGGER = logging.getLogger("fedraw.server")
 
-# The only label of a site that does not declare its labels.
-UNDECLARED = "not told"
 # Before training begins, the console lists at most this many connected sites.
 MOST_NAMED = 20
 # Seconds to wait before asking a node again if another online node has the same site name.
@@ -139,6 +155,8 @@ class SiteMembership:
         self._back_offs: defaultdict[tuple[str, TaskKind], BackOff] = defaultdict(BackOff)
         self._refused: dict[int, str] = {}  # the reason for which each node may not join
         self._revoked = RevokedSites(store.folder)
+        # Until then, a site may still train for the server before a restart; set by the first tick.
+        self._busy_until: float | None = None
 
     @property
     def members(self) -> list[str]:
@@ -188,6 +206,12 @@ class SiteMembership:
 
     def _check_allowed(self, node: int, site: str) -> None:
         allowed, nodes = self._settings.sites, self._store.state.nodes
+        bound = self.nodes.site_at(node)
+        if bound not in (None, site):
+            raise BadInput(
+                f"node {node} takes part as {bound!r}, so it cannot take part as {site!r} as well; "
+                "give each node one site"
+            )
         revoked = self._revoked.current()
         if site in revoked.sites:
             raise BadInput(
@@ -278,17 +302,41 @@ class SiteMembership:
 
     def tick(self, now: float) -> None:
         """Remove sites that were revoked or have been offline for longer than `absence`."""
-        for site in self._revoked.current().sites.keys() & set(self.members):
-            self._remove_member(site, "revoked by the operator", now)
+        revoked = self._revoked.current()
+        for site in self.members:
+            if site in revoked.sites or self._has_revoked_key(site, revoked):
+                self._remove_member(site, "revoked by the operator", now)
         for site in [s for s in self.initial_sites if self.nodes.node_of(s) is None]:
             del self.initial_sites[site]
             self.nodes.unbind(site)
+        if self._busy_until is None:
+            self._busy_until = now + LATE_FACTOR * self._settings.deadline
         for site in self.members:
+            if now <= self._busy_until and self._may_be_busy(site):
+                self.nodes.see(site, now)
             away = self.nodes.seconds_offline(site, now)
             if away > self._settings.absence:
                 self._remove_member(site, f"out of reach for {away:.0f} s", now)
         self.nodes.forget_unlisted(now - 10 * self._settings.absence)
         self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.back_offs}
+
+    def _has_revoked_key(self, site: str, revoked: Revoked) -> bool:
+        """Whether the member has joined with a key that was revoked since."""
+        return self._settings.pinned and self._store.state.nodes.get(site) in revoked.nodes
+
+    def _may_be_busy(self, site: str) -> bool:
+        """Whether the site's node is online, but has not answered since the server was restarted.
+
+        A node handles one message at a time. So a site that trains for the server before the
+        restart gives its name only after that training.
+        """
+        node = self._store.state.nodes.get(site)
+        return (
+            node is not None
+            and node in self.nodes.online
+            and self.nodes.site_at(node) is None
+            and node not in self._refused
+        )
 
     def _remove_member(
         self, site: str, reason: str, now: float, quarantine: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from statistics import median_low
 from typing import Any
 
@@ -175,7 +176,18 @@ def combine(parts: Sequence[EvaluationResult]) -> EvaluationResult:
     )
     own = {}
     for name in dict.fromkeys(name for part in parts for name in part.own):
-        known = [(part.own[name], n) for part, n in pairs if part.own.get(name) is not None]
-        total = sum(n for _, n in known)
-        own[name] = sum(v * n for v, n in known if v is not None) / total if total else None
+        values = [(part.own.get(name), n) for part, n in pairs]
+        own[name] = _mean([(value, n) for value, n in values if value is not None])
     return EvaluationResult(recall, own, sum(counted))
+
+
+def _mean(values: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean of values, each with its weight; None without weight, or if not finite.
+
+    The weights are divided first, because the product of a large value and a weight can overflow.
+    """
+    total = sum(weight for _, weight in values)
+    if not total:
+        return None
+    mean = sum(value * (weight / total) for value, weight in values)
+    return mean if isfinite(mean) else None

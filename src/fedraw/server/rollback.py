@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
 from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
 from fedraw.eventlog.segments import files_of, log_size, open_log
+from fedraw.server.discarded import DISCARDED, add_discarded
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED
@@ -87,6 +90,8 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
         if at.log.length == log_size(folder / LOG):
             raise BadInput(f"--to {to}: {folder} is already at {at}; name an earlier one")
         copy = _copy_folder(folder)
+        # Before the removal: if it is interrupted, updates count twice rather than not at all.
+        add_discarded(folder, *_updates_after(folder, at))
         _remove_after(folder, at)
         reason = f"rolled back to {at} by the operator; {copy.name} is the previous folder"
         _append_note(folder, at, reason)
@@ -103,7 +108,9 @@ def restore_points(folder: Path) -> list[RestorePoint]:
 
 
 def backup(folder: Path, out: Path) -> RestorePoint:
-    """Copy a federation as of its newest snapshot; its server may be running.
+    """Copy the current state of a federation; its server may be running.
+
+    The copy has the newest snapshot and everything that the log has recorded since then.
 
     Args:
         folder: The folder of a server.
@@ -118,11 +125,11 @@ def backup(folder: Path, out: Path) -> RestorePoint:
         known = restore_points(folder)
         if not known:
             raise BadInput(f"{folder} has no snapshot yet; wait until training has begun")
-        at = known[0]
+        at = _newest_replayable(folder, known[0], lambda later: True)
         try:
             _copy_state(folder, at, draft)
             break
-        except FileNotFoundError:  # the server has removed the snapshot in the meantime
+        except FileNotFoundError:  # the server has removed the snapshot or an update meanwhile
             if attempt == ATTEMPTS:
                 raise
     for _ in read_log(draft / LOG, until=at.log):
@@ -185,7 +192,8 @@ def _newest_replayable(
                 following = replace(
                     at,
                     version=version,
-                    event=record.event,
+                    # An evaluation has the event at which it began.
+                    event=max(at.event, record.event),
                     time=record.time,
                     epoch=epoch,
                     log=chain.position,
@@ -208,6 +216,29 @@ def _copy_folder(folder: Path) -> Path:
     draft.rename(copy)
     sync(copy.parent)
     return copy
+
+
+def _updates_after(folder: Path, at: RestorePoint) -> tuple[str, Counter[str]]:
+    """Return a name for the records after a state, and the number of updates of each site in them.
+
+    The name is the checksum of the first record. Damaged records are skipped, and updates count
+    that only the journal has.
+    """
+    name, clients = "", dict[int, str]()
+    with open_log(folder / LOG) as file:
+        file.seek(at.log.length)
+        for line in file:
+            name = name or hashlib.sha256(line).hexdigest()[:16]
+            with suppress(ValueError, TypeError, LookupError):
+                fields = json.loads(line)
+                if fields["kind"] == ArrivalRecord.kind:
+                    clients[int(fields["event"])] = str(fields["client"])
+    journal = Journal(folder / "updates")
+    for event in journal.events():
+        if event > at.event and event not in clients:
+            with suppress(BadInput):
+                clients[event] = str(journal.read(event)[0].client)
+    return name, Counter(clients.values())
 
 
 def _remove_after(folder: Path, at: RestorePoint) -> None:
@@ -259,7 +290,10 @@ def _best_event(best: Path) -> int:
 
 
 def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:
-    """Copy the files from which a server can continue: the log, one snapshot and its updates."""
+    """Copy the files from which a server can continue.
+
+    These are the log, one snapshot, and the updates in its buffer and after it.
+    """
     make_private_folder(out)
     start = 0
     for path in files_of(folder / LOG):
@@ -272,8 +306,11 @@ def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:
         make_private_folder(made)
     for path in at.snapshot.path.iterdir():
         shutil.copy2(path, snapshot)
-    for event in at.snapshot.metadata["updates"]:
-        shutil.copy2(Journal(folder / "updates").path(event), out / "updates")
-    for name in (CONSTANTS, BEST, REVOKED):
+    facts, journal = at.snapshot.metadata, Journal(folder / "updates")
+    later = read_log(out / LOG, since=Position(*facts["log"]), until=at.log)
+    arrivals = [record.event for record in later if isinstance(record, ArrivalRecord)]
+    for event in (*facts["updates"], *arrivals):
+        shutil.copy2(journal.path(event), out / "updates")
+    for name in (CONSTANTS, BEST, MODEL, SERVING, REVOKED, DISCARDED):
         if (folder / name).exists():
             shutil.copy2(folder / name, out)

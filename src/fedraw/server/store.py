@@ -207,20 +207,22 @@ class FederationStore:
             self.log.commit(
                 JoinedRecord(event=0, time=0.0, client=site, counts=own, node=nodes[site])
             )
-        self.state = FederationState(
+        state = FederationState(
             epoch,
             counts={site: dict(own) for site, own in counts.items()},
+            awaiting_model=_receiving(receivers),
             nodes=dict(nodes),
             rare_labels=list(rare_labels),
             configured_rare_labels=list(rare),
             scale=scale,
         )
-        self._hand_out(receivers)
         self.models.begin()
-        self.serving = self._new_average(strategy_state.model)
+        serving = self._new_average(strategy_state.model)
         log = self.log.to_disk()
-        self.snapshots.write(strategy_state, self.state, log, 0.0, self.serving)
-        self._strategy_state, self._time_zero = strategy_state, now
+        self.snapshots.write(strategy_state, state, log, 0.0, serving)
+        # Together, because a full disk before this line must leave a federation without members.
+        self._strategy_state, self.state, self.serving = strategy_state, state, serving
+        self._time_zero = now
 
     def _new_average(self, model: Vector) -> ServingAverage | None:
         settings = self.identity.settings
@@ -352,7 +354,7 @@ class FederationStore:
         return arrival_record(event, update, facts, before, self.strategy_state)
 
     def _hand_out(self, receivers: Receivers) -> None:
-        self.state.awaiting_model.update(dict.fromkeys(str(site) for site in receivers))
+        self.state.awaiting_model.update(_receiving(receivers))
 
     def reject(
         self, site: str, reason: str, start_time: float, now: float, norm: float | None = None
@@ -538,6 +540,11 @@ def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> 
             "dataclasses, arrays and plain values"
         )
     return type(state)
+
+
+def _receiving(receivers: Receivers) -> dict[str, None]:
+    """Return the sites that get the model, in order and each once."""
+    return dict.fromkeys(str(site) for site in receivers)
 
 
 def _labels_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import ArrivalRecord
 from fedraw.privacy.updates import UpdatePrivacy
+from fedraw.server.discarded import discarded_updates
 from fedraw.server.store import FederationStore
 from fedraw.strategies.protocol import Needs
 
@@ -39,7 +39,8 @@ class UpdateProtection:
         self._sends_model = needs.sends == "model"
         self._store = store
         self._rng = np.random.default_rng()  # seeded by the operating system, so nobody knows it
-        self._updates = Counter(
+        self._updates = discarded_updates(store.folder)
+        self._updates.update(
             str(record.client)
             for record in (read_log(store.log.path, allow_cut_off=True) if store.begun else ())
             if isinstance(record, ArrivalRecord)

@@ -127,11 +127,15 @@ class NumberedFolders:
 
     def remove(self) -> None:
         """Remove all folders; if the process is killed, the remaining folders are undamaged."""
-        draft = self.folder / "draft"
         for path in self._complete():
-            shutil.rmtree(draft, ignore_errors=True)
-            path.rename(draft)
+            self._rename_to_draft(path)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _rename_to_draft(self, path: Path) -> Path:
+        """Rename a folder before it is removed: if the process is killed, it is not damaged."""
+        draft = self.folder / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        return path.rename(draft)
 
     def _make_draft(self, draft: Path) -> None:
         new = not self.folder.is_dir()
@@ -162,7 +166,7 @@ class NumberedFolders:
         kept = {own[kept] for kept in self._keep(list(own))}
         stale = self.folder.glob(f"*[0-9]{REPLACED}")
         for path in {*complete, *stale} - kept:
-            shutil.rmtree(path)
+            shutil.rmtree(self._rename_to_draft(path))
 
     def _complete(self) -> list[Path]:
         """Return the complete folders, lowest number first; a draft is not complete."""

@@ -96,7 +96,7 @@ REFUSED = [
     ),
     (as_bytes([{"kind": "arrival", "client": None}]), f", line 1{EVENTS}"),
     (as_bytes([record("end")]) + b"[1]\n", f", line 2{NO_RECORD}"),
-    (as_bytes([record("end")]) + b'{"kind":"arr', f", line 2{NO_RECORD}"),
+    (as_bytes([record("end")]) + b'{"kind":"arr\n', f", line 2{NO_RECORD}"),
     (
         as_bytes([record("arrival", client="a", time=-1)]),
         f": line 1, column 'timestamp': '-1' is negative or too large{STAMP}",

@@ -198,6 +198,16 @@ def test_the_page_is_written_and_said(folder: Path) -> None:
     assert "rare one" in (folder / "out/page.html").read_text()
 
 
+@pytest.mark.parametrize("out", ["labels.csv", "../{}/times.csv", "link.csv"])
+def test_the_page_does_not_replace_an_input(folder: Path, out: str) -> None:
+    (folder / "link.csv").symlink_to(folder / "labels.csv")
+    done = audit(folder, "--times", "times.csv", "--out", out.format(folder.name))
+    assert done.returncode == 2
+    assert "is an input of the audit; name another file for the page" in done.stderr
+    assert (folder / "labels.csv").read_text() == COUNTS
+    assert (folder / "times.csv").read_text() == TIMES
+
+
 @pytest.mark.parametrize(
     ("files", "arguments", "words"),
     [

@@ -24,6 +24,30 @@ def test_counts_or_a_table() -> None:
     assert audit(TABLE, buffer=2).labels == TABLE.labels
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"buffer": 2.0}, "buffer = 2.0 is not an integer; give a size from 1 to 3"),
+        ({"buffer": "2"}, "buffer = '2' is not an integer"),
+        ({"buffer": True}, "buffer = True is not an integer"),
+        ({"cap": "0.5"}, "cap = '0.5' is not a weight; use a number above 0 and at most 1"),
+        ({"cap": True}, "cap = True is not a weight"),
+        ({"rare": 7}, "rare = 7 is not a list of labels; write brackets, such as [7]"),
+        ({"rare": "flu"}, "rare = 'flu' is not a list of labels; write brackets, such as ['"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        audit(COUNTS, **arguments)
+
+
+def test_numbers_and_arrays_of_numpy_are_arguments_too() -> None:
+    numpy: dict[str, Any] = {
+        "buffer": np.int64(2), "cap": np.float32(0.5), "rare": np.array(["flu"]),
+    }  # fmt: skip
+    assert audit(COUNTS, **numpy).rare_labels == ("flu",)
+
+
 def test_times_in_the_order_of_the_clients() -> None:
     clients = TABLE.clients
     named = {"bodø": 3, "oslo": 1.5, "bergen": 2}

@@ -103,6 +103,16 @@ def test_fedraws_own_log(tmp_path: Path) -> None:
     assert read.arrivals.tolist() == [1, 2]
 
 
+def test_an_unfinished_log_may_end_in_half_a_line(tmp_path: Path) -> None:
+    whole = [record("arrival", event=n, time=float(n), client="a") for n in range(1, 4)]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(as_bytes(whole)[:-10])
+    read = read_times(path, ("a",))
+    assert read.arrivals is not None
+    assert read.arrivals.tolist() == [2]
+    assert read.seconds.tolist() == [0.5]
+
+
 def test_parquet_with_real_timestamps(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     stamps = pyarrow.array([0, 8_000_000, 1_000_000], pyarrow.timestamp("us", "UTC"))

@@ -11,7 +11,7 @@ from tests.cli.command import SMALL
 from tests.report.hand_made import write_run
 
 import fedraw
-from fedraw.cli.compare import compare
+from fedraw.cli.compare import Format, compare
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
 
@@ -53,6 +53,30 @@ def test_what_a_goal_costs_has_columns(runs: Path, capsys: pytest.CaptureFixture
     assert None not in fedraw["metrics"]["seconds to AvgRare>=45"]["values"]
     with pytest.raises(BadInput, match="'AvgRare=45' is not a goal"):
         compare([runs], until=["AvgRare=45"])
+
+
+def test_a_goal_is_shown_beside_the_chosen_metrics(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = "AvgRare>=10"
+    compare([runs], until=[goal], metrics="GlobalAcc", format_=Format.csv)
+    head = capsys.readouterr().out.splitlines()[0].split(",")
+    means = [name.removesuffix("_mean") for name in head if name.endswith("_mean")]
+    assert means == ["GlobalAcc", f"events to {goal}", f"seconds to {goal}"]
+    compare([runs], until=[goal], metrics=f"events to {goal}", format_=Format.csv)
+    assert "seconds to" not in capsys.readouterr().out, "one of its columns was chosen"
+
+
+def test_the_names_of_the_rows_are_shown_beside_many_columns(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare([runs], until=["AvgRare>=10", "GlobalAcc>=20", "AvgRare>=20"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    tables = sum("──" in line for line in lines)
+    assert tables > 1
+    for name in ("fedraw", "fedfa"):
+        assert sum(line.startswith(name) for line in lines) == tables
 
 
 def test_runs_that_call_different_labels_rare_get_a_note(

@@ -1,4 +1,4 @@
-"""Nothing that fedraw prints steers the terminal, whoever chose the names in it."""
+"""Output to any terminal: nothing steers it, and a closed or an old one causes no error."""
 
 from __future__ import annotations
 
@@ -73,3 +73,45 @@ def test_file_names_that_are_not_utf_8_are_shown(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert done.returncode == 2
     assert rb"caf\xe9.toml exists" in done.stderr
+
+
+def in_shell(redirected: str, *arguments: str, cwd: Path, **variables: str) -> tuple[int, str, str]:
+    """Run the command in a process whose streams a shell has redirected."""
+    command = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "fedraw"]
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=cwd,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    (tmp_path / "l.csv").write_text("client,label,count\nbodø,flu,3\noslo,flu,3\n", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs sh")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_change_the_exit_code(labels: Path, closed: str) -> None:
+    assert in_shell(closed, "audit", "l.csv", "-o", "page.html", cwd=labels)[0] == 0
+    assert (labels / "page.html").read_text("utf-8").startswith("<!doctype html>")
+    assert in_shell(closed, "audit", "l.csv", "--json", cwd=labels)[0] == 0
+    assert in_shell(closed, "audit", "nofile.csv", cwd=labels)[0] == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs sh")
+def test_a_terminal_without_unicode_shows_escape_sequences(labels: Path) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    code, out, _ = in_shell("", "audit", "l.csv", "--rare", "flu", cwd=labels, **ascii_only)
+    assert code == 0
+    assert out.isascii()
+    code, _, err = in_shell("", "audit", "bodø.csv", cwd=labels, **ascii_only)
+    assert code == 2
+    assert r"bod\xf8.csv: there is no such file" in err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,13 @@ def test_the_largest_count_is_still_exact() -> None:
 def test_what_is_no_count_is_named(count: Any, words: str, company: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=f"client 'b', label 'dog': {words}.*whole number from 0 on"):
         LabelTable.from_counts({"a": {"cat": 3}, "b": {**company, "dog": count}})
+
+
+@pytest.mark.parametrize("histogram", [[1, 2], 3, "cat", None])
+def test_a_client_without_a_histogram_is_named(histogram: Any) -> None:
+    told = f"client 'b': {histogram!r} is not a histogram; give the count of each label, such as"
+    with pytest.raises(BadInput, match=re.escape(told)):
+        LabelTable.from_counts({"a": {"cat": 3}, "b": histogram})
 
 
 def test_an_array_with_a_bad_count_names_the_row_it_belongs_to() -> None:

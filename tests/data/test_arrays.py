@@ -247,6 +247,14 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
             "label 9223372036854775808 is too large",
         ),
         (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"inputs\[0\]"),
+        (
+            lambda: from_arrays(np.ma.masked_equal(np.eye(2), 1.0), [0, 1], rng=rng()),
+            "inputs have masked values; fill them, or leave these samples out",
+        ),
+        (
+            lambda: from_arrays(np.eye(2), np.ma.masked_equal([0, 1], 1), rng=rng()),
+            "labels have masked values",
+        ),
         (lambda: from_arrays(np.eye(2), [0, 10**9], rng=rng()), "number the labels from 0"),
         (
             lambda: from_arrays(np.eye(2), ["cat", "dgo"], label_names=["cat", "dog"], rng=rng()),
@@ -270,3 +278,11 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
 def test_bad_arrays_are_refused_with_a_remedy(call: Callable[[], Dataset], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         call()
+
+
+def test_a_masked_array_without_masked_values_is_an_array_like_any_other() -> None:
+    plain, labels = np.arange(8.0).reshape(4, 2), [0, 0, 1, 1]
+    masked = np.ma.masked_less(plain, -1.0)
+    one, other = (from_arrays(inputs, labels, rng=rng()) for inputs in (plain, masked))
+    assert np.array_equal(one.inputs[:], other.inputs[:])
+    assert np.array_equal(one.test_inputs[:], other.test_inputs[:])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
+from tests.cli.command import fedraw
 from tests.eventlog.federation_log import STORY, write
 from tests.server.engine import COUNTS, LAYOUT, Engine
 
@@ -137,8 +138,6 @@ def test_the_model_of_a_finished_run_is_exported(tmp_path: Path) -> None:
     )])  # fmt: skip
     with pytest.raises(BadInput, match="a simulation writes its model at its end"):
         read_model(log.parent)
-    from safetensors.numpy import save_file
-
     save_file({"w": np.ones(2, np.float32)}, log.parent / "model.safetensors")
     tensors, _, card = exported(log.parent)
     assert tensors["w"].tolist() == [1.0, 1.0]
@@ -167,3 +166,49 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ServerSettings(arrivals=1, keep_best="Avg")
     with pytest.raises(BadInput, match="has no effect without evaluations"):
         Engine(tmp_path / "server", sites=COUNTS, keep_best="AvgRare")
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """The folder of a finished run with a model."""
+    return finished_run(tmp_path / "runs/my/seed-1")
+
+
+def finished_run(folder: Path) -> Path:
+    write(folder / "events.jsonl", [StartRecord(
+        origin="simulation", name="fedraw", seed=1, events=1, labels=["x"], rare_labels=[], spec={},
+    )])  # fmt: skip
+    save_file({"w": np.ones(2, np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_an_export_does_not_replace_the_model_of_a_run(finished: Path) -> None:
+    """Neither the run's own model, with the default --out, nor that of the seed next to it."""
+    before = contents(finished)
+    done = fedraw("model", "export", ".", cwd=finished)
+    assert done.returncode == 2
+    assert f"model.safetensors is in {finished}, the folder of a run" in done.stderr
+    assert "name a file in another folder with --out" in done.stderr
+    other = finished_run(finished.with_name("seed-2"))
+    assert fedraw("model", "export", other, "--no-card", cwd=finished).returncode == 2
+    assert contents(finished) == before
+    assert fedraw("model", "export", finished, cwd=finished.parent).returncode == 0
+    assert load_file(finished.parent / "model.safetensors")["w"].tolist() == [1.0, 1.0]
+
+
+def test_a_model_is_not_replaced_by_its_card(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m/x.md"
+    with pytest.raises(BadInput, match=r"x\.md is also the name of the model card; .*--no-card"):
+        export_model(finished, out)
+    assert not out.exists()
+    export_model(finished, out, card=False)
+    assert load_file(out)["w"].tolist() == [1.0, 1.0]
+
+
+def test_a_folder_is_not_a_file_for_the_model(finished: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot write \.: it is a folder; name a file in it"):
+        export_model(finished, Path())

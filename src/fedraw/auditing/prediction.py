@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ from fedraw.auditing.what_if import (
 )
 from fedraw.core.labels import LabelTable
 from fedraw.core.rarity import holders, rare_labels_of, rarity_scores
+from fedraw.core.settings import shown
 from fedraw.core.types import (
     LONGEST_TIME,
     SHORTEST_TIME,
@@ -189,7 +191,9 @@ def audit(
         buffer = min(DEFAULT_BUFFER, len(table))
     _check_buffer(buffer, table)
     if cap is not None:
-        check_cap("water-filling", cap, buffer, name="cap")
+        _check_cap(cap, buffer)
+    if rare is not None:
+        _check_rare(rare)
     rare_labels = rare_labels_of(rare, table)
     holding = holders(table, rare_labels)
     scores, rates, rules = rarity_scores(table), 1 / mean_seconds, rules_with_cap(cap)
@@ -325,6 +329,10 @@ def _in_order(
 
 
 def _check_buffer(size: int, table: LabelTable) -> None:
+    if not isinstance(size, Integral) or isinstance(size, bool):
+        raise BadInput(
+            f"buffer = {shown(size)} is not an integer; give a size from 1 to {len(table)}"
+        )
     if size < 1:
         raise BadInput(f"a buffer of {size} holds nothing; give a size of at least 1")
     if size > len(table):
@@ -332,6 +340,19 @@ def _check_buffer(size: int, table: LabelTable) -> None:
             f"a buffer of {size} is larger than the federation: FedRAW keeps one slot per client, "
             f"so with {len(table)} clients it would never fill; give a size from 1 to {len(table)}"
         )
+
+
+def _check_cap(cap: float, size: int) -> None:
+    if not isinstance(cap, Real) or isinstance(cap, bool):
+        raise BadInput(f"cap = {shown(cap)} is not a weight; use a number above 0 and at most 1")
+    check_cap("water-filling", cap, size, name="cap")
+
+
+def _check_rare(rare: Sequence[Label]) -> None:
+    # A text is a sequence too, of labels with one letter each.
+    if isinstance(rare, str) or not isinstance(rare, Iterable):
+        named = shown(rare)
+        raise BadInput(f"rare = {named} is not a list of labels; write brackets, such as [{named}]")
 
 
 def _mean_return(shares: Floats, holding: npt.NDArray[np.bool_]) -> float:

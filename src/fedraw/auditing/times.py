@@ -15,7 +15,7 @@ from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import Chain
+from fedraw.eventlog.log_file import Chain, is_cut_off
 from fedraw.eventlog.records import ArrivalRecord
 from fedraw.eventlog.segments import open_log, parts_of
 from fedraw.storage.tables import (
@@ -158,10 +158,13 @@ def _open_event_log(path: Path) -> TableFile:
 
 
 def _log_rows(path: Path) -> Iterator[Row]:
+    """Yield the arrivals of an event log; an incomplete last line is skipped, as by `read_log`."""
     chain = Chain()
     opened = open_log if len(parts_of(path)) > 1 else open_bytes  # one that is alone may be gzipped
     with read_errors(path), opened(path) as file:
         for number, line in enumerate(file, start=1):
+            if is_cut_off(line):
+                break
             record = chain.decode(line, path)
             if isinstance(record, ArrivalRecord):
                 yield number, (str(record.client), repr(record.time))

@@ -63,6 +63,7 @@ def about(
 
 def run_command() -> None:
     """Run the command line of this process, and exit with the right code."""
+    _repair_streams()
     try:
         code = app(prog_name="fedraw", standalone_mode=False)
         console.write("")  # flush
@@ -87,6 +88,22 @@ def run_command() -> None:
     except OSError as failure:
         _fail(f"{_file_name(failure)}: {failure.strerror or failure}", exit_code(failure))
     _end(code if isinstance(code, int) else 0)
+
+
+def _repair_streams() -> None:
+    """Let every message be written, whatever the standard streams of the process are.
+
+    Output to a closed stream is discarded. Characters that an encoding such as ASCII does not have
+    are written as escape sequences.
+    """
+    # In this order, each stream gets its usual descriptor, and no file of a run gets it by chance.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def exit_code(failure: OSError) -> int:

@@ -85,6 +85,8 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Predict from label counts and speeds which labels a federation will lose."""
+    if out is not None:
+        _refuse_input(out, (labels, times, availability))
     asked = None if method is None else _method(method)
     read = read_label_counts(labels)
     table, notes = read.table, list(read.notes)
@@ -129,6 +131,12 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
             console.out.print(part)
     if fail_on is not None:
         _judge(found, fail_on, COLUMNS if asked is None else (asked,))
+
+
+def _refuse_input(out: Path, inputs: Sequence[Path | None]) -> None:
+    """Refuse to write the page over a file that the audit reads."""
+    if out.resolve() in {path.resolve() for path in inputs if path is not None}:
+        raise BadInput(f"--out {out} is an input of the audit; name another file for the page")
 
 
 def _times(path: Path, clients: Sequence[object]) -> MeanTimes:

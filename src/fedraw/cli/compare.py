@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedraw.cli import console
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Comparison, PairedDifference, paired
 from fedraw.eventlog.compare import compare as compare_runs
+from fedraw.eventlog.costs import Goal
 from fedraw.report.tables import csv, latex, markdown, paired_table, text_table
 
 
@@ -66,15 +68,27 @@ def compare(
     rows.require(wanted or ())
     if sort is not None:
         rows = rows.sorted(sort)
+    shown = None if wanted is None else _with_goals(wanted, rows, until or ())
     if paired_:
         _print_paired(rows, _differences(rows, wanted or ["GlobalAcc", "AvgRare"]), json_)
     elif json_:
         console.print_json(rows.as_json())
     elif format_ is None:
-        console.out.print(text_table(rows, wanted))
+        console.out.print(text_table(rows, shown, console.out.width))
     else:
         write = {Format.md: markdown, Format.csv: csv, Format.latex: latex}
-        console.write(write[format_](rows, wanted))
+        console.write(write[format_](rows, shown))
+
+
+def _with_goals(wanted: list[str], rows: Comparison, until: Sequence[str]) -> list[str]:
+    """Add the columns of each goal, unless the user has chosen some of them."""
+    metrics = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    shown = list(wanted)
+    for goal in map(Goal.parse, until):
+        own = [metric for metric in metrics if metric.endswith(f" to {goal}")]
+        if not set(own) & set(shown):
+            shown += own
+    return shown
 
 
 def _differences(rows: Comparison, metrics: list[str]) -> list[PairedDifference]:

@@ -56,7 +56,7 @@ def demo(
     if json_:
         console.print_json(rows.as_json())
         return
-    console.out.print(text_table(rows))
+    console.out.print(text_table(rows, width=console.out.width))
     console.out.print(lead)
     seconds = time.perf_counter() - begun
     console.say(f"{len(cells)} runs in {seconds:.0f} s on {jobs or cores()} cores; report: {page}")

@@ -122,7 +122,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     if json_:
         console.print_json(rows.as_json())
     else:
-        console.out.print(text_table(rows))
+        console.out.print(text_table(rows, width=console.out.width))
         console.say(f"written to {folder}")
     _write_page(cells, folder / "report.html", spec_file.stem)
     _report_problems(results)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.settings import shown
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
 from fedraw.errors import BadInput
@@ -43,6 +44,12 @@ class LabelTable:
     @classmethod
     def from_counts(cls, counts: Mapping[Any, LabelCounts]) -> LabelTable:
         """Build a table from one histogram per client; a count of zero equals an absent label."""
+        for client, histogram in counts.items():
+            if not isinstance(histogram, Mapping):
+                raise BadInput(
+                    f"client {client!r}: {shown(histogram)} is not a histogram; give the count of "
+                    "each label, such as {'cat': 3}"
+                )
         clients = list(counts)
         labels = list(dict.fromkeys(chain.from_iterable(counts.values())))
         position = {label: column for column, label in enumerate(labels)}

@@ -243,6 +243,8 @@ def as_array(key: str, values: Any) -> Array:
                 f"{key} are a tensor of {values.dtype}, which NumPy does not have; "
                 "convert it with .float()"
             ) from None
+    if np.ma.is_masked(values):
+        raise BadInput(f"{key} have masked values; fill them, or leave these samples out")
     try:
         return np.asanyarray(values)
     except ValueError:  # rows of different lengths

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.settings import shown
 from fedraw.data.arrays import from_arrays
 from fedraw.data.dataset import Dataset
 from fedraw.errors import BadInput
@@ -89,6 +90,12 @@ def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
                 f"{file}: user {user!r} does not have one y for each x; write the file again with "
                 "LEAF's preprocess.sh"
             )
+        for label in y:
+            if not isinstance(label, int | float | str):
+                raise BadInput(
+                    f"{file}: user {user!r} has the label {shown(label)}, which is neither a "
+                    "number nor a text; write the file again with one label for each sample"
+                )
     return data
 
 

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import fedraw
 from fedraw.core.text import one_line
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import find_logs, read_log
+from fedraw.eventlog.log_file import LOG, find_logs, read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.storage.files import atomic_file, atomic_write
 from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
@@ -156,8 +156,17 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
 
 def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
     """Write a model with its metadata, and a model card beside it; return the card's path."""
-    model = read_model(folder, which)
+    if out.is_dir():
+        raise BadInput(f"cannot write {out}: it is a folder; name a file in it with --out")
     path = out.with_suffix(".md")
+    if card and path == out:
+        raise BadInput(
+            f"{out} is also the name of the model card; name the model with --out such as "
+            f"{out.with_suffix('.safetensors')}, or leave the card out with --no-card"
+        )
+    for file in (out, path) if card else (out,):
+        _refuse_in_a_run(file)
+    model = read_model(folder, which)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as draft:
@@ -167,6 +176,16 @@ def export_model(folder: Path, out: Path, which: Which = "current", *, card: boo
     except OSError as problem:
         raise BadInput(f"cannot write {out}: {problem.strerror}; choose another --out") from None
     return path
+
+
+def _refuse_in_a_run(file: Path) -> None:
+    """Refuse a file in the folder of any run, because it may replace that run's own model."""
+    run = next((own for own in file.resolve().parents if (own / LOG).exists()), None)
+    if run is not None:
+        raise BadInput(
+            f"{file} is in {run}, the folder of a run, whose own files an export must not "
+            "replace; name a file in another folder with --out"
+        )
 
 
 def _start(log: Path) -> StartRecord:

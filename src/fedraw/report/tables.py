@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from csv import writer
 from typing import NamedTuple
 
 from rich import box
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fedraw.core.text import one_line
-from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat, notes_of
+from fedraw.eventlog.compare import (
+    ComparisonRow,
+    PairedDifference,
+    Stat,
+    budget_notes,
+    notes_of,
+)
 from fedraw.eventlog.summary import FURTHER_MODELS, METRICS, QUALITY, is_shown_unasked
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
 # The default metrics of the terminal, which fit into 80 columns.
 TERMINAL = ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "Worst10", "BufPres")
+# The width of a terminal that is not known, and of the narrowest column of names.
+TERMINAL_WIDTH, NARROWEST_NAMES = 80, 8
 # The default metrics of LaTeX, which fit into a column of a paper.
 PAPER = ("GlobalAcc", "AvgRare", "MacroF1")
 # The width of a column in a two-column paper, in points: ICML has 234.9, ACM 241, IEEE 252.
@@ -131,8 +140,15 @@ def has_spread(rows: Sequence[ComparisonRow]) -> bool:
     return any(len(row.seeds) > 1 for row in rows)
 
 
-def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = None) -> Table:
+def text_table(
+    rows: Sequence[ComparisonRow],
+    columns: Sequence[str] | None = None,
+    width: int = TERMINAL_WIDTH,
+) -> Group:
     """Return a table for the terminal; the best mean of a column is bold and has a star.
+
+    Metrics that do not fit beside the others form further tables below them. Names that are longer
+    than a quarter of the width may be broken over several lines.
 
                GlobalAcc   AvgRare
     ──────────────────────────────
@@ -141,17 +157,16 @@ def text_table(rows: Sequence[ComparisonRow], columns: Sequence[str] | None = No
     """
     further = any(name.startswith(FURTHER_MODELS) for row in rows for name in row.metrics)
     shown = grid(rows, shown_metrics(rows, columns, TERMINAL[:4] if further else TERMINAL))
-    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, caption_justify="left")
-    table.caption = _caption(rows, shown)
-    table.add_column("", overflow="fold", min_width=8)
-    for column in shown:
-        words = column.metric.split()
-        width = max(map(len, [*words, *_aligned(column.cells)]))
-        head = "\n".join(word.rjust(width) for word in words)
-        table.add_column(head, no_wrap=True, min_width=width, vertical="bottom")
-    for position, row in enumerate(rows):
-        table.add_row(Text(one_line(row.title)), *(_text(column, position) for column in shown))
-    return table
+    titles = [one_line(row.title) for row in rows]
+    longest = max([NARROWEST_NAMES, *map(cell_len, titles)])
+    least = min(longest, max(NARROWEST_NAMES, width // 4))
+    blocks = _blocks(shown, width - least, _text_width)
+    left = width - max(sum(map(_text_width, block)) for block in blocks)
+    names = min(longest, max(least, left))
+    tables = [_text_block(titles, block, names) for block in blocks]
+    spaced = [part for table in tables for part in ("", table)][1:]
+    caption = _caption(rows, shown)
+    return Group(*spaced, *([Text(caption, style="table.caption")] if caption else []))
 
 
 def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
@@ -169,8 +184,12 @@ def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None
 
 
 def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
-    """Return a CSV with mean and sd of each metric in full precision; undefined is empty."""
+    """Return a CSV with mean and sd of each metric in full precision; undefined is empty.
+
+    The notes of a row are its own and those about differences between the rows.
+    """
     metrics = [column.metric for column in grid(rows, metrics)]
+    common_notes = budget_notes(rows)
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
     names = [f"{metric}_{part}" for metric in metrics for part in ("mean", "sd")]
@@ -180,7 +199,7 @@ def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> 
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
         seeds = " ".join(str(seed) for seed in row.seeds if seed is not None)
         events = " ".join(map(str, dict.fromkeys(row.events)))
-        notes = "; ".join(row.notes)
+        notes = "; ".join([*row.notes, *common_notes])
         out.writerow([row.name, seeds, events, *values, row.collapsed, notes])
     return text.getvalue()
 
@@ -194,7 +213,7 @@ def latex(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -
     columns = grid(rows, shown_metrics(rows, metrics, PAPER)) or grid(rows)
     titles = [_latex_text(row.title) for row in rows]
     names = max((_points(row.title) for row in rows), default=0.0)
-    blocks = _blocks(columns, COLUMN - min(WIDEST_NAME, names))
+    blocks = _blocks(columns, COLUMN - min(WIDEST_NAME, names), _latex_width)
     first = "l" if names <= WIDEST_NAME else f"p{{{WIDEST_NAME:.0f}pt}}"
     lines = [
         r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
@@ -253,19 +272,26 @@ def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
     return None if len(means) > 1 and len(shown) == 1 else number(metric, max(means))
 
 
-def _blocks(columns: Sequence[MetricColumn], space: float) -> list[list[MetricColumn]]:
-    """Divide the columns into one or more blocks that fit into `space` points."""
+def _blocks(
+    columns: Sequence[MetricColumn], space: float, width_of: Callable[[MetricColumn], float]
+) -> list[list[MetricColumn]]:
+    """Divide the columns into one or more blocks that fit into the space beside the names."""
     blocks: list[list[MetricColumn]] = [[]]
     left = space
     for column in columns:
-        head = _points(PAPER_HEADS.get(column.metric, column.metric))
-        width = GAP + max([head, *map(_cell_points, column.cells)])
+        width = width_of(column)
         if width > left and blocks[-1]:
             blocks.append([])
             left = space
         blocks[-1].append(column)
         left -= width
     return blocks
+
+
+def _latex_width(column: MetricColumn) -> float:
+    """Return an upper bound of the width of a column with the gap before it, in points."""
+    head = _points(PAPER_HEADS.get(column.metric, column.metric))
+    return GAP + max([head, *map(_cell_points, column.cells)])
 
 
 def _cell_points(cell: MetricCell) -> float:
@@ -288,7 +314,7 @@ def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> 
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
     words = [part for part in (spread, "* best of its column" if marked else "") if part]
-    lines = ["; ".join(words), *map(escape, notes_of(rows))]
+    lines = ["; ".join(words), *notes_of(rows)]
     return "\n".join(line for line in lines if line) or None
 
 
@@ -300,9 +326,31 @@ def _aligned(cells: Sequence[MetricCell]) -> list[str]:
     return [c.mean.rjust(wide) + text.ljust(tail) for c, text in zip(cells, tails, strict=True)]
 
 
+def _text_block(titles: Sequence[str], block: Sequence[MetricColumn], names: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    # With a fixed width, Rich shortens a metric that is too wide, and never the names.
+    table.add_column("", overflow="fold", width=names)
+    for column in block:
+        table.add_column(_text_head(column), overflow="fold", vertical="bottom")
+    for position, title in enumerate(titles):
+        table.add_row(Text(title), *(_text(column, position) for column in block))
+    return table
+
+
+def _text_head(column: MetricColumn) -> str:
+    words = column.metric.split()
+    width = max(map(len, [*words, *_aligned(column.cells)]))
+    return "\n".join(word.rjust(width) for word in words)
+
+
+def _text_width(column: MetricColumn) -> int:
+    """Return the width of a column with the blank before it, in characters."""
+    return 1 + max(map(cell_len, _text_head(column).split("\n")))
+
+
 def _text(column: MetricColumn, position: int) -> Text:
     # Rich strips trailing blanks from a right-aligned column, so the text is padded here.
-    text = _aligned(column.cells)[position].rjust(len(column.metric))
+    text = _aligned(column.cells)[position].rjust(_text_width(column) - 1)
     return Text(text, style="bold" if column.cells[position].best else "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,9 +67,8 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _text(value: Any) -> str:
     # pandas writes NaN for a missing number.
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else str(value)
 
 
 def _batches(path: Path) -> Iterator[Batch]:
@@ -83,15 +81,24 @@ def _columns(path: Path) -> Iterator[Sequence[Any]]:
         with parquet.ParquetFile(path) as file:
             size = max(_CELLS // max(file.metadata.num_columns, 1), 1)
             for batch in file.iter_batches(batch_size=size):
-                yield batch.columns
+                yield [_plain(column) for column in batch.columns]
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
 
 
-def _encoded(column: Any) -> Any:
-    """Return the column's text, dictionary-encoded in order of appearance; null becomes ''."""
+def _plain(column: Any) -> Any:
+    """Return the column without a dictionary, and timestamps as text in ISO 8601."""
     if types.is_dictionary(column.type):  # its dictionary may hold values that no row has
         column = column.cast(column.type.value_type)
+    if types.is_timestamp(column.type):
+        # As Python objects, nanoseconds would need pandas, and years from 10000 on would fail.
+        zone = None if column.type.tz is None else "UTC"
+        column = column.cast(pyarrow.timestamp(column.type.unit, zone)).cast(pyarrow.string())
+    return column
+
+
+def _encoded(column: Any) -> Any:
+    """Return the column's text, dictionary-encoded in order of appearance; null becomes ''."""
     if types.is_floating(column.type):
         column = compute.if_else(compute.is_nan(column), None, column)
     encoded = column.dictionary_encode(null_encoding="encode")

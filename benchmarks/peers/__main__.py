@@ -2,7 +2,8 @@
 
 `sh benchmarks/peers/setup.sh` makes the environments of the peers; a peer without one is listed as
 absent. Every measurement is a separate process, and the measurements alternate. The results are
-stored in .peers/results.jsonl; `--again` prints their tables without measuring.
+stored in .peers/results.jsonl; `--again` prints their tables without measuring, and `--repeat`
+replaces a round that another job has disturbed.
 Run: make bench-peers
 """
 
@@ -12,7 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -100,10 +101,12 @@ def measure(run: Run, share: float) -> str:
     return lines[-1]
 
 
-def measure_all(rounds: int, share: float, wanted: list[Run]) -> Iterator[dict[str, object]]:
+def measure_all(
+    rounds: Iterable[int], share: float, wanted: list[Run]
+) -> Iterator[dict[str, object]]:
     """Yield the results of alternating runs, so that other load affects all of them equally."""
     absent: set[Run] = set()
-    for number in range(rounds):
+    for number in rounds:
         for run in wanted:
             if run in absent or (run.once and number):
                 continue
@@ -131,9 +134,25 @@ def report(head: str, records: list[dict[str, object]]) -> str:
     for _, m in measured:
         versions |= {k: v for k, v in m.versions.items() if k not in ("python", "fedraw")}
     absent = [f"Absent: {r['absent']} ({r['why']})" for r in records if "absent" in r]
+    absent += [f"Repeated: {r['repeated']}" for r in records if "repeated" in r]
     packages = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     first = fill(f"{head}; {packages}.", 100)
     return "\n\n".join([first, tables(measured), *(fill(line, 100) for line in absent)])
+
+
+def without(
+    records: list[dict[str, object]], number: int, wanted: list[Run]
+) -> list[dict[str, object]]:
+    """Return the records without the measurements of these runs in this round."""
+    names = {(run.peer, run.job, run.cores, run.variant) for run in wanted}
+
+    def is_kept(record: dict[str, object]) -> bool:
+        if "line" not in record or record["round"] != number:
+            return True
+        m = read(json.dumps(record["line"]))
+        return (m.peer, m.job, m.cores, m.variant) not in names
+
+    return [record for record in records if is_kept(record)]
 
 
 def main() -> None:
@@ -146,6 +165,10 @@ def main() -> None:
         "--only", default="", help="peers, separated by commas; bare is always included"
     )
     parser.add_argument("--job", choices=tuple(UPDATES))
+    parser.add_argument("--cores", type=int, choices=(1, 2))
+    parser.add_argument(
+        "--repeat", type=int, metavar="ROUND", help="measure this round again and replace it"
+    )
     parser.add_argument("--again", action="store_true", help="print the tables of the last run")
     parser.add_argument("--write", action="store_true", help="write to benchmarks/README.md")
     options = parser.parse_args()
@@ -153,10 +176,20 @@ def main() -> None:
         only = {"bare", *options.only.split(",")} if options.only else set()
         wanted = [r for r in runs() if not only or r.peer in only]
         wanted = [r for r in wanted if options.job in (None, r.job)]
+        wanted = [r for r in wanted if options.cores in (None, r.cores)]
         prepare()
+        rounds: Iterable[int] = range(options.rounds)
         records: list[dict[str, object]] = [{"head": headline().replace("__main__", "peers")}]
-        for record in measure_all(options.rounds, options.share, wanted):
-            records.append(record)
+        if options.repeat is not None:
+            rounds = [options.repeat - 1]
+            records = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+            records = without(records, options.repeat - 1, wanted)
+            restricted = [f"--{key} {getattr(options, key)}" for key in ("job", "cores")]
+            restricted = [text for text in restricted if not text.endswith("None")]
+            records.append({"repeated": " ".join([f"round {options.repeat}", *restricted])})
+        for record in measure_all(rounds, options.share, wanted):
+            if record not in records:  # an absent run of a repeated round is listed already
+                records.append(record)
             RESULTS.write_text("".join(json.dumps(r) + "\n" for r in records))
     head, *rest = map(json.loads, RESULTS.read_text().splitlines())
     text = report(head["head"], rest)

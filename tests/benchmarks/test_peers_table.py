@@ -4,6 +4,7 @@ import json
 
 import pytest
 from benchmarks.peers import job as jobs
+from benchmarks.peers.__main__ import Run, without
 from benchmarks.peers.result import read
 from benchmarks.peers.table import Round, between_markers, parts, rows, tables
 
@@ -86,3 +87,12 @@ def test_the_peers_train_the_networks_of_fedraw(job: str, model: str) -> None:
     theirs = jobs.network(job)
     ours = models.MODELS[model](jobs.SHAPES[job], jobs.CLASSES)
     assert str(theirs) == str(ours)
+
+
+def test_a_repeated_round_replaces_its_own_measurements_only() -> None:
+    one = {"round": 0, "line": json.loads(line("pfl", "", 600, 0.9))}
+    two = {"round": 1, "line": json.loads(line("pfl", "", 600, 9.0))}
+    other = {"round": 1, "line": json.loads(line("bare", "optim", 600, 0.5))}
+    absent = {"absent": "flsim digits x1", "why": "not set up"}
+    records: list[dict[str, object]] = [one, two, other, absent]
+    assert without(records, 1, [Run("pfl", "digits")]) == [one, other, absent]

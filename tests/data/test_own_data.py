@@ -61,12 +61,15 @@ class Table:
         self.features = {name: features.get(name, "value") for name in columns}
         self.column_names = list(columns)
 
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
     def select_columns(self, names: list[str]) -> Table:
         kept = {n: self.columns[n] for n in names}
         return Table(kept, **{n: self.features[n] for n in names})
 
-    def with_format(self, kind: str) -> Table:
-        assert kind == "numpy"
+    def with_format(self, kind: str | None) -> Table:
+        assert kind in ("numpy", None)
         return self
 
     def __getitem__(self, part: slice) -> dict[str, Any]:
@@ -207,6 +210,18 @@ class Endless(IterableDataset[Any]):
         yield X[0], 0
 
 
+class Streamed:
+    """A Hugging Face IterableDataset: it has no length, and may not know its columns."""
+
+    column_names = features = None
+
+
+def test_the_labels_of_items_may_be_names() -> None:
+    data = own_dataset(Pairs(X, ["cat", "owl"] * 4), rng=np.random.default_rng(0))
+    assert data.label_names == ("cat", "owl")
+    assert len(data.labels) + len(data.test_labels) == 8
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "an array alone": (lambda: X, r"an array of shape \(8, 3\); give \(X, y\)"),
     "a tensor alone": (lambda: torch.tensor(X), r"an array of shape \(8, 3\); give \(X, y\)"),
@@ -247,6 +262,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "bad client name": (lambda: {1.5: (X, Y)}, "client 1.5 is not a name; use text or a whole"),
     "same client name": (lambda: {1: (X, Y), "1": (X, Y)}, "two clients are called '1'"),
     "no length": (Endless, "Endless has no length"),
+    "streamed": (Streamed, "Streamed has no length.*load it without streaming"),
     "items alone": (
         lambda: torch.utils.data.Subset(cast(Any, X), [0]),
         "item 0 of Subset is an array",
@@ -340,3 +356,13 @@ def test_a_real_hugging_face_dataset() -> None:
     assert data.input_shape == (3,)
     splits = datasets.DatasetDict(train=table, test=table.select(range(2)))
     assert len(made(splits).test_labels) == 2
+
+
+def test_columns_that_cannot_name_clients_are_left_out() -> None:
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's library is not installed")
+    rows = {
+        **{"age": range(8), "ill": [0, 1] * 4, "ward": ["a", "b"] * 4, "bed": range(8)},
+        **{"zip": [None, *range(7)], "note": [None, *"abcdefg"], "letter": ["x" * 50_000] * 8},
+    }
+    data = made(Columns(datasets.Dataset.from_dict(rows), inputs=["age"], labels="ill"))
+    assert list(data.columns) == ["ward", "bed"]

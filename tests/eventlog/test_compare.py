@@ -271,3 +271,18 @@ def test_one_folder_need_not_be_in_a_list(tmp_path: Path) -> None:
     assert compare(str(tmp_path)) == compare([tmp_path])
     with pytest.raises(BadInput, match="nowhere does not exist"):
         compare("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((None,), r"None is not a run; give results or folders, such as compare\(\[one, other\]\)"),
+        (({"a": 3},), "3 is not a run"),
+        (([3],), "3 is not a run"),
+        (([], [3]), r"until = \[3\] must be goals such as 'AvgRare>=50'; to compare several runs"),
+        (([], 3), "until = 3 must be goals"),
+    ],
+)
+def test_what_is_neither_a_run_nor_a_goal_is_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        compare(*arguments)

@@ -203,6 +203,25 @@ def test_a_state_that_cannot_be_saved_is_said_at_the_start(tmp_path: Path) -> No
     assert (tmp_path / "summary.json").exists()
 
 
+def test_a_state_that_cannot_be_saved_any_more_ends_the_checkpoints_and_not_the_run(
+    tmp_path: Path,
+) -> None:
+    from fedraw.experiment.parts import Parts
+
+    class Forgetful(TakeAll):
+        def step(self, state: Latest, event: Event) -> tuple[Latest, Receivers]:
+            state, receivers = super().step(state, event)
+            state.note = iter([])
+            return state, receivers
+
+    own, asked = Parts(strategy=Forgetful("plain")), iter(range(100))
+    with (
+        pytest.warns(UserWarning, match=r"state Latest cannot be saved at event 21 \(.*iterator"),
+        pytest.raises(Interrupted),
+    ):
+        run_seed(spec(), 1, tmp_path, own, Options(stop=lambda: next(asked) == 20))
+
+
 def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(to_toml(spec().to_dict()))
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import fedraw
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Ints
 from fedraw.errors import BadInput
 from fedraw.experiment.clients import Clients, draw_clients
-from fedraw.experiment.parts import Parts
+from fedraw.experiment.parts import Parts, digest
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
@@ -50,6 +52,16 @@ def test_a_function_may_name_its_clients() -> None:
     assert clients.table.clients == ("oslo", "paris", "rome", "kyiv")
     scenario = Scenario.of(spec(), 1, Parts(DATA, halves))
     assert scenario.tables()["partition"] == {"kind": "halves", "clients": 4, "local_test": 0.2}
+
+
+def test_a_function_that_writes_into_its_labels_divides_a_copy() -> None:
+    def careless(labels: Ints, classes: int, rng: np.random.Generator) -> dict[str, Ints]:
+        shares = halves(labels, classes, rng)
+        labels[:] = 0
+        return shares
+
+    own, plain = drawn(Parts(DATA, careless)), drawn(Parts(DATA, halves))
+    assert own.table.counts() == plain.table.counts()
 
 
 @pytest.mark.parametrize("train", ["none", "sgd"])
@@ -249,3 +261,46 @@ def test_data_frames_are_data_and_traces() -> None:
     assert clients.dataset.inputs.dtype == np.float32
     by_name = pandas.Series({"c": 4.0, "a": 1.0, "b": 2.0})
     assert drawn(Parts(SITES, speeds=by_name)).seconds.tolist() == [1, 2, 4]
+
+
+class Holder:
+    """An own part that keeps one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([0.1], [0.0001]),
+        ([1, 23], [12, 3]),
+        ([[1], 2], [[1, 2]]),
+        ((1, None), (1, 2)),
+        ({"lr": 0.1}, {"lr": 0.2}),
+        ({"a": {"b": 1}, "c": 2}, {"a": {"b": 1, "c": 2}}),
+        ({1, 2}, {1, 3}),
+        (np.float32(0.1), np.float32(0.2)),
+        (torch.zeros(2), torch.ones(2)),
+        (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+        (nn.ReLU(), nn.Tanh()),
+        ([Holder([1])], [Holder([2])]),
+    ],
+)
+def test_parts_that_differ_in_what_they_keep_have_different_digests(one: Any, other: Any) -> None:
+    assert digest(Holder(one)) != digest(Holder(other))
+
+    def closure(value: Any) -> Any:
+        return lambda: value
+
+    assert digest(closure(one)) != digest(closure(other))
+
+
+def test_a_digest_is_the_same_for_equal_sets_and_ends_for_an_object_that_contains_itself() -> None:
+    names = [f"site {i}" for i in range(20)]
+    backwards = names[::-1]
+    assert digest(Holder(set(names))) == digest(Holder(set(backwards)))
+    one, two = Holder([]), Holder([])
+    for ring in (one, two):
+        ring.value.append(ring)
+    assert digest(one) == digest(two)

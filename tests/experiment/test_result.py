@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.server.engine import Engine
 from torch import nn
 
@@ -76,6 +77,28 @@ def test_the_last_model_fits_the_module_by_its_names(run: tuple[Result, Path]) -
     assert module.state_dict()["1.weight"].numpy().ravel() == pytest.approx(vector[:640])
 
 
+class Tied(nn.Module):
+    """One layer under two names, a counter, and a scale that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = self.again = nn.Linear(64, 10)
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_the_last_model_fits_a_module_with_other_names_if_it_is_not_strict() -> None:
+    wanted: dict[str, Any] = {"strategy": fedraw.FedFa(2), "partition": SMALL, "seeds": 1}
+    result = fedraw.simulate(**wanted, model=Tied, events=5)
+    assert list(result.state_dict()) == ["head.weight", "head.bias", "scale"]
+    module = Tied()
+    module.load_state_dict(result.state_dict(), strict=False)
+    assert (module.again.weight == result.state_dict()["head.weight"]).all()
+
+
 def test_without_torch_the_tensors_are_arrays(
     run: tuple[Result, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +145,29 @@ def test_a_run_that_goes_on_gives_what_its_log_has(
     assert 0 < len(live.arrivals()) < 40
     with pytest.raises(BadInput, match="is not finished, so it has no last model"):
         live.state_dict()
+
+
+def test_a_result_never_shows_the_run_that_replaced_its_own(tmp_path: Path) -> None:
+    def run(events: int) -> Result:
+        wanted: dict[str, Any] = {
+            "strategy": fedraw.FedRAW(buffer=3),
+            "partition": SMALL,
+            "seeds": 1,
+        }
+        return fedraw.simulate(**wanted, events=events, out=tmp_path, force=True)
+
+    first, kept = run(10), fedraw.load(tmp_path)
+    run(10)  # the same run again: nothing in the folder is different
+    assert kept.curves["event"] == [10]
+    kept = fedraw.load(tmp_path)
+    second = run(20)
+    for old in (first, kept):
+        with pytest.raises(BadInput, match=r"seed-1 no longer holds the run of this result"):
+            _ = old.curves
+    assert first.state_dict().keys() == second.state_dict().keys()  # a model in memory
+    with pytest.raises(BadInput, match="run into another folder, or load this one again"):
+        kept.state_dict()
+    assert second.curves["event"] == fedraw.load(tmp_path).curves["event"] == [20]
 
 
 def test_a_folder_of_different_runs_is_for_compare(tmp_path: Path) -> None:

@@ -107,6 +107,19 @@ def test_own_metrics_are_logged_overall_and_for_rare_labels(tmp_path: Path) -> N
     assert "own" not in plain.summary
 
 
+def test_a_metric_that_writes_into_its_arrays_changes_nothing_else() -> None:
+    def careless(outputs: Any, targets: Any) -> float:
+        outputs[:] = 0
+        targets[:] = 7
+        return 0.0
+
+    plain = run_seed(spec(), 1, parts=Parts(metrics={"accuracy": accuracy}))
+    own = run_seed(spec(), 1, parts=Parts(metrics={"careless": careless, "accuracy": accuracy}))
+    assert own.summary["metrics"] == plain.summary["metrics"]
+    for key in ("own", "own_rare"):
+        assert own.summary[key] == {"careless": 0.0, **plain.summary[key]}
+
+
 def test_a_metric_that_fails_is_named_with_its_traceback() -> None:
     text: Any = lambda *_: "high"  # noqa: E731
     with pytest.raises(BadInput, match=r"(?s)metrics\['text'\] .*shape \(.*, 10\).*ValueError: .*"):

@@ -20,6 +20,8 @@ from torch import nn
 import fedraw
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import JoinedRecord, Record, StartRecord
+from fedraw.strategies.fedfa import FedFaState
+from fedraw.strategies.protocol import Contents
 
 SMALL = fedraw.Coverage(clients=10, rare_labels=[8, 9], clients_per_common_label=6)
 FREE: dict[str, Any] = {
@@ -93,6 +95,23 @@ def test_keywords_take_the_place_of_settings_of_a_spec() -> None:
     assert fedraw.simulate(spec, **FREE | {"strategy": "fedfa"}).spec["strategy"]["buffer"] == 10
 
 
+def test_training_by_keyword_takes_the_place_of_all_training_of_a_spec() -> None:
+    trained = []
+
+    def train(model: nn.Module, data: Any, context: Any) -> None:
+        trained.append(context.client)
+
+    spec = fedraw.Spec.from_dict({"training": {"kind": "none", "clip_norm": 0.5, "epochs": 7}})
+    given: dict[str, Any] = TRAINED | {"events": 5, "strategy": fedraw.FedFa(2)}
+    half: Any = np.float32(0.5)
+    own = fedraw.simulate(spec, **given | {"train": train})
+    assert own.arrivals()["client"] == trained
+    sgd = fedraw.simulate(spec, **given | {"train": fedraw.SGD(lr=half)})
+    training = sgd.spec["training"]
+    assert (training["kind"], training["lr"], training["epochs"]) == ("sgd", 0.5, 2)
+    assert "clip_norm" not in training
+
+
 def test_a_log_in_memory_is_the_log_of_the_folder(tmp_path: Path) -> None:
     inside = fedraw.simulate(**FREE)
     fedraw.simulate(**FREE, out=tmp_path)
@@ -151,6 +170,32 @@ def test_own_metrics_and_the_served_average_have_columns(tmp_path: Path) -> None
     assert own[0] * 100 == pytest.approx(accuracy[0])
     assert {"hits", "rare hits", "serving AvgRare"} <= set(result.curves.columns)
     assert repr(result).splitlines()[1].split()[-1] == "hits"
+    # Every column of the curves is a goal, for a result as for a comparison.
+    for metric in ("hits", "rare hits", "serving GlobalAcc"):
+        assert result.until(f"{metric}>=0")["event"] == [20]
+        (row,) = fedraw.compare([result], until=[f"{metric}>=0"])
+        assert row.metrics[f"events to {metric}>=0"].mean == 20
+    assert result.until("GlobalAcc>=101")["event"] == [None]
+    with pytest.raises(BadInput, match=r"has no evaluation with the metric 'hit'; did you mean"):
+        result.until("hit>=0")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (1, "has the name 1; a name is a text"),
+        *((name, "a column of the tables has this name") for name in
+          ("seed", "seeds", "event", "events", "time", "version", "name", "collapsed", "MB")),
+        ("rare acc", "tables give columns with 'rare ' another meaning"),
+        ("serving AvgRare", "tables give columns with 'serving '"),
+        ("calibrated acc", "tables give columns with 'calibrated '"),
+        ("training acc", "tables give columns with 'training '"),
+        ("acc sd", "tables give columns with ' sd'"),
+    ],
+)  # fmt: skip
+def test_a_metric_cannot_have_the_name_of_another_column(name: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=f"metrics .*{words}"):
+        fedraw.simulate(metrics={name: lambda outputs, targets: 0.0}, **TRAINED)
 
 
 def test_a_module_is_where_all_seeds_start_from() -> None:
@@ -270,6 +315,12 @@ class Mistaken(fedraw.FedFa):
                 return state, "3"
             case "stranger":
                 return state, ["nobody"]
+            case "unhashable":
+                receivers = cast(Any, [[3]])
+            case "list":
+                state.model = state.model.tolist()
+            case "column":
+                state.model = state.model[:, None]
         return state, receivers
 
 
@@ -283,11 +334,60 @@ class Mistaken(fedraw.FedFa):
         ("bare", "strategy Mistaken returned 3 as the receivers; return a list of clients"),
         ("text", "strategy Mistaken returned '3' as the receivers; return a list of clients"),
         ("stranger", "strategy Mistaken names the receiver 'nobody', which is not a client"),
+        ("unhashable", r"strategy Mistaken names the receiver \[3\], which is not a client"),
+        ("list", "strategy Mistaken has a model of type list; models are flat float32 arrays"),
+        (
+            "column",
+            r"strategy Mistaken has a model of type float32 and shape \(0, 1\); models are",
+        ),
     ],
 )
 def test_mistakes_of_a_strategy_are_named(mistake: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         fedraw.simulate(**FREE | {"strategy": Mistaken(mistake=mistake), "seeds": [1]})
+
+
+@dataclass(eq=False)
+class Shown(FedFaState):
+    """The state of FedFa with its contents in another form."""
+
+    show: Any = None
+
+    @property
+    def contents(self) -> Any:
+        return self.show(super().contents)
+
+
+@dataclass(frozen=True)
+class Answering(fedraw.FedFa):
+    """FedFa with its receivers and contents in another form."""
+
+    receivers: Any = list
+    show: Any = tuple
+
+    def start(self, setup: fedraw.Setup) -> Any:
+        state, receivers = super().start(setup)
+        return Shown(**vars(state), show=self.show), self.receivers(receivers)
+
+    def step(self, state: Any, event: Any) -> Any:
+        state, receivers = super().step(state, event)
+        return state, self.receivers(receivers)
+
+
+@pytest.mark.parametrize("form", [np.array, lambda values: list(np.array(values))])
+def test_numbers_of_numpy_in_an_answer_are_numbers(form: Any) -> None:
+    own = Answering(3, receivers=form, show=lambda found: Contents(*map(form, found)))
+    result = fedraw.simulate(**FREE | {"strategy": own})
+    plain = fedraw.simulate(**FREE | {"strategy": fedraw.FedFa(3)})
+    assert result.arrivals() == plain.arrivals()
+    assert result.summary == plain.summary
+
+
+@pytest.mark.parametrize("contents", [None, ([], [])])
+def test_contents_of_another_type_are_refused(contents: Any) -> None:
+    own = Answering(3, show=lambda found: contents)
+    with pytest.raises(BadInput, match=r"strategy Answering has contents .*; give Contents\(cl"):
+        fedraw.simulate(**FREE | {"strategy": own})
 
 
 def test_everything_may_be_left_out() -> None:
@@ -301,6 +401,9 @@ def test_only_a_spec_goes_without_a_keyword() -> None:
         fedraw.simulate("fedraw")  # type: ignore[arg-type]
 
 
+TEXT: Any = "5"  # where a number belongs
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -312,6 +415,19 @@ def test_only_a_spec_goes_without_a_keyword() -> None:
         (lambda: fedraw.Dirichlet(alpha=0), "partition.alpha = 0.0 must be a positive number"),
         (lambda: fedraw.Ratio(-1), "speeds.ratio = -1.0"),
         (lambda: fedraw.Equal(jitter=0.1), "speeds.jitter goes with arrivals = 'jitter'"),
+        (lambda: fedraw.LabelNoise(TEXT), "label_noise.share = '5' must be a finite number"),
+        (lambda: fedraw.Losses(lost=TEXT), "losses.lost = '5' must be a finite number"),
+        (lambda: fedraw.Drift("move", 3, at=TEXT), "drift.at = '5' must be a finite number"),
+        (lambda: fedraw.Availability(online=TEXT), "availability.online = '5' must be a finite"),
+        (lambda: fedraw.Membership(joining=TEXT), "membership.joining = '5' must be a finite"),
+        (lambda: fedraw.Costs(watts=TEXT), "costs.watts = '5' must be a finite number"),
+        (lambda: fedraw.Calibration(samples=TEXT), "calibration.samples = '5' must be a whole"),
+        (lambda: fedraw.Misreport(3, liars=TEXT), "misreport.liars = '5' must be a whole number"),
+        (
+            lambda: fedraw.DataSpec("digits", imbalance=TEXT),
+            "data.imbalance = '5' must be a finite",
+        ),
+        (lambda: fedraw.Features("imagenet", layers=TEXT), "features.layers = '5' must be a list"),
     ],
 )
 def test_a_section_refuses_the_impossible_at_once(make: Callable[[], Any], message: str) -> None:
@@ -416,6 +532,22 @@ def test_a_run_of_own_parts_goes_on_with_the_same_parts_only(tmp_path: Path) -> 
         fedraw.simulate(model=source_of(0.25), resume=True, **own)
     with pytest.raises(BadInput, match=r"given in Python: model \('scaled'\).*plugins"):
         fedraw.simulate(resume=True, **own)
+
+
+@dataclass(frozen=True)
+class Decaying(fedraw.FedFa):
+    """FedFa with a list among its settings, which no spec can hold."""
+
+    rates: tuple[float, ...] = ()
+
+
+def test_a_run_goes_on_with_the_same_lists_in_its_parts_only(tmp_path: Path) -> None:
+    own: dict[str, Any] = FREE | {"out": tmp_path, "seeds": [1]}
+    whole = fedraw.simulate(**own | {"strategy": Decaying(rates=(0.1, 0.2))})
+    again = fedraw.simulate(**own | {"strategy": Decaying(rates=(0.1, 0.2))}, resume=True)
+    assert again.summary == whole.summary
+    with pytest.raises(BadInput, match=r"the source of one of its own parts \(strategy\) changed"):
+        fedraw.simulate(**own | {"strategy": Decaying(rates=(0.1, 0.3))}, resume=True)
 
 
 def test_the_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from tests.eventlog.logs import as_bytes, record
 from tests.experiment.spec_mutations import mutations
 from torch import nn
 
+import fedraw
 from fedraw.cli.run import run as run_command
 from fedraw.errors import BadInput
 from fedraw.experiment.scenario import Scenario
@@ -186,6 +187,29 @@ def test_errors_name_the_file(text: str, message: str, tmp_path: Path) -> None:
         Spec.from_file(write(tmp_path, text))
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_bytes(b"\xef\xbb\xbf[run]\nevents = 7")
+    assert Spec.from_file(path).run.events == 7
+
+
+def test_a_folder_and_a_file_in_latin_1_have_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is a folder; name the SPEC.toml in it"):
+        Spec.from_file(tmp_path)
+    (tmp_path / "latin.toml").write_bytes("# Größe".encode("latin-1"))
+    with pytest.raises(BadInput, match=r"latin.toml is not UTF-8.*; save it as UTF-8"):
+        Spec.from_file(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize("batch", [16, 32])
+def test_a_dry_run_refuses_a_normalisation_for_other_channels(batch: int, tmp_path: Path) -> None:
+    """Whatever the batch: with 16, some clients of this federation have one sample left over."""
+    text = f'[data]\nname = "digits"\nnormalise = "imagenet"\n[training]\nbatch = {batch}'
+    told = dry_run(write(tmp_path, text))
+    assert "images of shape (1, 8, 8) cannot be normalised with 3 means" in told
+    assert "batch" not in told
+
+
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere.toml does not exist; 'fedraw new"):
         Spec.from_file(tmp_path / "nowhere.toml")
@@ -328,3 +352,33 @@ def test_later_settings_are_written_only_where_they_differ_from_their_default() 
     tables = Spec.from_dict({"training": wanted}).to_dict()
     assert wanted.items() <= tables["training"].items()
     assert Spec.from_dict(tables).to_dict() == tables
+
+
+def test_the_classes_of_simulate_are_sections_of_a_spec_too() -> None:
+    own = Spec(speeds=fedraw.Equal(), partition=fedraw.IID(clients=5))  # type: ignore[arg-type]
+    tables = {"speeds": {"kind": "equal"}, "partition": {"kind": "iid", "clients": 5}}
+    assert own == Spec.from_dict(tables)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"strategy": "fedfa"}, "strategy = 'fedfa' is not a StrategySpec"),
+        ({"training": fedraw.SGD()}, r"training = SGD\(.* is not a TrainingSpec"),
+        ({"data": "digits"}, "data = 'digits' is not a DataSpec"),
+        ({"run": {"events": 5}}, r"run = {'events': 5} is not a RunSpec; .*Spec\.from_dict"),
+        ({"run": None}, "run = None is not a RunSpec"),
+        ({"speeds": fedraw.IID()}, r"speeds = IID\(.* is not a SpeedsSpec"),
+        ({"drift": "move"}, r"drift = 'move' is not a Drift; .*fedraw\.simulate"),
+    ],
+)
+def test_a_field_of_a_spec_that_is_no_section_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Spec(**wrong)
+
+
+def test_tables_and_changes_of_another_form_are_refused() -> None:
+    with pytest.raises(BadInput, match="a spec is a table of sections, got None"):
+        Spec.from_dict(None)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"'buffer' is not of the form section\.key, such as"):
+        Spec().with_changes({"buffer": 5})

@@ -126,6 +126,8 @@ def test_a_grid_that_makes_no_sense_is_refused(
 def test_a_grid_without_models_is_refused() -> None:
     with pytest.raises(BadInput, match="trains no model"):
         fedraw.tune(train="none", over={"strategy.buffer": [5]})
+    with pytest.raises(BadInput, match="over = None must be the values of each key, such as"):
+        fedraw.tune(over=None)  # type: ignore[arg-type]
 
 
 def test_the_score_is_the_mean_of_the_metrics_over_the_last_evaluations(tmp_path: Path) -> None:

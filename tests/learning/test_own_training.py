@@ -255,6 +255,13 @@ def test_each_client_keeps_its_own_state() -> None:
     assert run(lambda m, d, context: context.state.clear(), state=first).state == {}
 
 
+def test_numbers_of_half_precision_are_kept_exactly() -> None:
+    half = torch.tensor([0.5, 3.0], dtype=torch.bfloat16)
+    kept = run(lambda m, d, context: context.state.update(half=half)).state
+    assert kept is not None
+    assert (str(kept["half"].dtype), kept["half"].tolist()) == ("float32", [0.5, 3.0])
+
+
 def test_the_loss_is_passed_on_only_if_the_strategy_needs_it() -> None:
     def train(model: Any, data: Any, context: Any) -> dict[str, float]:
         return {"loss": 2.0}

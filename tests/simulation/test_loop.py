@@ -1,26 +1,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.simulation.scenes import correlated, flat, simulation, steps, timed
+from tests.simulation.scenes import add_one, correlated, flat, simulation, steps, timed
 
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Vector
+from fedraw.core.types import ClientId, Vector
 from fedraw.simulation.arrivals import Fixed, poisson
 from fedraw.simulation.executors import Inline, Job, TrainingResult, no_training
-from fedraw.simulation.loop import Scheduled, Simulation
+from fedraw.simulation.flights import Flight
+from fedraw.simulation.loop import HandOut, Scheduled, Simulation
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.protocol import Declared, Setup, Strategy
+from fedraw.strategies.protocol import Declared, Event, Receivers, Setup, Strategy
 
 ASYNCHRONOUS: list[Strategy[Any]] = [FedFa(), FedBuff(), CA2FL(), FedAsync(), FedRAW(dedup=False)]
 
@@ -202,3 +205,60 @@ def test_clients_train_in_the_next_epoch_once_they_are_handed_the_model_after_th
     assert run.state.federation.score(0) == 1.0
     # 0 arrives at 1, 2, 3, 4, 5 and 1 at 2.5 and 5.
     assert seen == [(0, 0), (0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 2)]
+
+
+@dataclass(frozen=True)
+class Naming(FedFa):
+    """FedFa, with other receivers of each step."""
+
+    receivers: Callable[[Receivers], Receivers] = list
+
+    def step(self, state: Any, event: Event) -> Any:
+        state, named = super().step(state, event)
+        return state, self.receivers(named)
+
+
+class OftenOffline:
+    """Each client is online in every other second; the even ones first."""
+
+    why_never = "never"
+
+    def ready(self, client: int, now: float) -> float:
+        return now if int(now + client) % 2 == 0 else float(int(now) + 1)
+
+    def flight(self, client: int, training: int, now: float, seconds: float) -> Flight:
+        return Flight(now + seconds)
+
+
+@pytest.mark.parametrize(
+    "receivers",
+    [lambda named: [*named, *named], lambda _: range(5), lambda named: [*named, *range(5)]],
+    ids=["twice", "all", "all and the sender"],
+)
+@pytest.mark.parametrize("conditions", [None, OftenOffline()], ids=["online", "often offline"])
+@pytest.mark.parametrize("concurrency", [None, 3])
+def test_a_client_that_trains_or_waits_keeps_its_place_if_it_is_named_again(
+    concurrency: int | None, conditions: Any, receivers: Callable[[Receivers], Receivers]
+) -> None:
+    def run(strategy: Strategy[Any]) -> Simulation:
+        setup, law = Setup(np.zeros(1, np.float32), flat(5)), Fixed(np.array([1.0, 2.5, 3, 3.2, 4]))
+        hand_out = HandOut(concurrency)
+        return Simulation(strategy, setup, law, Inline(add_one), hand_out, conditions=conditions)
+
+    one, other = run(FedFa(2)), run(Naming(2, receivers=receivers))
+    assert steps(one, 40) == steps(other, 40)
+    again = run(Naming(2, receivers=receivers))
+    again.restore(one.save())
+    assert steps(again, 40) == steps(other, 40)
+
+
+def test_a_set_of_receivers_is_handed_the_model_in_the_order_of_the_clients() -> None:
+    class InSets(FedAvg):
+        def start(self, setup: Setup) -> Any:
+            state, named = super().start(setup)
+            return state, set(named)
+
+    # All train for one second, so they arrive in the order of their hand-out.
+    clients: list[ClientId] = [f"site {i}" for i in range(12)]
+    run = timed(InSets(), {client: [1.0] for client in clients})
+    assert [step.client for step in steps(run, 12)] == clients

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -85,3 +87,64 @@ def test_short_and_long_lists_survive_a_round_trip(count: int, tmp_path: Path) -
     snapshot.save(kept, tmp_path)
     assert snapshot.load(Many, tmp_path) == kept
     assert all(flag is True for flag in snapshot.load(Many, tmp_path).flags)
+
+
+class Slots(NamedTuple):
+    clients: Sequence[int | str] = ()
+    vectors: tuple[Vector, ...] = ()
+
+
+@dataclass
+class Kept:
+    norm: float
+    slots: Slots
+    rates: Mapping[str, float]
+    last: list[int] | None = None
+    by_client: dict[int, float] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_numbers_of_numpy_named_tuples_and_unions_survive_a_round_trip(
+    count: int, tmp_path: Path
+) -> None:
+    numpy: Any = np.float32(0.5)
+    int_of_numpy: Any = np.int64(3)
+    clients, by_client = list(range(count)), {int_of_numpy: 0.25}
+    kept = Kept(numpy, Slots(clients, (np.ones(2, np.float32),)), {"a": 0.5}, clients, by_client)
+    snapshot.save(kept, tmp_path)
+    read = snapshot.load(Kept, tmp_path)
+    assert (read.norm, read.rates, read.last) == (0.5, {"a": 0.5}, clients)
+    assert read.by_client == {3: 0.25}
+    assert read.slots.clients == clients
+    assert read.slots.vectors[0].tolist() == [1, 1]
+    assert snapshot.can_be_saved(kept)
+
+
+@dataclass
+class Bare:
+    buffer: list = field(default_factory=list)  # type: ignore[type-arg]
+
+
+@dataclass
+class Nested:
+    buffer: dict[str, list] = field(default_factory=lambda: {"a": []})  # type: ignore[type-arg]
+
+
+@dataclass
+class Unknown:
+    inside: Any
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (Bare(), "Bare.buffer has the type list"),
+        (Nested(), "the type list does not say what it contains"),
+        (Unknown(Bare()), "a Bare cannot be read back as typing.Any"),
+    ],
+)
+def test_a_type_that_does_not_say_what_it_contains_is_named_even_if_it_is_empty(
+    state: Any, words: str
+) -> None:
+    assert words in (snapshot.saving_problem(state) or "")
+    assert not snapshot.can_be_saved(state)

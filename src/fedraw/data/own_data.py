@@ -46,6 +46,9 @@ _FORMS = (
 _TEST_SPLITS = ("test", "validation")
 _LABEL_COLUMNS = ("label", "labels")
 
+# The longest text in a column that can name clients.
+LONGEST_NAME = 200
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -319,10 +322,13 @@ def _read_items(data: Any) -> _ParsedData:
             f"sample {odd} has shape {shapes[odd]} and sample 0 has shape {shapes[0]}; make all "
             "samples the same shape, for example by padding"
         )
-    others: list[Any] = [
-        np.stack([as_array("labels", value) for value in column]) for column in columns[1:]
-    ]
-    return _ParsedData(name, read_samples(np.stack(inputs), *others))
+    return _ParsedData(name, read_samples(np.stack(inputs), *map(_stacked, columns[1:])))
+
+
+def _stacked(labels: list[Any]) -> Any:
+    if isinstance(labels[0], str):  # a name, where `as_array` expects the name of a file
+        return np.asarray(labels)
+    return np.stack([as_array("labels", value) for value in labels])
 
 
 def _item(data: Any, position: int) -> Sequence[Any]:
@@ -354,6 +360,11 @@ def _read_splits(columns: Columns) -> _ParsedData:
 
 def _read_columns(wanted: Columns) -> _ParsedData:
     """Read the wanted columns of a Hugging Face Dataset."""
+    if not hasattr(wanted.data, "__len__"):
+        raise BadInput(
+            f"a {type(wanted.data).__name__} has no length, so its samples cannot be given to "
+            "clients; load it without streaming"
+        )
     data, features = wanted.data, dict(wanted.data.features)
     labels = wanted.labels or _label_column(features)
     inputs = wanted.inputs or _input_column(features, labels, wanted.groups)
@@ -366,14 +377,14 @@ def _read_columns(wanted: Columns) -> _ParsedData:
                 f"the dataset has no column {column!r} (its columns: {several(features, 10)}); "
                 "name its columns with fedraw.Columns(data, inputs=..., labels=...)"
             )
-    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
-    table = data.select_columns(list(dict.fromkeys([*used, *others]))).with_format("numpy")[:]
-    values = {column: _column(column, table[column]) for column in (*used, *others)}
+    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
+    values = {column: _column(column, table[column]) for column in used}
     x = values[str(inputs)] if not several_inputs else _stacked_columns(several_inputs, values)
     groups = None if wanted.groups is None else values[wanted.groups]
     names = getattr(features[labels if groups is None else wanted.groups], "names", None)
     samples = read_samples(x, values[labels], groups)
-    columns = read_columns({column: values[column] for column in others}, len(samples.inputs))
+    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
+    columns = read_columns(_names_of_clients(data, others), len(samples.inputs))
     return _ParsedData(
         "huggingface",
         replace(samples, columns=columns),
@@ -385,6 +396,20 @@ def _can_name_clients(kind: Any) -> bool:
     """Return whether the values of a column, text or whole numbers, can be names of clients."""
     dtype = str(getattr(kind, "dtype", ""))
     return dtype == "string" or dtype.startswith(("int", "uint"))
+
+
+def _names_of_clients(data: Any, columns: Sequence[str]) -> dict[str, Array]:
+    """Return the columns without missing values and without long texts.
+
+    Nobody has asked for these columns yet, so one that cannot name clients is left out.
+    """
+    found = {}
+    for column in columns:
+        values = list(data.select_columns([column]).with_format(None)[:][column])
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        if None not in values and longest <= LONGEST_NAME:
+            found[column] = np.asarray(values)
+    return found
 
 
 def _label_column(features: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Any, Protocol, overload, runtime_checkable
 
 from fedraw.core.intervals import student_quantile
+from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
@@ -308,7 +309,9 @@ def compare(
     """
     if isinstance(runs, str | Path):
         runs = [runs]
-    goals = [Goal.parse(text) for text in ([until] if isinstance(until, str) else until)]
+    goals = _goals(until)
+    if not isinstance(runs, Iterable):
+        raise _not_a_run(runs)
     if not isinstance(runs, Mapping):
         return Comparison(tuple(row for row, _ in _rows(list(_summaries(runs, goals)))))
     rows = []
@@ -493,8 +496,26 @@ def _summaries(runs: Iterable[AnyRun], goals: Sequence[Goal] = ()) -> Iterator[M
             yield from (_with_goals(seed, goals) for seed in seeds)
         elif isinstance(run, HasSummary):
             yield _with_goals(run, goals)
-        else:
+        elif isinstance(run, str | Path):
             yield from (_with_goals(_read(log), goals) for log in find_logs(Path(run)))
+        else:
+            raise _not_a_run(run)
+
+
+def _goals(until: Any) -> list[Goal]:
+    texts = [until] if isinstance(until, str) else until
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise BadInput(
+            f"until = {shown(until)} must be goals such as 'AvgRare>=50'; to compare several runs, "
+            "write compare([one, other])"
+        )
+    return [Goal.parse(text) for text in texts]
+
+
+def _not_a_run(thing: object) -> BadInput:
+    return BadInput(
+        f"{shown(thing)} is not a run; give results or folders, such as compare([one, other])"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,12 +541,7 @@ def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> M
         raise BadInput(f"a goal such as {goals[0]} needs the evaluations of a run; give its folder")
     metrics = dict(run.summary["metrics"])
     for goal in goals:
-        if not any(goal.metric in {**e.metrics, **(e.own or {})} for e in run.evaluations):
-            known = {name for e in run.evaluations for name in {**e.metrics, **(e.own or {})}}
-            raise BadInput(
-                f"{run.summary['name']} has no evaluation with the metric {goal.metric!r}; "
-                f"{nearest(goal.metric, known)}"
-            )
+        goal.require(run.summary["name"], run.evaluations)
         metrics |= goal.cost_to_reach(run.evaluations)
     return {**run.summary, "metrics": metrics}
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedraw.errors import BadInput
-from fedraw.eventlog.records import EvaluationRecord
+from fedraw.errors import BadInput, nearest
+from fedraw.eventlog.records import EvaluationRecord, to_fields
+from fedraw.eventlog.summary import measured
 
 # The columns of costs, in the order of tables.
 COSTS = ("hours", "MB", "kJ")
@@ -59,10 +60,19 @@ class Goal:
     def first_reached(self, evaluations: Iterable[EvaluationRecord]) -> EvaluationRecord | None:
         """Return the first evaluation with at least this value, or None."""
         for evaluation in evaluations:
-            found = {**evaluation.metrics, **(evaluation.own or {})}.get(self.metric)
+            found = measured(to_fields(evaluation)).get(self.metric)
             if found is not None and found >= self.value:
                 return evaluation
         return None
+
+    def require(self, name: str, evaluations: Iterable[EvaluationRecord]) -> None:
+        """Refuse a metric that no evaluation of the run with this name has."""
+        known = {metric for e in evaluations for metric in measured(to_fields(e))}
+        if self.metric not in known:
+            raise BadInput(
+                f"{name} has no evaluation with the metric {self.metric!r}; "
+                f"{nearest(self.metric, known)}"
+            )
 
     def cost_to_reach(self, evaluations: Sequence[EvaluationRecord]) -> dict[str, float | None]:
         """Return the events and costs until the goal was reached; None if it never was.

@@ -91,6 +91,16 @@ def further_metrics(found: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
+def measured(found: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return all metrics of a summary or an evaluation, by the names of their columns.
+
+    >>> measured({"metrics": {"AvgRare": 50.0}, "own": {"MAE": 0.5}, "own_rare": {"MAE": 0.7}})
+    {'AvgRare': 50.0, 'MAE': 0.5, 'rare MAE': 0.7}
+    """
+    rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
+    return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
+
+
 @dataclass
 class Changes:
     """The number of joins, departures, returns and declarations after training began, by client."""

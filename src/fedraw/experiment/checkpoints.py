@@ -187,7 +187,7 @@ class Checkpoints:
             with paused_collection():
                 saved, serving = _load(kept.path, state)
             return Checkpoint(saved, Position(int(length), int(lines), digest), serving)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise BadInput(
                 f"{kept.path} is not a checkpoint of this strategy in this version of fedraw; "
                 f"{self._remedy}"

@@ -175,7 +175,8 @@ def _partition(
         named = dict(zip(dataset.clients, parts, strict=True))
         return _named(partition.check_partition(named, len(labels)))
     if own is not None:
-        return _named(partition.check_partition(own(labels, classes, rng), len(labels)))
+        shares = own(labels.copy(), classes, rng)  # the function may write into its copy
+        return _named(partition.check_partition(shares, len(labels)))
     if wanted.kind == "column":
         return _named(_by_column(wanted, dataset))
     clients = wanted.clients or DEFAULT_CLIENTS

@@ -13,6 +13,7 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.settings import positive, whole
 from fedraw.errors import BadInput
+from fedraw.experiment.sections import check_types
 from fedraw.simulation.arrivals import Drawn
 from fedraw.simulation.availability import (
     Diurnal,
@@ -70,6 +71,7 @@ class Availability:
     interrupted: Literal["pause", "lose"] = "pause"
 
     def __post_init__(self) -> None:
+        check_types(self, "availability")
         for key, kind, default in (
             ("shape", "weibull", DEFAULT_SHAPE),
             ("zones", "diurnal", DEFAULT_ZONES),
@@ -120,6 +122,7 @@ class Losses:
     twice: float = 0.0
 
     def __post_init__(self) -> None:
+        check_types(self, "losses")
         for key in ("lost", "twice"):
             value = getattr(self, key)
             if not 0 <= value < 1:
@@ -150,6 +153,7 @@ class Membership:
     trace: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, "membership")
         for key in ("joining", "leaving"):
             value = getattr(self, key)
             if not 0 <= value <= 1:

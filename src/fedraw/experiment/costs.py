@@ -16,6 +16,7 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import ArrivalRecord, LostRecord, Record, RejectedRecord
+from fedraw.experiment.sections import check_types
 from fedraw.simulation.flights import WENT_OFFLINE
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, parse_number, quoted
 
@@ -57,6 +58,7 @@ class Costs:
     trace: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, "costs")
         for key in (*DEVICE_COLUMNS, "watts"):
             value = getattr(self, key)
             if value is not None:

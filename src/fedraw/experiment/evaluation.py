@@ -143,7 +143,8 @@ def own_metrics(
     values: dict[str, float | None] = {}
     for name, function in functions.items():
         try:
-            value = float(function(outputs, targets))
+            # Copies, because a function that writes into them must not change other results.
+            value = float(function(outputs.copy(), targets.copy()))
         except Exception as error:  # the user's code may fail in any way
             if strict:
                 raise _failed(name, outputs, targets, error) from None

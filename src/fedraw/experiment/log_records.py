@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
@@ -28,6 +30,8 @@ from fedraw.experiment.spec import Spec
 from fedraw.simulation.loop import Happening, Step
 from fedraw.strategies.catalog import log_name
 from fedraw.strategies.protocol import Joined, Left, Strategy
+
+_PLAIN = frozenset((int, str, float))
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
@@ -150,12 +154,21 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
         staleness_events=step.staleness_events,
         staleness_versions=step.staleness_versions,
         aggregated=step.aggregated,
-        buffer=step.contents.clients,
-        weights=step.contents.weights if step.aggregated else (),
+        buffer=_plain(step.contents.clients),
+        weights=_plain(step.contents.weights) if step.aggregated else (),
         metrics=step.metrics,
         paused=step.paused,
         copy=step.copy,
     )
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the same values, with Python's numbers and texts in place of NumPy's."""
+    if isinstance(values, np.ndarray):
+        return list(values.tolist())
+    if _PLAIN.issuperset(map(type, values)):  # as always, except for a user's strategy
+        return values
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 def happening_records(happened: Iterable[Happening], event: int) -> Iterator[Record]:

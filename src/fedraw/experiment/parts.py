@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 # The types that a digest includes by value.
-_VALUES = (str, bytes, int, float, np.ndarray)
+_VALUES = (
+    str, bytes, int, float, np.generic, np.ndarray,
+    list, tuple, set, frozenset, Mapping,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,45 +176,96 @@ def digest(thing: Any) -> str:
     """Return the SHA-256 of the source of a part.
 
     The source of a function or class is its own text, without the functions that it calls. The
-    digest of a torch module includes its weights. Numbers and strings are included by value.
+    digest of a torch module includes its weights. Numbers, strings, arrays, tensors and containers
+    of them are included by value.
     """
     content = hashlib.sha256()
-    _add(content, thing)
+    for item in _pairs(thing) if isinstance(thing, Mapping) else [thing]:  # metrics by name
+        _add(content, item)
     return content.hexdigest()
 
 
-def _add(content: Any, thing: Any) -> None:
+# The ids of the objects that contain an object, so that none is added within itself.
+_Outer = tuple[int, ...]
+
+
+def _add(content: Any, thing: Any, outer: _Outer = ()) -> None:
+    if id(thing) in outer:
+        return
     match thing:
         case _ModelOf():
-            _add(content, thing.source)
+            _add(content, thing.source, outer)
         case functools.partial():
-            _add(content, [thing.func, thing.args, thing.keywords])
-        case Mapping():
-            _add(content, [item for pair in thing.items() for item in pair])
+            for item in (thing.func, *thing.args, *_pairs(thing.keywords)):
+                _add(content, item, outer)
         case np.ndarray():
             content.update(f"{thing.dtype} {thing.shape}".encode())
             content.update(np.ascontiguousarray(thing).tobytes())
-        case list() | tuple():
-            for value in thing:
-                _add(content, value)
         case None | str() | bytes() | int() | float():
             content.update(repr(thing).encode())
+        case np.generic():
+            content.update(repr(thing.item()).encode())
+        case list() | tuple() | set() | frozenset() | Mapping():
+            _add_container(content, thing, (*outer, id(thing)))
+        case _ if _is_tensor(thing):
+            _add(content, _values_of(thing))
         case _:
-            _add_code(content, thing)
+            _add_code(content, thing, (*outer, id(thing)))
 
 
-def _add_code(content: Any, thing: Any) -> None:
+def _add_container(content: Any, thing: Any, outer: _Outer) -> None:
+    """Add the items of a container one by one, so that [1, 23] differs from [12, 3]."""
+    items = _pairs(thing) if isinstance(thing, Mapping) else list(thing)
+    digests = []
+    for item in items:
+        own = hashlib.sha256()
+        _add(own, item, outer)
+        digests.append(own.digest())
+    if isinstance(thing, set | frozenset):  # the order of its items varies by process
+        digests.sort()
+    content.update(f"{len(digests)} items".encode() + b"".join(digests))
+
+
+def _add_code(content: Any, thing: Any, outer: _Outer) -> None:
     """Add a function, a class, or an object of the user's class."""
     if _is_module(thing):
-        content.update(repr(thing).encode() + _source(type(thing)).encode())
+        content.update(repr(thing).encode() + _source_of_class(thing).encode())
         for name, value in thing.state_dict().items():
-            _add(content, [name, value.detach().cpu().numpy()])
+            _add(content, name)
+            _add(content, _values_of(value))
     elif inspect.isroutine(thing) or isinstance(thing, type):
         content.update(_source(thing).encode())
-        _add(content, _values(_closure(thing)))
+        _add_variables(content, _closure(thing), outer)
     else:
-        content.update(_source(type(thing)).encode())
-        _add(content, _values(getattr(thing, "__dict__", {})))
+        content.update(_source_of_class(thing).encode())
+        _add_variables(content, getattr(thing, "__dict__", {}), outer)
+
+
+def _add_variables(content: Any, variables: Mapping[str, Any], outer: _Outer) -> None:
+    """Add the variables that a digest includes by value, in the order of their names."""
+    for name, value in sorted(variables.items()):
+        if isinstance(value, _VALUES) or _is_tensor(value) or _is_module(value):
+            _add(content, name)
+            _add(content, value, outer)
+
+
+def _pairs(mapping: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys and values of a mapping in one list."""
+    return [item for pair in mapping.items() for item in pair]
+
+
+def _is_tensor(thing: Any) -> bool:
+    """Return whether this is a torch tensor, without importing torch."""
+    return hasattr(thing, "detach") and hasattr(thing, "is_sparse") and not isinstance(thing, type)
+
+
+def _values_of(tensor: Any) -> Any:
+    """Return a tensor as an array; numbers of a type that NumPy lacks become float32."""
+    dense = tensor.detach().cpu().to_dense()
+    try:
+        return dense.numpy()
+    except TypeError:
+        return dense.float().numpy()
 
 
 def _closure(function: Any) -> dict[str, Any]:
@@ -220,11 +274,6 @@ def _closure(function: Any) -> dict[str, Any]:
     cells = dict(zip(names, getattr(function, "__closure__", None) or (), strict=False))
     # A variable without a value has an empty cell, whose content cannot be read.
     return {name: getattr(cell, "cell_contents", None) for name, cell in cells.items()}
-
-
-def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables that a digest includes by value."""
-    return {k: v for k, v in sorted(variables.items()) if isinstance(v, _VALUES)}
 
 
 def _source(thing: Any) -> str:
@@ -237,6 +286,17 @@ def _source(thing: Any) -> str:
             return repr([(name, _source(v)) for name, v in own if inspect.isroutine(v)])
         code = getattr(inspect.unwrap(thing), "__code__", None)
         return repr(_compiled(code)) if code is not None else _name(thing)
+
+
+def _source_of_class(thing: object) -> str:
+    """Return the source text of an object's class; many objects may have the same class."""
+    kind: Any = type(thing)
+    return _cached_source(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_source(kind: Any) -> str:
+    return _source(kind)
 
 
 def _compiled(code: CodeType) -> Sequence[Any]:

@@ -21,7 +21,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.compare import identity
 from fedraw.eventlog.costs import COSTS, Goal, cost_columns
-from fedraw.eventlog.log_file import LOG, Chain, find_logs, read_log
+from fedraw.eventlog.log_file import LOG, Chain, Position, find_logs, read_log
 from fedraw.eventlog.records import (
     ArrivalRecord,
     EvaluationRecord,
@@ -29,7 +29,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     to_fields,
 )
-from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log, further_metrics
+from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log, measured
 from fedraw.storage.snapshot import MODEL
 
 
@@ -54,6 +54,7 @@ class SeedResult:
     folder: Path | None = None
     layout: Layout | None = None
     log: bytes | None = None  # the event log of a run without a folder
+    end: Position | None = None  # the end of the log in the folder, if the run is finished
 
     def __repr__(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"
@@ -68,6 +69,7 @@ class SeedResult:
     def records(self) -> Iterator[Record]:
         """Yield the records of the event log, from the folder or from memory."""
         if self.folder is not None:
+            self._refuse_other_run(self.folder)
             log = self.folder / LOG
             yield from read_log(log, until=end_of_log(log), allow_cut_off=True)
         elif self.log is not None:
@@ -93,6 +95,8 @@ class SeedResult:
     def _arrays(self) -> dict[str, Any]:
         if self.layout is not None:
             return {s.name: self.model[s.slice].reshape(s.shape) for s in self.layout.segments}
+        if self.folder is not None:
+            self._refuse_other_run(self.folder)
         path = None if self.folder is None else self.folder / MODEL
         if path is None or not path.exists():
             why = (
@@ -103,6 +107,14 @@ class SeedResult:
             return dict(load_file(path))
         except (OSError, SafetensorError) as problem:
             raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+
+    def _refuse_other_run(self, folder: Path) -> None:
+        """Refuse to read a folder whose finished run was replaced or continued."""
+        if self.end is not None and end_of_log(folder / LOG) != self.end:
+            raise BadInput(
+                f"{folder} no longer holds the run of this result ({self.name}); to keep several "
+                "results, run into another folder, or load this one again with fedraw.load"
+            )
 
 
 class Result:
@@ -158,7 +170,7 @@ class Result:
     def summary(self) -> Table:
         """One row per seed: the metrics of the last model, and the number of events."""
         rows = [
-            {"seed": run.seed, **_measured(run.summary), "events": run.summary["events"]}
+            {"seed": run.seed, **measured(run.summary), "events": run.summary["events"]}
             | cost_columns(run.summary.get("costs"))
             for run in self.runs
         ]
@@ -179,7 +191,7 @@ class Result:
             [
                 {"seed": run.seed, "event": e.event, "time": e.time, "version": e.version}
                 | cost_columns(e.costs)
-                | _measured(to_fields(e))
+                | measured(to_fields(e))
                 for run in self.runs
                 for e in run.evaluations
             ],
@@ -228,7 +240,10 @@ class Result:
         """Return the last model of a seed, by default of the first, by tensor name.
 
         The values are torch tensors, or NumPy arrays if torch is not installed.
-        `net.load_state_dict(result.state_dict())` loads them into a module of the same kind.
+        `net.load_state_dict(result.state_dict())` loads them into a module of the same kind. The
+        dict has every float tensor of the model once. So a module whose own dict has other names,
+        because of tied parameters, buffers of whole numbers or buffers with `persistent=False`,
+        needs `net.load_state_dict(result.state_dict(), strict=False)`.
         """
         return self._run(seed).state_dict()
 
@@ -239,6 +254,7 @@ class Result:
         megabytes and kilojoules; all are None for a seed that never reached the goal.
         """
         wanted, rows = Goal.parse(goal), []
+        wanted.require(self.name, [e for run in self.runs for e in run.evaluations])
         for run in self.runs:
             first = wanted.first_reached(run.evaluations)
             found = {"event": first and first.event, "time": first and first.time}
@@ -315,12 +331,6 @@ class Result:
         raise BadInput(f"there is no seed {seed!r} in this result; it has {known}")
 
 
-def _measured(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return all metrics of an evaluation or of a summary, by column name."""
-    rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
-    return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
-
-
 def load(folder: str | Path) -> Result:
     """Read a result from its folder.
 
@@ -344,11 +354,12 @@ def load(folder: str | Path) -> Result:
 
 
 def _read(log: Path) -> SeedResult:
-    summary = RunSummary.of(read_log(log, until=end_of_log(log), allow_cut_off=True))
+    end = end_of_log(log)
+    summary = RunSummary.of(read_log(log, until=end, allow_cut_off=True))
     if summary.start is None:
         raise BadInput(f"{log} has no record yet; wait until the run has begun")
     content = summary.as_dict()
-    return SeedResult(content["name"], content["seed"], content, folder=log.parent)
+    return SeedResult(content["name"], content["seed"], content, folder=log.parent, end=end)
 
 
 def problems_of(runs: Sequence[SeedResult]) -> list[str]:

@@ -16,7 +16,7 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log
 from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
 from fedraw.experiment.conditions import founders
@@ -39,7 +39,7 @@ from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation, Stalled
-from fedraw.storage.snapshot import CALIBRATED, SERVING, can_be_saved
+from fedraw.storage.snapshot import CALIBRATED, SERVING, saving_problem
 
 # Events between two calls of a progress function.
 PROGRESS_EVERY = 20
@@ -69,7 +69,7 @@ def run_seed(
             if options.progress is not None:
                 options.progress(spec.run.events)
             return finished
-    started = time.perf_counter()
+    started, end = time.perf_counter(), None
     with executor_of(scenario, options) as executor:
         simulation = scenario.simulation(
             executor
@@ -86,7 +86,7 @@ def run_seed(
                 Checkpoints(folder).remove()
         kept = recorder.kept
     layout = scenario.setup.layout
-    return SeedResult(summary["name"], seed, summary, model, folder, layout, kept)
+    return SeedResult(summary["name"], seed, summary, model, folder, layout, kept, end)
 
 
 def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> Scenario:
@@ -114,8 +114,10 @@ def _finished(run_folder: RunFolder, scenario: Scenario) -> SeedResult | None:
         return None
     summary, model = run_folder.read_results(scenario.setup.layout)
     run_folder.refuse_other_inputs(opening_records(scenario))
-    layout = scenario.setup.layout
-    return SeedResult(summary["name"], scenario.seed, summary, model, run_folder.path, layout)
+    layout, end = scenario.setup.layout, end_of_log(run_folder.log)
+    return SeedResult(
+        summary["name"], scenario.seed, summary, model, run_folder.path, layout, end=end
+    )
 
 
 @dataclass
@@ -164,8 +166,20 @@ class Recorder:
 
     def checkpoint(self, simulation: Simulation) -> None:
         """Write a checkpoint if the run has a folder and its state can be written."""
-        if self.log is not None and self.checkpoints is not None:
+        if self.log is None or self.checkpoints is None:
+            return
+        try:
             self.checkpoints.write(simulation, self.log.to_disk(), self.serving)
+        except BadInput:
+            raise
+        except (TypeError, ValueError) as problem:  # a user's strategy has changed its state
+            self.checkpoints = None
+            warnings.warn(
+                f"the state {type(simulation.state).__name__} cannot be saved at event "
+                f"{simulation.timeline.event} ({problem}), so this run writes no further "
+                "checkpoints; build the state from dataclasses, arrays and plain values",
+                stacklevel=2,
+            )
 
 
 @contextmanager
@@ -227,11 +241,12 @@ def _usable(
 ) -> Checkpoints | None:
     """Return the checkpoints, or warn and return None if the strategy's state cannot be saved."""
     own = scenario.parts.strategy
-    if own is None or can_be_saved(simulation.state):
+    problem = None if own is None else saving_problem(simulation.state)
+    if problem is None:
         return checkpoints
     warnings.warn(
-        f"the state of {type(own).__name__} is not made of dataclasses, arrays and plain values, "
-        "so this run writes no checkpoints and cannot be resumed",
+        f"the state of {type(own).__name__} is not made of dataclasses, arrays and plain values "
+        f"({problem}), so this run writes no checkpoints and cannot be resumed",
         stacklevel=2,
     )
     return None

@@ -84,6 +84,14 @@ def known_kind(key: str, value: str, known: Sequence[str]) -> None:
         raise BadInput(f"{key} = {shown(value)} must be {choices}, or a plugin's 'module:function'")
 
 
+def check_types(section: Any, name: str) -> None:
+    """Give the fields of a section the types of their hints, or refuse them, as in a SPEC.toml."""
+    own = {f.name: plain(getattr(section, f.name)) for f in fields(section)}
+    given = {key: value for key, value in own.items() if value is not None}
+    for key, value in checked_settings(type(section), given, name).items():
+        object.__setattr__(section, key, value)
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """The data set, and how much of it is used."""
@@ -99,6 +107,7 @@ class DataSpec:
     imbalance: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, "data")
         if self.imbalance is not None and not 1 <= self.imbalance < float("inf"):
             raise BadInput(f"data.imbalance = {self.imbalance} must be a number from 1 on")
         # Defaults are stored, so that every result says how its test set was made.
@@ -120,6 +129,7 @@ class Features:
     standardise: bool = False  # with the means and deviations of the clients' training samples
 
     def __post_init__(self) -> None:
+        check_types(self, "features")
         if not self.layers or set(self.layers) - {1, 2, 3, 4}:
             raise BadInput(
                 f"features.layers = {list(self.layers)} must name layers from 1 to 4, such as "
@@ -199,7 +209,7 @@ class SpeedsSpec:
             object.__setattr__(self, "jitter", DEFAULT_JITTER)
 
 
-class _Kind:
+class Kind:
     """One kind of a section, as a class with the keys of this kind only."""
 
     kind: ClassVar[str]
@@ -216,7 +226,7 @@ class _Kind:
 
 
 @dataclass(frozen=True)
-class Coverage(_Kind):
+class Coverage(Kind):
     """A partition in which each label is held by a given number of clients.
 
     Args:
@@ -242,7 +252,7 @@ class Coverage(_Kind):
 
 
 @dataclass(frozen=True)
-class Dirichlet(_Kind):
+class Dirichlet(Kind):
     """A partition in which the shares of each label are drawn from a Dirichlet distribution.
 
     Args:
@@ -261,7 +271,7 @@ class Dirichlet(_Kind):
 
 
 @dataclass(frozen=True)
-class IID(_Kind):
+class IID(Kind):
     """A partition in which every client has the same mixture of labels.
 
     Args:
@@ -278,7 +288,7 @@ class IID(_Kind):
 
 
 @dataclass(frozen=True)
-class ByColumn(_Kind):
+class ByColumn(Kind):
     """A partition in which each value of a column of the data is a client, such as a hospital.
 
     Args:
@@ -302,7 +312,7 @@ Arrivals = Literal["poisson", "fixed", "jitter"]
 
 
 @dataclass(frozen=True)
-class _Speeds(_Kind):
+class _Speeds(Kind):
     """The settings that all kinds of speeds have."""
 
     section, spec = "speeds", SpeedsSpec
@@ -454,6 +464,7 @@ class Misreport:
     support: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, "misreport")
         if self.liars < 1:
             raise BadInput(f"misreport.liars = {self.liars} must be at least 1")
         if self.liars > 1 and self.client != "fastest":
@@ -502,6 +513,7 @@ class Drift:
     declared: Literal["once", "again"] = "once"  # again: affected clients report their new counts
 
     def __post_init__(self) -> None:
+        check_types(self, "drift")
         if not 0 < self.at < 1:
             raise BadInput(f"drift.at = {self.at} must be between 0 and 1")
 
@@ -514,6 +526,7 @@ class LabelNoise:
     clients: Literal["rare", "all"] = "rare"
 
     def __post_init__(self) -> None:
+        check_types(self, "label_noise")
         if not 0 <= self.share <= 1:
             raise BadInput(f"label_noise.share = {self.share} must be from 0 to 1")
 
@@ -580,6 +593,7 @@ class Calibration:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
+        check_types(self, "calibration")
         if self.samples < 1:
             raise BadInput(f"calibration.samples = {self.samples} must be at least 1")
         self.sgd()

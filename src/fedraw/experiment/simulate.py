@@ -17,8 +17,9 @@ import numpy as np
 from fedraw.core.settings import shown
 from fedraw.data.own_data import is_per_client
 from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
+from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.records import Record
-from fedraw.eventlog.summary import BUILT_IN
+from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
 from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
@@ -449,11 +450,14 @@ class _Chosen:
         if wanted == "none":
             training["kind"] = "none"
         elif isinstance(wanted, SGD):
-            settings = asdict(wanted)
-            training |= {k: v for k, v in settings.items() if v is not None} | {"kind": "sgd"}
+            training |= {key: plain(v) for key, v in asdict(wanted).items()} | {"kind": "sgd"}
+            if wanted.clip_norm is None:  # no spec says None
+                del training["clip_norm"]
         elif callable(wanted) and not isinstance(wanted, type):
             _refuse_signature("train", wanted, "model", "data", "context")
             self._parts["train"] = wanted
+            if training["kind"] == "none":
+                training["kind"] = "sgd"
         elif wanted is not None:
             raise BadInput(
                 f"train = {shown(wanted)} is not a way to train; give fedraw.SGD(...), a function "
@@ -475,12 +479,8 @@ class _Chosen:
             return
         if not isinstance(wanted, Mapping) or not all(map(callable, wanted.values())):
             raise BadInput(f"metrics = {shown(wanted)} must be functions by name, as a dict")
-        taken = [name for name in wanted if name in BUILT_IN]
-        if taken:
-            raise BadInput(
-                f"metrics has {taken[0]!r}, which is the name of a built-in metric; choose another"
-            )
         for name, function in wanted.items():
+            _refuse_metric_name(name)
             _refuse_signature(f"metrics[{name!r}]", function, "outputs", "targets")
         self._parts["metrics"] = dict(wanted)
 
@@ -499,6 +499,34 @@ class _Chosen:
         if not isinstance(section, kind):
             raise BadInput(f"{name} = {shown(section)}: give fedraw.{kind.__name__}(...)")
         self._tables[name] = _table(section)
+
+
+# The columns of results and comparisons that are no metrics.
+_COLUMNS = {"seed", "seeds", "event", "events", "time", "version", "name", "collapsed", *COSTS}
+# The further columns of a metric begin or end so.
+_PREFIXES = ("rare ", *(f"{model} " for model in FURTHER_MODELS), "training ")
+_SUFFIX = " sd"
+
+
+def _refuse_metric_name(name: Any) -> None:
+    """Refuse the name of an own metric under which a table has another column."""
+    if not isinstance(name, str):
+        raise BadInput(f"metrics has the name {shown(name)}; a name is a text")
+    if name in BUILT_IN:
+        raise BadInput(
+            f"metrics has {name!r}, which is the name of a built-in metric; choose another"
+        )
+    if name in _COLUMNS:
+        raise BadInput(
+            f"metrics has {name!r}, and a column of the tables has this name; choose another"
+        )
+    affixes = [prefix for prefix in _PREFIXES if name.startswith(prefix)]
+    affixes += [_SUFFIX] if name.endswith(_SUFFIX) else []
+    if affixes:
+        raise BadInput(
+            f"metrics has {name!r}, and tables give columns with {affixes[0]!r} another meaning; "
+            "choose another name"
+        )
 
 
 def _table(section: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
@@ -24,6 +24,7 @@ from fedraw.experiment.sections import (
     DataSpec,
     Drift,
     Features,
+    Kind,
     LabelNoise,
     MetricsSpec,
     Misreport,
@@ -84,6 +85,8 @@ class Spec:
     plugin_folder: str | None = None  # the folder that is searched for them first
 
     def __post_init__(self) -> None:
+        for name, kind in _sections().items():
+            object.__setattr__(self, name, _section(name, getattr(self, name), kind))
         for key, value in self._paths():
             _refuse_unwritable(key, value)
         if self.speeds.kind == "auto" and self.partition.rare_labels:
@@ -96,6 +99,8 @@ class Spec:
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Spec:
         """Read nested tables, as in a SPEC.toml; missing keys have their defaults."""
+        if not isinstance(tables, Mapping):
+            raise BadInput(f"a spec is a table of sections, got {shown(tables)}; give a dict")
         tables = dict(tables)
         version = tables.pop("version", VERSION)
         if version != VERSION:
@@ -129,10 +134,15 @@ class Spec:
         """
         path = Path(path)
         try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+            # Editors on Windows begin a file with a byte-order mark.
+            tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
-        except (OSError, UnicodeDecodeError) as problem:
+        except IsADirectoryError:
+            raise BadInput(f"{path} is a folder; name the SPEC.toml in it") from None
+        except UnicodeDecodeError as problem:
+            raise BadInput(f"{path} is not UTF-8 ({problem}); save it as UTF-8") from None
+        except OSError as problem:
             raise BadInput(f"cannot read {path}: {problem}") from None
         except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
             raise BadInput(f"{path} is not valid TOML: {problem}") from None
@@ -240,6 +250,9 @@ class Spec:
                 yield key, value
 
 
+_OPTIONAL = frozenset(own.name for own in fields(Spec) if own.default is None)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Prefix every error about a spec with the path of its file."""
@@ -324,6 +337,8 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(tables.get("strategy"), dict) and isinstance(new_name, str):
         tables["strategy"] = _kept_settings(tables["strategy"], new_name)
     for key, value in changes.items():
+        if not isinstance(key, str) or not is_key(key):
+            raise BadInput(f"{key!r} is not of the form section.key, such as 'strategy.buffer'")
         section, name = key.split(".")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
@@ -372,6 +387,18 @@ def _sections() -> dict[str, Any]:
     """Return the dataclass of each section, without the None of optional sections."""
     hints = {k: hint for k, hint in type_hints(Spec).items() if not k.startswith("plugin")}
     return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
+
+
+def _section(name: str, value: Any, kind: type[Any]) -> Any:
+    """Return a field of a spec as the section that it stands for, or refuse it."""
+    if isinstance(value, kind) or (value is None and name in _OPTIONAL):
+        return value
+    if isinstance(value, Kind) and value.section == name:
+        return read_settings(value.spec, value.to_dict(), name)
+    raise BadInput(
+        f"{name} = {shown(value)} is not a {kind.__name__}; create the spec with "
+        "fedraw.Spec.from_dict, or give keyword arguments to fedraw.simulate"
+    )
 
 
 def _plugins(tables: dict[str, Any]) -> Plugins:

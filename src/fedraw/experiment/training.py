@@ -93,6 +93,9 @@ def make_network(
     if parts.model is None and spec.training.model == TEXT_MODEL:
         _refuse_other_codes(dataset)
     form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
+    normalisation = _normalisation(spec)
+    if normalisation is not None:
+        normalisation.check(form.input_shape)
     module = _module(spec, parts.model, form, streams)
     wanted = spec.training.weights
     loaded = None if wanted is None else weights.load_weights(module, weights_file(wanted, root))

@@ -387,6 +387,11 @@ beyond it; add for example 100'
     for name in settings:
         if name not in known:
             raise BadInput(f"tune has no argument {name!r}; {nearest(name, known)}")
+    if not isinstance(over, Mapping):
+        raise BadInput(
+            f"over = {shown(over)} must be the values of each key, such as "
+            '{"strategy.server_lr": [0.5, 1, 2]}'
+        )
     own, parts = choose(spec, **settings)
     if parts.strategy is not None and any(key.startswith("strategy.") for key in over):
         raise BadInput(

@@ -47,6 +47,15 @@ class Normalisation:
         if not all(0 < sd < math.inf for sd in self.sd):
             raise BadInput(f"sd = {self.sd} must have numbers above 0; pixels are divided by them")
 
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse images of a shape that does not begin with this number of channels."""
+        channels = len(self.mean)
+        if not shape or shape[0] != channels:
+            raise BadInput(
+                f"images of shape {shape} cannot be normalised with {channels} means, one for each "
+                f"channel; load them with {channels} channels, or do not normalise them"
+            )
+
 
 # Statistics of the images on which the published ImageNet weights were trained.
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -76,7 +85,9 @@ class Preprocessor:
         if batch.dtype == torch.uint8:
             batch = batch.float().div_(255)
         if self._normalisation is not None:
-            batch = self._normalised(batch, len(self._normalisation.mean))
+            self._normalisation.check(tuple(batch.shape[1:]))
+            shape = (-1, *[1] * (batch.ndim - 2))
+            batch = (batch - self._mean.view(shape)) / self._sd.view(shape)
         return _channels_last(batch)
 
     def batches(self, images: torch.Tensor, size: int) -> Iterable[torch.Tensor]:
@@ -92,16 +103,6 @@ class Preprocessor:
         size = chunk_size(images[:1].shape[1:])
         for start in range(0, len(images), size):
             yield self(input_tensor(images[start : start + size]))
-
-    def _normalised(self, batch: torch.Tensor, channels: int) -> torch.Tensor:
-        if batch.ndim < 2 or batch.shape[1] != channels:
-            raise BadInput(
-                f"images of shape {tuple(batch.shape[1:])} cannot be normalised with {channels} "
-                f"means, one for each channel; load them with {channels} channels, or do not "
-                "normalise them"
-            )
-        shape = (channels, *[1] * (batch.ndim - 2))
-        return (batch - self._mean.view(shape)) / self._sd.view(shape)
 
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:

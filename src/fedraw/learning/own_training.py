@@ -354,8 +354,7 @@ def _checked_state(name: str, state: Any) -> dict[str, npt.NDArray[Any]]:
         )
     kept = {}
     for key, value in state.items():
-        plain = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
-        array = np.array(plain)
+        array = np.array(_plain(value) if isinstance(value, torch.Tensor) else value)
         if array.dtype.kind not in "biuf":
             raise BadInput(
                 f"{name}: context.state[{key!r}] is a {type(value).__name__}; keep arrays of "
@@ -363,3 +362,9 @@ def _checked_state(name: str, state: Any) -> dict[str, npt.NDArray[Any]]:
             )
         kept[key] = array
     return kept
+
+
+def _plain(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; numbers of a type that NumPy lacks become float32."""
+    values = tensor.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

@@ -121,6 +121,8 @@ class Trainer:
         with seeded(self._device, 0), torch.no_grad():
             try:
                 module(next(iter(self._preprocess.batches(input_tensor(sample), 1))))
+            except BadInput:
+                raise
             except ValueError as error:
                 self._explain_lone_sample(error, int(lone[0]))
                 raise

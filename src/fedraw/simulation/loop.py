@@ -39,6 +39,8 @@ from fedraw.strategies.statistics import with_statistics
 # A run ends after this many trainings in a row that come to nothing, or 20 for each client.
 MOST_LOST = 10_000
 
+_SETS = (set, frozenset)
+
 
 @dataclass(frozen=True, eq=False)
 class HandOut:
@@ -232,16 +234,14 @@ class Simulation:
         self._first = frozenset(hand_out.first)
         self._scheduled = {change.after: change.declarations for change in scheduled}
         self._changes = sorted(self._scheduled)
+        self._name = type(strategy).__name__
+        self._clients = clients
         self._position = {client: i for i, client in enumerate(clients)}
         self.timeline = Timeline()
+        self._waiting: set[ClientId] = set()  # those in the timeline that wait or are offline
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
         self.state, self._founders = self._checked(self._strategy.start(setup))
-        if self.state.model.dtype != np.float32:
-            raise BadInput(
-                f"strategy {type(strategy).__name__} has a model of type {self.state.model.dtype}; "
-                "models and updates have type float32"
-            )
         if self._sends == "residual":
             self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
@@ -252,6 +252,9 @@ class Simulation:
     def restore(self, saved: Saved) -> None:
         """Continue from what another simulation of the same scenario has saved."""
         self.timeline, self.state, self._founders = saved.timeline, saved.state, ()
+        timeline = self.timeline
+        self._waiting = {*timeline.waiting, *timeline.waiting_first}
+        self._waiting.update(client for _, _, client in timeline.offline)
         self._rng.bit_generator.state = json.loads(saved.receivers)
         if self._trains_ahead:
             for due, _, client in sorted(self.timeline.due):
@@ -314,7 +317,12 @@ class Simulation:
             timeline.copy = SecondCopy(update, flight, list(receivers))
         self._hand_out(receivers)
         scorer = self.scorer if self._has_findings else None
-        event, version = timeline.event, self.state.version
+        event, version, contents = timeline.event, self.state.version, self.state.contents
+        if not isinstance(contents, Contents):
+            raise BadInput(
+                f"strategy {self._name} has contents {contents!r}; give Contents(clients, weights) "
+                "of fedraw.strategies"
+            )
         return Step(
             event,
             timeline.now,
@@ -325,7 +333,7 @@ class Simulation:
             event - flight.event,
             before - flight.version,
             version > before,
-            self.state.contents,
+            contents,
             refused,
             () if scorer is None else scorer.drain_findings(),
             paused=flight.paused,
@@ -334,14 +342,22 @@ class Simulation:
 
     def _checked(self, answer: tuple[State, Receivers]) -> tuple[State, Receivers]:
         """Return the strategy's answer, or refuse it if it names an unknown client."""
-        state, receivers = checked_answer(self._strategy, answer)
-        for client in receivers:
-            if client not in self._position:
-                raise BadInput(
-                    f"strategy {type(self._strategy).__name__} names the receiver {client!r}, "
-                    "which is not a client; name clients of the setup or of events"
-                )
-        return state, receivers
+        state, named = checked_answer(self._strategy, answer)
+        if isinstance(named, _SETS):  # the order of texts in a set varies by process
+            named = sorted(named, key=lambda client: self._position.get(client, -1))
+        clients, position = self._clients, self._position
+        try:  # the client itself, and not an equal number of another type
+            return state, [clients[position[client]] for client in named]
+        except (KeyError, TypeError):
+            raise self._unknown(named) from None
+
+    def _unknown(self, named: Receivers) -> BadInput:
+        known = list(self._position)
+        stranger = next(client for client in named if client not in known)
+        return BadInput(
+            f"strategy {self._name} names the receiver {stranger!r}, which is not a client; name "
+            "clients of the setup or of events"
+        )
 
     def _next_arrival(self, happened: list[Happening]) -> tuple[ClientId, InTraining]:
         """Go on to the next update that arrives, and note what happens until then."""
@@ -353,6 +369,7 @@ class Simulation:
                 self._change_member(happened)
             elif back <= due and back < inf:
                 timeline.now, _, client = heappop(timeline.offline)
+                self._waiting.discard(client)
                 self._hand_out([client])
             elif due < inf:
                 timeline.now, _, client = heappop(timeline.due)
@@ -417,6 +434,7 @@ class Simulation:
                 waiting.remove(client)
         timeline.offline = [entry for entry in timeline.offline if entry[2] != client]
         heapify(timeline.offline)
+        self._waiting.discard(client)
 
     def _update(self, client: ClientId, flight: InTraining, trained: TrainingResult) -> Update:
         vector = trained.vector
@@ -430,22 +448,31 @@ class Simulation:
         )
 
     def _hand_out(self, receivers: Iterable[ClientId]) -> None:
+        """Hand the model to the receivers, or let them wait until fewer clients train.
+
+        A client that trains or waits already keeps its place, as on a server.
+        """
+        in_flight, queued = self.timeline.in_flight, self._waiting
         if self._nobody_waits:
             named = list(receivers)
             if self._conditions is None and len(named) > 1 and not self.timeline.gone:
-                self._launch_together(named)
+                self._launch_together([c for c in dict.fromkeys(named) if c not in in_flight])
                 return
             for client in named:
-                self._launch(client)
+                if client not in in_flight and client not in queued:
+                    self._launch(client)
             return
         ordinary, first = self.timeline.waiting, self.timeline.waiting_first
-        in_flight = self.timeline.in_flight
         for client in receivers:
-            (first if client in self._first else ordinary).append(client)
+            if client not in in_flight and client not in queued:
+                (first if client in self._first else ordinary).append(client)
+                queued.add(client)
         while (waiting := first or ordinary) and len(in_flight) < self._concurrency:
             drawn = int(self._rng.integers(len(waiting)))
             waiting[drawn], waiting[-1] = waiting[-1], waiting[drawn]
-            self._launch(waiting.pop())
+            client = waiting.pop()
+            queued.discard(client)
+            self._launch(client)
 
     def _launch(self, client: ClientId) -> None:
         """Hand a client the model, or let it wait until it is online."""
@@ -457,6 +484,7 @@ class Simulation:
             timeline.now
         ):
             heappush(timeline.offline, (ready, timeline.turn, client))
+            self._waiting.add(client)
             timeline.turn += 1
             return
         training = timeline.trainings.get(client, 0)

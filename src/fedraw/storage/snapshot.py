@@ -153,11 +153,11 @@ def pack(value: Any, arrays: Arrays) -> Any:
         if keys is not None:
             return {"keys": keys, "values": values}
         # Pairs, because a key in JSON is always a string.
-        return [[key, pack(v, arrays)] for key, v in value.items()]
+        return [[pack(key, arrays), pack(v, arrays)] for key, v in value.items()]
     if isinstance(value, list | tuple):
         column = _column(value, arrays)
         return column or [pack(v, arrays) for v in value]
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _column(values: Sequence[Any], arrays: Arrays) -> dict[str, str] | None:
@@ -169,23 +169,51 @@ def _column(values: Sequence[Any], arrays: Arrays) -> dict[str, str] | None:
 
 
 def unpack(kind: Any, tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return the value of type `kind` that `pack` has turned into `tree` and `arrays`."""
+    """Return the value of type `kind` that `pack` has turned into `tree` and `arrays`.
+
+    A type that does not say what it contains, such as a bare `list`, is a ValueError.
+    """
     kind = _alternative(kind, tree)
-    build: Any = get_origin(kind) or kind
-    args = get_args(kind)
+    build = _build(kind)
     if isinstance(tree, dict) and "type" not in tree:
         return _from_arrays(build, tree, arrays)
     if is_dataclass(build):
         make: Any = build
         hints = _type_hints(make)
         return make(**{n: unpack(hints[n], v, arrays) for n, v in tree.items() if n != "type"})
+    if isinstance(tree, dict):
+        raise ValueError(f"a {tree['type']} cannot be read back as {kind}; write its type out")
+    if _is_named_tuple(build):
+        hints = _type_hints(build)
+        named = zip(build._fields, tree, strict=True)
+        return build(*(unpack(hints[name], v, arrays) for name, v in named))
+    return _contents(build, get_args(kind), tree, arrays) if build in _CONTAINERS else tree
+
+
+def _contents(build: Any, args: tuple[Any, ...], tree: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return a list, tuple or dictionary of values of the types in `args`."""
+    if not args:
+        raise ValueError(f"the type {build.__name__} does not say what it contains; {_REMEDY}")
     if build is dict:
         return {key: unpack(args[1], v, arrays) for key, v in tree}
     if build is list or (build is tuple and args[-1] is Ellipsis):
         return build(unpack(args[0], v, arrays) for v in tree)
-    if build is tuple:
-        return tuple(unpack(k, v, arrays) for k, v in zip(args, tree, strict=True))
-    return tree
+    return tuple(unpack(k, v, arrays) for k, v in zip(args, tree, strict=True))
+
+
+_CONTAINERS = (list, tuple, dict)
+_CONCRETE: Mapping[Any, Any] = {Sequence: list, Mapping: dict}
+_REMEDY = "write for example list[float]"
+
+
+def _build(kind: Any) -> Any:
+    """Return the class of which a value of type `kind` is built."""
+    build: Any = get_origin(kind) or kind
+    return _CONCRETE.get(build, build) if isinstance(build, type) else build
+
+
+def _is_named_tuple(build: Any) -> bool:
+    return isinstance(build, type) and issubclass(build, tuple) and hasattr(build, "_fields")
 
 
 def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
@@ -193,22 +221,34 @@ def _from_arrays(build: Any, tree: Mapping[str, Any], arrays: Mapping[str, Any])
     if "array" in tree:
         return arrays[tree["array"]]
     if "column" in tree:
-        return build(arrays[tree["column"]].tolist())
+        values = arrays[tree["column"]].tolist()
+        return tuple(values) if build is tuple else values
     keys, values = (_from_arrays(list, tree[part], arrays) for part in ("keys", "values"))
     return dict(zip(keys, values, strict=True))
 
 
 @lru_cache(maxsize=256)
 def _type_hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    hints = get_type_hints(kind)
+    for name, hint in hints.items():
+        if _build(hint) in _CONTAINERS and not get_args(hint):
+            raise ValueError(
+                f"{kind.__name__}.{name} has the type {hint.__name__}, which does not say what it "
+                f"contains; {_REMEDY}"
+            )
+    return hints
 
 
 def _alternative(kind: Any, tree: Any) -> Any:
     """Return the member of a union type that was packed; any other type is returned unchanged."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
+    members = get_args(kind)
+    if isinstance(tree, list) or (isinstance(tree, dict) and not {"array", "type"} & tree.keys()):
+        fitting = (k for k in members if _build(k) in _CONTAINERS or _is_named_tuple(_build(k)))
+        return next(fitting, type(tree))
     name = tree.get("type") if isinstance(tree, dict) else None
-    return next((k for k in get_args(kind) if getattr(k, "__name__", "") == name), type(tree))
+    return next((k for k in members if getattr(k, "__name__", "") == name), type(tree))
 
 
 def nbytes(state: Any) -> int:
@@ -225,10 +265,16 @@ def nbytes(state: Any) -> int:
 
 def can_be_saved(state: Any) -> bool:
     """Whether a state of a user's strategy can be saved and read back."""
+    return saving_problem(state) is None
+
+
+def saving_problem(state: Any) -> str | None:
+    """Return why a state of a user's strategy cannot be saved and read back; None if it can."""
     try:
         arrays, again = Arrays(), Arrays()
         tree = json.loads(json.dumps(pack(state, arrays)))
         restored = unpack(type(state), tree, arrays)
-        return bool(json.loads(json.dumps(pack(restored, again))) == tree)
-    except (TypeError, ValueError, KeyError, NameError, AttributeError):
-        return False
+        same = json.loads(json.dumps(pack(restored, again))) == tree
+    except (TypeError, ValueError, KeyError, IndexError, NameError, AttributeError) as problem:
+        return str(problem)
+    return None if same else f"{type(state).__name__} is read back with other values"

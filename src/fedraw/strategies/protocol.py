@@ -205,7 +205,8 @@ class Members(Protocol):
 
 S = TypeVar("S", bound=State)
 
-# The clients that may be handed the model next.
+# The clients that may be handed the model next. A client that trains already, or waits for the
+# model, keeps its place, so naming it again changes nothing.
 Receivers = Collection[ClientId]
 
 
@@ -281,20 +282,47 @@ def is_finite(vector: Vector) -> bool:
 
 
 def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[S, Receivers]:
-    """Return what `start` or `step` returned, or refuse it if it is not a state and receivers."""
-    name = type(strategy).__name__
+    """Return what `start` or `step` returned, or refuse it if it is not a state and receivers.
+
+    An array of receivers becomes a list.
+    """
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise BadInput(
-            f"strategy {name} returned {type(answer).__name__} instead of a state and receivers; "
-            "end start and step with, for example, 'return state, [client]'"
+            f"strategy {type(strategy).__name__} returned {type(answer).__name__} instead of a "
+            "state and receivers; end start and step with, for example, 'return state, [client]'"
         )
-    receivers = answer[1]
+    state, receivers = answer
+    if not isinstance(receivers, _USUAL):
+        receivers = _checked_receivers(strategy, receivers)
+    model = getattr(state, "model", None)
+    if not isinstance(model, np.ndarray) or model.dtype != _FLOAT32 or model.ndim != 1:
+        raise _bad_model(strategy, model)
+    return state, receivers
+
+
+_USUAL = (list, tuple)  # the abstract class takes longer, and this is checked at every event
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _checked_receivers(strategy: object, receivers: Receivers) -> Receivers:
+    if isinstance(receivers, np.ndarray):
+        receivers = receivers.tolist()
     if isinstance(receivers, str) or not isinstance(receivers, Collection):
         raise BadInput(
-            f"strategy {name} returned {receivers!r} as the receivers; return a list of clients, "
-            "which may be empty"
+            f"strategy {type(strategy).__name__} returned {receivers!r} as the receivers; return a "
+            "list of clients, which may be empty"
         )
-    return answer
+    return receivers
+
+
+def _bad_model(strategy: object, model: object) -> BadInput:
+    form = f"type {type(model).__name__}"
+    if isinstance(model, np.ndarray):
+        form = f"type {model.dtype} and shape {model.shape}"
+    return BadInput(
+        f"strategy {type(strategy).__name__} has a model of {form}; models are flat float32 "
+        "arrays, such as setup.model"
+    )
 
 
 def change_members(members: Members, event: Joined | Left | Declared) -> Receivers:

@@ -241,7 +241,7 @@ def test_a_leaver_in_a_buffer_of_fedau_still_counts() -> None:
 
 def test_a_client_that_returns_within_a_buffer_of_fedau_counts_once() -> None:
     strategy = FedAU(3)
-    back = [Left("a"), Joined("a", {"x": 1})]
+    back: list[Event] = [Left("a"), Joined("a", {"x": 1})]
     events: list[Event] = [sent("a", 3), *back, sent("a", 9), sent("b", 6)]
     state = fed(strategy, begun(strategy, ABC, 0), events)
     assert state.model.tolist() == [5], "(9 + 6) / 3, as without the leave"

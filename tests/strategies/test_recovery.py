@@ -18,7 +18,7 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.mifa import MIFA
-from fedraw.strategies.protocol import Arrived, Left, Strategy
+from fedraw.strategies.protocol import Arrived, Event, Left, Strategy
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_cache_forgets_a_huge_difference_that_its_client_replaces(
 
 def test_a_cache_forgets_a_huge_difference_of_a_client_that_leaves() -> None:
     strategy = MIFA(3)
-    events = [sent("a", 1e20), sent("b", 6), Left("a"), sent("b", 6)]
+    events: list[Event] = [sent("a", 1e20), sent("b", 6), Left("a"), sent("b", 6)]
     state = fed(strategy, begun(strategy, THREE, 0), events)
     assert state.model == pytest.approx([3]), "the mean of 6 and of c, which sent nothing"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
 
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,10 @@ import fedraw  # noqa: F401
 # How long a machine takes for an example says nothing about what is tested.
 settings.register_profile("fedraw", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedraw")
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # nvflare is installed only in the environment that `make flare` makes. The other modules of
 # fedraw.flare need none.

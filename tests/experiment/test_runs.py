@@ -212,8 +212,8 @@ def test_an_impossible_setting_leaves_no_folder_behind(tmp_path: Path) -> None:
 def test_misreport_raises_the_liars_weight_and_a_cap_limits_it() -> None:
     claim = {"label": 9}
     weights = {}
-    for cap in ("none", "water-filling"):
-        strategy = {"name": "fedraw", "buffer": 4, "cap": cap, "cap_at": 0.4}
+    for cap, cap_at in (("none", 1.0), ("water-filling", 0.4)):
+        strategy = {"name": "fedraw", "buffer": 4, "cap": cap, "cap_at": cap_at}
         spec = small(strategy=strategy, misreport=claim, training={"kind": "none"})
         weights[cap] = simulate(spec).runs[0].summary["metrics"]["AttackerWeightMax"]
     assert weights["none"] > 0.5

@@ -140,11 +140,14 @@ def test_a_wrong_setting_of_the_app_is_named() -> None:
 
 def test_a_strategy_is_named_and_set() -> None:
     assert read_strategy({}) == FedRAW()
-    run = {"fedraw.strategy.buffer": 4, "fedraw.strategy.cap-at": 1, "fedraw.strategy.cap": "naive"}
+    capped = {"fedraw.strategy.cap-at": 0.5, "fedraw.strategy.cap": "naive"}
+    run = {"fedraw.strategy.buffer": 4, **capped}
     with pytest.raises(BadInput, match="cap"):
         read_strategy({**run, "fedraw.strategy.cap": "wrong"})
-    assert read_strategy(run) == FedRAW(buffer=4, cap="naive", cap_at=1.0)
+    assert read_strategy(run) == FedRAW(buffer=4, cap="naive", cap_at=0.5)
     assert read_strategy({"fedraw.strategy.name": "fedbuff"}) == FedBuff()
+    run = {"fedraw.strategy.name": "fedbuff", "fedraw.strategy.server-lr": 2}
+    assert read_strategy(run) == FedBuff(server_lr=2.0)
     run = {"fedraw.strategy.name": "qfedavg", "fedraw.strategy.lr": 0.1}
     assert read_strategy(run) == QFedAvg(lr=0.1)
 

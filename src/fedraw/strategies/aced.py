@@ -115,4 +115,4 @@ class ACED:
 
     def _drop(self, state: ACEDState, client: ClientId) -> None:
         state.born.pop(client, None)
-        forget(state, client)
+        forget(state, client, self._rule)

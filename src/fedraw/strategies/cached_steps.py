@@ -204,7 +204,7 @@ class CachedMethod(ABC):
         if not isinstance(event, Arrived):
             receivers = change_members(state.federation, event)
             if isinstance(event, Left):
-                forget(state, event.client)
+                forget(state, event.client, rule)
             elif isinstance(event, Joined) and rule.participation == "estimated":
                 state.intervals[event.client] = Intervals(state.version)
             return state, receivers
@@ -258,8 +258,14 @@ def aggregate(state: CachedState, rule: CacheRule) -> None:
         state.cache_sum.recompute(_cached(state))
 
 
-def forget(state: CachedState, client: ClientId) -> None:
-    """Drop everything that is cached about a client, except its difference in this buffer."""
+def forget(state: CachedState, client: ClientId, rule: CacheRule) -> None:
+    """Drop everything that is cached about a client.
+
+    If a later difference in the same buffer replaces the first one, the first one stays known,
+    because it is part of the residuals and the client may return.
+    """
+    if rule.repeated != "newest":
+        state.newest.pop(client, None)
     state.intervals.pop(client, None)
     kept = state.cache.pop(client, None)
     if kept is not None:
@@ -282,8 +288,8 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     state.clients.append(client)
     if rule.participation == "estimated":
         state.weights.append(weight)
-    if earlier is not None and _is_sum_of_newest(state, rule):
-        state.residuals.correct(terms, _residuals(state, rule))
+    if rule.repeated == "newest" and not rule.beta:
+        state.residuals.correct(terms, _weighted_newest(state))
     else:
         state.residuals.add(terms)
 
@@ -297,24 +303,10 @@ def _take_weight(state: CachedState, client: ClientId) -> float:
     return weight
 
 
-def _is_sum_of_newest(state: CachedState, rule: CacheRule) -> bool:
-    """Return whether each client's newest difference determines its part of the residuals.
-
-    The h_i of a client that has left is forgotten, so its part is not known.
-    """
-    if rule.repeated == "newest" and not rule.beta:
-        return True
-    replaces = rule.repeated == "newest" or (rule.repeated == "arrival" and rule.beta == 1)
-    return replaces and all(client in state.federation for client in state.newest)
-
-
-def _residuals(state: CachedState, rule: CacheRule) -> Iterator[Term]:
+def _weighted_newest(state: CachedState) -> Iterator[Term]:
+    """Yield the terms of the residuals of a method without β, whose newest differences count."""
     weights = dict(zip(state.clients, state.weights, strict=False))
-    for client, delta in state.newest.items():
-        weight = weights.get(client, 1.0)
-        yield weight, delta
-        if client in state.cache:
-            yield -weight * rule.beta, _recall(state.cache[client])
+    return ((weights.get(client, 1.0), delta) for client, delta in state.newest.items())
 
 
 def _moved(state: CachedState, rule: CacheRule) -> Vector:

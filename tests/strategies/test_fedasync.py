@@ -43,6 +43,8 @@ def test_clients_are_asked_for_the_proximal_term() -> None:
         ({"alpha": 1.1}, "alpha = 1.1 must be above 0 and at most 1"),
         ({"staleness": "old"}, "staleness = 'old' is unknown; known: none, polynomial, hinge"),
         ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
+        ({"staleness": "hinge", "exponent": 1.0}, "exponent = 1.0 has no effect with staleness"),
+        ({"hinge_slope": 5.0}, "hinge_slope = 5.0 has no effect with staleness = 'polynomial'"),
         ({"proximal": -1}, "proximal = -1 must be at least 0"),
     ],
 )

@@ -123,6 +123,7 @@ def test_statistics_are_the_plain_mean_without_rate_or_discount() -> None:
         ({"server_lr": np.inf}, "server_lr = inf must be a positive number"),
         ({"staleness": "hinge"}, "staleness = 'hinge' is unknown; known: none, polynomial"),
         ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
+        ({"exponent": 1.0}, "exponent = 1.0 has no effect with staleness = 'none'"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:

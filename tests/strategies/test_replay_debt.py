@@ -154,6 +154,11 @@ def test_without_release_a_kept_update_acts_with_its_whole_weight() -> None:
             {"select": "debt", "target": "samples", "labels": "inferred"},
             "labels = 'inferred' has no effect with target = 'samples'",
         ),
+        (
+            {"select": "debt", "threshold": 3.0},
+            "threshold = 3.0 has no effect with select = 'debt'",
+        ),
+        ({"release": False, "floor": 0.5}, "floor = 0.5 has no effect with release = false"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:

@@ -182,3 +182,20 @@ def one_of(name: str, value: str, known: Sequence[str]) -> None:
     """Refuse a value that is not among the known ones."""
     if value not in known:
         raise BadInput(f"{name} = {value!r} is unknown; known: {', '.join(known)}")
+
+
+def refuse_unused(settings: object, name: str, cause: str) -> None:
+    """Refuse a setting that differs from its default although `cause` leaves it without effect.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Discount:
+    ...     exponent: float = 0.5
+    >>> refuse_unused(Discount(exponent=2.0), "exponent", "staleness = 'none'")
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.BadInput: exponent = 2.0 has no effect with staleness = 'none'; leave one out
+    """
+    value = getattr(settings, name)
+    if value != getattr(type(settings), name):
+        raise BadInput(f"{name} = {value!r} has no effect with {cause}; leave one out")

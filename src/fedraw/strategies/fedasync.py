@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraw.core.federation import Federation
-from fedraw.core.settings import at_least, between, one_of
+from fedraw.core.settings import at_least, between, one_of, refuse_unused
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.weighting import Staleness, staleness_discount
 from fedraw.errors import BadInput
@@ -65,6 +65,10 @@ class FedAsync:
         between("exponent", self.exponent, 0, 10)
         for name in ("hinge_slope", "hinge_grace", "proximal"):
             at_least(name, getattr(self, name), 0)
+        used = {"polynomial": ["exponent"], "hinge": ["hinge_slope", "hinge_grace"]}
+        for kind, names in used.items():
+            for name in names if kind != self.staleness else []:
+                refuse_unused(self, name, f"staleness = {self.staleness!r}")
 
     @property
     def needs(self) -> Needs:

@@ -22,7 +22,7 @@ from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
 from fedraw.core.federation import Federation
 from fedraw.core.robust import Robust, check_robust, robust_mean
-from fedraw.core.settings import between, one_of, positive, whole
+from fedraw.core.settings import between, one_of, positive, refuse_unused, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import staleness_discount
@@ -82,6 +82,8 @@ class FedBuff:
         positive("server_lr", self.server_lr)
         one_of("staleness", self.staleness, ("none", "polynomial"))
         between("exponent", self.exponent, 0, 10)
+        if self.staleness == "none":
+            refuse_unused(self, "exponent", "staleness = 'none'")
 
     @property
     def needs(self) -> Needs:

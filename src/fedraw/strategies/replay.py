@@ -44,7 +44,7 @@ import numpy as np
 from fedraw.core.aggregation import RunningSum, inner
 from fedraw.core.federation import Federation
 from fedraw.core.rarity import rarest, weights_of_rarest
-from fedraw.core.settings import at_least, between, one_of, positive, whole
+from fedraw.core.settings import at_least, between, one_of, positive, refuse_unused, whole
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
@@ -155,11 +155,12 @@ class Replay:
                 f"target = {self.target!r} needs select = 'debt'; with select = 'rarity' clients "
                 "weigh by their rarity"
             )
-        if self.target == "samples" and self.labels != "declared":
-            raise BadInput(
-                f"labels = {self.labels!r} has no effect with target = 'samples', which needs no "
-                "labels; leave one of them out"
-            )
+        if self.target == "samples":
+            refuse_unused(self, "labels", "target = 'samples', which needs no labels")
+        if self.select == "debt":
+            refuse_unused(self, "threshold", "select = 'debt'")
+        if not self.release:
+            refuse_unused(self, "floor", "release = false")
 
     @property
     def needs(self) -> Needs:

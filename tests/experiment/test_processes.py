@@ -134,6 +134,37 @@ def test_workers_train_a_model_that_only_the_script_has(typed: bool, tmp_path: P
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+RECURSIVE = """
+from pathlib import Path
+import fedraw
+
+with Path("imports.txt").open("a") as file:
+    file.write("imported\\n")
+if Path("imports.txt").read_text().count("imported") > 9:
+    raise SystemExit("the workers start workers")
+
+def train(model, data, context):
+    pass
+
+partition = fedraw.Coverage(clients=10, rare_labels=[9], clients_per_common_label=6)
+shared = {"partition": partition, "train": train, "events": 20, "progress": False}
+fedraw.simulate(jobs=2, **shared, **options)
+"""
+
+
+@pytest.mark.parametrize("options", ["{'executor': 'processes'}", "{'seeds': [1, 2]}"])
+def test_a_module_that_runs_when_it_is_imported_does_not_start_workers_without_end(
+    options: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(RECURSIVE.replace("options", options))
+    command = [sys.executable, "-c", "import mine"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "one of these modules starts worker processes of its own" in done.stderr
+    assert "below `if __name__ == '__main__':`" in done.stderr
+    assert (tmp_path / "imports.txt").read_text().count("imported") <= 3
+
+
 class Refusal(Exception):
     """Cannot be rebuilt from its message alone, as many exceptions of users cannot."""
 

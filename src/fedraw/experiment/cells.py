@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +23,10 @@ from fedraw.experiment.runner import refuse_existing, run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors.workers import (
     CONTEXT,
-    cannot_load,
     end_with_parent,
     pack,
     starting_workers,
+    unpack,
 )
 
 
@@ -261,13 +260,5 @@ def _run_cell(number: int, cell: Cell, options: Options) -> SeedResult:
         stop=lambda: bool(stop.value),
         observe=(lambda record: queue.put((number, record))) if observed else None,
     )
-    parts = None if packed is None else _unpacked(packed)
+    parts = None if packed is None else unpack(packed, "the parts that were given in Python")
     return run_seed(cell.spec, cell.seed, cell.folder, parts, options)
-
-
-def _unpacked(content: bytes) -> Parts:
-    try:
-        parts: Parts = pickle.loads(content)
-    except Exception as problem:  # an import may run code that fails in any way
-        raise cannot_load("the parts that were given in Python", problem) from None
-    return parts

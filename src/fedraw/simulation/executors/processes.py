@@ -20,11 +20,11 @@ from fedraw.simulation.executors.base import Job, JobQueue, Train, TrainingResul
 from fedraw.simulation.executors.workers import (
     CONTEXT,
     SharedArray,
-    cannot_load,
     end_with_parent,
     leave_interrupts_to_parent,
     pack,
     starting_workers,
+    unpack,
 )
 
 # Jobs that a worker holds: it trains the next one while the parent processes a result.
@@ -160,11 +160,7 @@ class _Unpacked(NamedTuple):
     content: bytes
 
     def trainer(self) -> Train:
-        try:
-            make_train = pickle.loads(self.content)
-        except Exception as problem:  # an import runs code that may fail in any way
-            raise cannot_load(self.name, problem) from None
-        train: Train = make_train()
+        train: Train = unpack(self.content, self.name)()
         return train
 
 

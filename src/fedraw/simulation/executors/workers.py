@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -49,7 +50,16 @@ def starting_workers() -> Iterator[None]:
     Python lets a new process import the script that started it, so that functions of the script can
     be found by name. A script without `if __name__ == "__main__":` would then run once more in
     every worker. The workers of fedraw need no script, because `pack` sends functions by value.
+
+    A worker does import the modules of the user's parts. A module that runs a simulation when it is
+    imported would start workers in each worker, without end, so this is refused.
     """
+    if _is_unpacking:
+        raise BadInput(
+            "a worker process imports the modules of your own parts, and one of these modules "
+            "starts worker processes of its own when it is imported; move its simulations below "
+            "`if __name__ == '__main__':`"
+        )
     asked = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()  # others have no handlers
     handler = signal.signal(signal.SIGINT, lambda *_: asked.set()) if is_main else None
@@ -70,7 +80,7 @@ def starting_workers() -> Iterator[None]:
 
 
 def pack(thing: object, name: str) -> bytes:
-    """Pickle something for another process; `pickle.loads` unpacks it.
+    """Pickle something for another process; `unpack` is the inverse.
 
     What was defined in a script or in a notebook is sent by value, because a worker cannot import
     it. Such bytes only ever pass from one process to another; they are never stored.
@@ -88,6 +98,22 @@ def pack(thing: object, name: str) -> bytes:
             "executor"
         ) from None
     return content
+
+
+# Whether this process imports and unpickles what its parent sent.
+_is_unpacking = False
+
+
+def unpack(content: bytes, name: str) -> Any:
+    """Return what `pack` made into these bytes in the parent process."""
+    global _is_unpacking  # noqa: PLW0603 - a module that is imported meanwhile must see it
+    _is_unpacking = True
+    try:
+        return pickle.loads(content)
+    except Exception as problem:  # an import runs code that may fail in any way
+        raise cannot_load(name, problem) from None
+    finally:
+        _is_unpacking = False
 
 
 def leave_interrupts_to_parent() -> None:

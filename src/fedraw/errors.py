@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedrawError(Exception):
@@ -70,6 +71,21 @@ def nearest(word: object, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(word), names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+@contextmanager
+def error_context(subject: object) -> Iterator[None]:
+    """Prefix a BadInput with what it is about.
+
+    >>> with error_context("labels.csv"):
+    ...     raise BadInput("line 3 has no client")
+    Traceback (most recent call last):
+    fedraw.errors.BadInput: labels.csv: line 3 has no client
+    """
+    try:
+        yield
+    except BadInput as problem:
+        raise BadInput(f"{subject}: {problem}") from None
 
 
 def user_traceback(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.errors import BadInput
-from fedraw_studies.theory.bound import Constants, convergence_bound, diminishing_step, largest_step
+from fedraw_studies.theory.bound import Constants, convergence_bound, largest_step
 
 HAND = Constants(
     gap=3,
@@ -74,7 +74,7 @@ def test_that_constant_leaves_nothing_to_know() -> None:
 def test_the_schedule_makes_all_but_the_floor_vanish() -> None:
     terms = []
     for rounds in (10**4, 10**6):
-        step = diminishing_step(rounds, HAND.local_steps, scale=0.5)
+        step = 0.5 / math.sqrt(rounds * HAND.local_steps)
         terms.append(convergence_bound(replace(HAND, steps=step, aggregations=rounds)))
     early, late = terms
     assert late.optimisation == pytest.approx(early.optimisation / 10)
@@ -86,8 +86,8 @@ def test_the_schedule_makes_all_but_the_floor_vanish() -> None:
 def test_the_schedule_is_admissible_from_some_t_on() -> None:
     smooth, steps, scale = 2.0, 5, 0.7
     enough = math.ceil(16 * scale**2 * smooth**2 * steps)
-    assert diminishing_step(enough, steps, scale) <= largest_step(smooth, steps)
-    assert diminishing_step(enough - 1, steps, scale) > largest_step(smooth, steps)
+    assert scale / math.sqrt(enough * steps) <= largest_step(smooth, steps)
+    assert scale / math.sqrt((enough - 1) * steps) > largest_step(smooth, steps)
 
 
 def test_a_step_too_large_is_refused_with_the_largest() -> None:
@@ -113,8 +113,3 @@ def test_a_step_too_large_is_refused_with_the_largest() -> None:
 def test_what_makes_no_sense_is_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         replace(HAND, **change)  # type: ignore[arg-type]
-
-
-def test_a_schedule_without_rounds_is_refused() -> None:
-    with pytest.raises(BadInput, match="T = 0"):
-        diminishing_step(0, 1)

@@ -21,7 +21,7 @@ TERMINAL = {"cli", "progress"}
 ORDER = (
     "staleness", "aggregations", "bound", "dense", "measured_bound",
     "artefacts", "arena_design", "plan", "cells", "execute", "outcomes", "dynamics",
-    "federations", "rules",
+    "federations", "rules", "markdown",
     "claims", "comparisons", "render", "overview", "arena_results", "arena_figures", "arena_page",
     "arena_render", "positioning", "bound_report", "figures", "progress", "cli",
 )  # fmt: skip

@@ -153,7 +153,7 @@ def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) ->
     assert len(cells) == 6
     assert not (tmp_path / "results" / "smoke" / "runs").exists()
     assert (out / "table4.md").read_text() in done.stdout
-    again = fedraw(*command, "--resume", "--json", cwd=tmp_path)
+    again = fedraw(*command, "--json", cwd=tmp_path)
     assert "table4         6      0" in again.stderr
     assert "nothing: all are finished" in again.stderr
     document = json.loads(again.stdout)

@@ -30,7 +30,15 @@ def grid(**odd: float) -> list[ServerSetting]:
 
 
 def recommended(settings: Sequence[ServerSetting], cap: float | None = None) -> Recommendation:
-    return recommend(LABELS, settings, 10, cap)
+    return recommend(LABELS, settings, 10, cap, clients=30)
+
+
+def test_a_buffer_with_a_slot_for_every_client_is_recommended_with_a_note() -> None:
+    settings = grid(fedraw_10=0.9)
+    assert "smaller buffer" in recommend(LABELS, settings, 10, None, clients=10).reason
+    assert "smaller buffer" not in recommend(LABELS, settings, 10, None, clients=11).reason
+    shared = grid(fedbuff_10=0.5)  # a client can fill several slots of FedBuff
+    assert "smaller buffer" not in recommend(LABELS, shared, 10, None, clients=10).reason
 
 
 @pytest.mark.parametrize(

@@ -444,6 +444,21 @@ def test_a_real_server(tmp_path: Path) -> None:
     )
 
 
+def test_a_restarted_server_may_have_another_limit(tmp_path: Path) -> None:
+    def restarted(**limit: int) -> Any:
+        return record("restarted", event=5, time=160.0, gap=1.0, reasked=[], **limit)
+
+    log = write(tmp_path / "events.jsonl", [*federation_log.STORY, restarted(events=2000)])
+    run = followed(log)
+    assert run.status(T + 300).events == 2000
+    append(log, as_bytes([restarted()], after=log), T + 301)
+    assert run.poll()
+    assert run.status(T + 302).events == 2000, "a record of an earlier version has no limit"
+    append(log, as_bytes([restarted(events=0)], after=log), T + 303)
+    assert run.poll()
+    assert run.status(T + 304).events is None
+
+
 def test_a_server_is_quiet_while_its_sites_train(tmp_path: Path) -> None:
     founded = write(tmp_path / "young" / "events.jsonl", federation_log.STORY[:3])
     young = followed(founded)

@@ -265,7 +265,7 @@ def test_the_disk_is_full_at_the_end(disk: Disk, engine: Patient, pages: int) ->
     if not leader._store.log._file.closed:
         leader.close(engine.now)
     assert engine.kinds().count("end") == 1 and engine.kinds()[-1] == "end"
-    assert [check.problems for check in verify_folder(engine.settings.folder)] == [[]] * 5
+    assert [check.problems for check in verify_folder(engine.settings.folder)] == [[]] * 6
     tensors = load_file(engine.settings.folder / "model.safetensors")
     assert tensors["w"].tobytes() == leader._store.strategy_state.model.tobytes()
     engine.restart()

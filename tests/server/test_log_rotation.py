@@ -116,7 +116,7 @@ def exported(log: Path) -> list[bytes]:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "compare": lambda log: [str(row) for row in compare([log.parent])],
-    "report": lambda log: next(iter(read_report_data([log.parent]).groups)).runs[0].content,
+    "report": lambda log: next(iter(read_report_data([log.parent]).groups)).runs[0].summary,
     "load": lambda log: load(log.parent).arrivals().columns,
     "dashboard": dashboard,
     "export": exported,

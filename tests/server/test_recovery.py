@@ -57,6 +57,14 @@ def packed(engine: Engine) -> tuple[Any, dict[str, bytes]]:
     return json.loads(json.dumps(tree)), {name: array.tobytes() for name, array in arrays.items()}
 
 
+def test_the_log_of_a_restart_has_the_new_limit(make_engine: MakeEngine) -> None:
+    engine = make_engine(arrivals=20)
+    engine.accept(3)
+    engine.restart(arrivals=100)
+    engine.restart(arrivals=None, seconds=1000)
+    assert [record["events"] for record in engine.log("restarted")] == [100, 0]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("arrivals", [1, 7, 20])
 def test_a_killed_server_continues_bit_for_bit(

@@ -235,7 +235,7 @@ def audit(
         verdicts={m: tuple(verdict(m, float(s)) for s in standings[m].standing) for m in METHODS},
         what_if=settings,
         slower=if_slower(coarse, labels, holding, buffer, rules) if rare_labels else (),
-        recommendation=recommend(table.labels, settings, buffer, cap),
+        recommendation=recommend(table.labels, settings, buffer, cap, len(table.clients)),
     )
 
 

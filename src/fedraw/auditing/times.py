@@ -15,7 +15,7 @@ from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import Chain, is_cut_off
+from fedraw.eventlog.log_file import LOG, Chain, is_cut_off
 from fedraw.eventlog.records import ArrivalRecord
 from fedraw.eventlog.segments import open_log, parts_of
 from fedraw.storage.tables import (
@@ -52,7 +52,12 @@ class MeanTimes:
 
 
 def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
-    """Read a table with the columns client,seconds or client,timestamp, or an events.jsonl."""
+    """Read a table with the columns client,seconds or client,timestamp, or an event log.
+
+    The path of an event log may be that of its folder.
+    """
+    if (path / LOG).is_file():
+        path /= LOG
     require_file(path)
     file = _open_event_log(path) if _is_event_log(path) else open_table(path)
     if "seconds" in file.header and "timestamp" in file.header:

@@ -33,6 +33,10 @@ RATIOS = (1.0, 2.0, 5.0, 10.0, 20.0)
 # Recommend the cap if it lowers the worst standing by at most this share: a cap bounds the weight
 # that a false label report can gain.
 CAP_MAY_COST = 0.05
+_WAITS_FOR_ALL = (
+    "; the buffer has a slot for every client, so training waits for all of them: set a smaller "
+    "buffer if clients may drop out"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +182,11 @@ class Recommendation:
 
 
 def recommend(
-    labels: Sequence[Label], settings: Sequence[ServerSetting], size: int, cap: float | None
+    labels: Sequence[Label],
+    settings: Sequence[ServerSetting],
+    size: int,
+    cap: float | None,
+    clients: int,
 ) -> Recommendation:
     """Recommend the smallest change from FedFa that keeps all labels, or else the best setting.
 
@@ -208,6 +216,8 @@ def recommend(
         old, new = standing_percent(before, "fedfa"), standing_percent(after, best.method)
         change = f" goes from a standing of {old} ({now.verdict} under FedFa) to {new}; "
         words = ("label ", Name(labels[worst]), change, *words)
+    if best.buffer >= clients and BY_METHOD[best.method].rule.buffer == "dedup":
+        words = (*words, _WAITS_FOR_ALL)
     return Recommendation(
         best.method, best.buffer, best.cap, labels[worst], before, after, best.verdict, words
     )

@@ -19,8 +19,9 @@ from fedraw.auditing.terminal import terminal_parts
 from fedraw.auditing.times import MeanTimes, read_shares, read_times
 from fedraw.auditing.view import AuditView, json_document
 from fedraw.cli import console
+from fedraw.cli.options import Json
 from fedraw.core.text import counted, several
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 
 
 class FailOn(StrEnum):
@@ -82,7 +83,7 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
             autocompletion=lambda: list(METHODS),
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: Json = False,
 ) -> None:
     """Predict from label counts and speeds which labels a federation will lose."""
     if out is not None:
@@ -141,18 +142,14 @@ def _refuse_input(out: Path, inputs: Sequence[Path | None]) -> None:
 
 def _times(path: Path, clients: Sequence[object]) -> MeanTimes:
     read = read_times(path, list(map(str, clients)))
-    try:
+    with error_context(path):
         seconds_of(read.seconds, list(map(str, clients)))
-    except BadInput as problem:
-        raise BadInput(f"{path}: {problem}") from None
     return read
 
 
 def _method(name: str) -> str:
-    try:
+    with error_context("--method"):
         return audited_method(name)
-    except BadInput as problem:
-        raise BadInput(f"--method: {problem}") from None
 
 
 def _names(given: Sequence[str], labels: Sequence[object]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.cli.options import Json
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Comparison, PairedDifference, paired
 from fedraw.eventlog.compare import compare as compare_runs
@@ -56,7 +57,7 @@ def compare(
     format_: Annotated[
         Format | None, typer.Option("--format", help="Print the table in this format.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: Json = False,
 ) -> None:
     """Compare runs in one table, with mean ± sd over seeds; the best values are marked."""
     if json_ and format_ is not None:

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedraw.cli import console
+from fedraw.cli.options import Json
 from fedraw.data.client_traces import KINDS, convert_trace, write_trace
 from fedraw.data.releases import (
     RELEASES,
@@ -50,7 +51,6 @@ Root = Annotated[
         help="The data root: the folder with the public datasets.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @data.command("convert-trace")

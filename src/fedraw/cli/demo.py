@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.cli.options import Jobs, Json
 from fedraw.errors import Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.experiment.cells import Cell, cores, run_cells
@@ -26,11 +27,8 @@ def demo(
         Path,
         typer.Option("-o", "--out", help="Folder for the runs; an earlier demo in it is replaced."),
     ] = Path("runs/demo"),
-    jobs: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    jobs: Jobs = None,
+    json_: Json = False,
 ) -> None:
     """Show silent rarity failure and its cure: ten methods on digits, three seeds, one report."""
     cells = [

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedraw.cli import console
+from fedraw.cli.options import Json
 from fedraw.strategies.catalog import CATALOG, SENT, Method, find_method
 
 
@@ -23,7 +24,7 @@ def methods(
             autocompletion=lambda: list(CATALOG),
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: Json = False,
 ) -> None:
     """List the methods and what they need, or show the settings of one.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from fedraw.cli import console
+from fedraw.cli.options import DataRoot, Force, Jobs, Json, refuse_resume_and_force
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.eventlog.compare import compare
-from fedraw.experiment.cells import Cell, cores, run_cells
+from fedraw.experiment.cells import Cell, CellProgress, cores, run_cells
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import Options
 from fedraw.experiment.result import SeedResult, accepted_nothing, problems_of
@@ -61,16 +63,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
             "-o", "--out", help="Folder for the runs; by default runs/<name of the spec>."
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="FEDRAW_DATA", help="The data root: the folder with the public datasets."
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
-    ] = None,
+    data: DataRoot = None,
+    jobs: Jobs = None,
     executor: Annotated[
         ExecutorName,
         typer.Option(
@@ -88,15 +82,14 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue interrupted runs and keep finished ones.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
+    force: Force = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and describe what would run.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: Json = False,
 ) -> None:
     """Run an experiment: one folder per seed, then one table."""
-    if resume and force:
-        raise BadInput("--resume and --force exclude each other; give one")
+    refuse_resume_and_force(resume, force)
     if address is not None and executor is not ExecutorName.ray:
         raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
     workers = jobs or (cores() if address is None else 0)
@@ -116,8 +109,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
             facts = _check(cells, options)
         _describe(spec, facts, json_)
         return
-    with naming(spec_file):
-        results = _run(cells, options, jobs)
+    with naming(spec_file), running(cells, options, jobs) as progress:
+        results = run_cells(cells, options, jobs, progress)
     rows = compare(results)
     if json_:
         console.print_json(rows.as_json())
@@ -128,13 +121,15 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     _report_problems(results)
 
 
-def _run(cells: Sequence[Cell], options: Options, jobs: int | None) -> list[SeedResult]:
+@contextmanager
+def running(cells: Sequence[Cell], options: Options, jobs: int | None) -> Iterator[CellProgress]:
+    """Load the data and start the workers; yield the function that shows the progress."""
     with console.task_progress() as progress:
         prepare(cells[0].spec, options.data_root, progress)
+    side_by_side = 1 if options.has_workers else jobs or cores()
     try:
-        side_by_side = 1 if options.has_workers else jobs or cores()
-        with console.cell_progress(cells, side_by_side) as cell_progress, options.connected():
-            return run_cells(cells, options, jobs, cell_progress)
+        with console.cell_progress(cells, side_by_side) as shown, options.connected():
+            yield shown
     except KeyboardInterrupt:  # while workers were starting or ending
         raise Interrupted("interrupted") from None
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fedraw.cli import console
-from fedraw.cli.run import ExecutorName, parse_seeds, refuse_folder
-from fedraw.errors import BadInput, Interrupted
+from fedraw.cli.options import DataRoot, Force, Jobs, Json, refuse_resume_and_force
+from fedraw.cli.run import ExecutorName, parse_seeds, refuse_folder, running
+from fedraw.errors import BadInput
 from fedraw.experiment.cells import cores
-from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import Options
 from fedraw.experiment.spec import Spec, naming, parse_change
 from fedraw.experiment.tuning import Grid, Tuning, parse_over, refuse_other_file, run_grid
@@ -63,16 +63,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one for each option
         Path | None,
         typer.Option(help="Folder for the tuning runs; by default runs/<name of --out>-runs."),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="FEDRAW_DATA", help="The data root: the folder with the public datasets."
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
-    ] = None,
+    data: DataRoot = None,
+    jobs: Jobs = None,
     executor: Annotated[
         ExecutorName, typer.Option(help="The executor that trains clients, as in 'fedraw run'.")
     ] = ExecutorName.inline,
@@ -80,12 +72,11 @@ def tune(  # noqa: PLR0913, PLR0917 - one for each option
         bool,
         typer.Option("--resume", help="Continue, keep finished runs, and run new points."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    force: Force = False,
+    json_: Json = False,
 ) -> None:
     """Choose settings on tuning seeds: run a grid, write the best point as a new spec."""
-    if resume and force:
-        raise BadInput("--resume and --force exclude each other; give one")
+    refuse_resume_and_force(resume, force)
     out = out or spec_file.with_name(f"{spec_file.stem}-tuned.toml")
     refuse_other_file(out)
     spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
@@ -129,11 +120,5 @@ def _run(grid: Grid, folder: Path, options: Options, jobs: int | None) -> Tuning
     for cell in cells:
         refuse_folder(cell, options)
     console.say(f"{grid}; in {folder}")
-    with console.task_progress() as progress:
-        prepare(cells[0].spec, options.data_root, progress)
-    side_by_side = 1 if options.has_workers else jobs or cores()
-    try:
-        with console.cell_progress(cells, side_by_side) as shown, options.connected():
-            return run_grid(grid, cells, options, jobs, shown)
-    except KeyboardInterrupt:  # while workers were starting or ending
-        raise Interrupted("interrupted") from None
+    with running(cells, options, jobs) as progress:
+        return run_grid(grid, cells, options, jobs, progress)

@@ -28,7 +28,7 @@ import fedraw
 from fedraw.core.settings import at_least, positive, read_settings, shown
 from fedraw.core.text import duration, one_line
 from fedraw.dashboard.watcher import RunView
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput, error_context, nearest
 
 LOGGER = logging.getLogger("fedraw.alerts")
 
@@ -151,10 +151,8 @@ class AlertSettings:
             raise BadInput(
                 f"{path} is not a TOML file: {problem}; see docs/how-to/dashboard.md"
             ) from None
-        try:
+        with error_context(path):
             return cls.from_tables(tables)
-        except BadInput as problem:
-            raise BadInput(f"{path}: {problem}") from None
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> AlertSettings:

@@ -29,7 +29,7 @@ class Address(NamedTuple):
     port: int = PORT
 
     @classmethod
-    def parse(cls, text: str, name: str = "dashboard") -> Address:
+    def parse(cls, text: str) -> Address:
         """Read "8080", "0.0.0.0:8080" or "[::1]:8080".
 
         >>> Address.parse("8080"), Address.parse("[::1]:9000")
@@ -38,7 +38,8 @@ class Address(NamedTuple):
         host, _, port = text.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:
             raise BadInput(
-                f"{name} = {shown(text)} must be a port or host:port, such as 8080 or 0.0.0.0:8080"
+                f"dashboard = {shown(text)} must be a port or host:port, such as 8080 or "
+                "0.0.0.0:8080"
             )
         return cls(host.strip("[]") or cls._field_defaults["host"], int(port))
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from fedraw.data.releases import Progress
 from fedraw.errors import BadInput
+from fedraw.storage.files import PARTIAL
 from fedraw.storage.lock import acquire
 
 # Increased whenever the format of an entry changes, so that older entries are written again.
@@ -170,7 +171,7 @@ def _open(folder: Path) -> Entry | None:
 
 
 def _make(final: Path, facts: Facts, write: Writer) -> Entry:
-    draft = Draft(final.with_name(f"{final.name}.part"))
+    draft = Draft(final.with_name(f"{final.name}{PARTIAL}"))
     _remove(draft.folder)  # a killed process may have left one
     _remove(final)  # if the entry exists, it is damaged
     try:

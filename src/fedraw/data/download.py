@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedraw.data.releases import Progress, digest, size_text
 from fedraw.errors import FedrawError, MissingExtra
+from fedraw.storage.files import PARTIAL
 
 try:
     import pooch  # type: ignore[import-untyped]
@@ -64,7 +65,7 @@ def download(
     `checksum` is "md5:…" or "sha256:…", or None if none is published.
     """
     pooch.get_logger().setLevel("WARNING")
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(target.name + PARTIAL)
     resume = _ResumableDownload(part, checksum, progress, notify, retry)
     pooch.retrieve(url, checksum, fname=target.name, path=target.parent, downloader=resume)
 
@@ -191,7 +192,7 @@ class _ResumableDownload:
     def _write(self, response: requests.Response, done: int) -> None:
         length = response.headers.get("Content-Length", "")
         total = done + int(length) if length.isdecimal() else 0
-        name = self.part.name.removesuffix(".part")
+        name = self.part.name.removesuffix(PARTIAL)
         try:
             if done == 0:
                 version = _FileVersion.of(response, total)

@@ -24,6 +24,7 @@ from typing import IO
 from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, discard_partial, download
 from fedraw.data.releases import Progress, Release, Source, damage, find, missing, size_text
 from fedraw.errors import BadInput, FedrawError
+from fedraw.storage.files import PARTIAL
 from fedraw.storage.lock import acquire
 
 _DAMAGED = (
@@ -75,7 +76,7 @@ def unpack(source: Source, archive: Path, root: Path, progress: Progress) -> Non
     The files appear in the folder only when all of them are complete.
     """
     folder = root / source.folder
-    part = folder.with_name(folder.name + ".part")
+    part = folder.with_name(folder.name + PARTIAL)
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
@@ -137,7 +138,7 @@ def _make_download_folder(root: Path) -> Path:
 
 def _check_free_space(release: Release, sources: list[Source], downloads: Path) -> None:
     complete = sum(_size(downloads / source.file) for source in sources)
-    partial = sum(_size(downloads / f"{source.file}.part") for source in sources)
+    partial = sum(_size(downloads / f"{source.file}{PARTIAL}") for source in sources)
     rest = max(0, sum(source.size for source in sources) - complete - partial)
     tables_only = all(source.kind == "file" for source in sources)
     unpacked = sum(source.size for source in sources) if tables_only else release.unpacked
@@ -160,7 +161,7 @@ def _obtain(
     archive = downloads / source.file
     if options.force:
         archive.unlink(missing_ok=True)
-        discard_partial(downloads / f"{source.file}.part")
+        discard_partial(downloads / f"{source.file}{PARTIAL}")
     if archive.exists():
         wrong = damage(source, archive)
         if wrong is not None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fedraw.core.settings import shown
 from fedraw.data.arrays import from_arrays
 from fedraw.data.dataset import Dataset
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 
 # FEMNIST's samples are flattened images of this shape.
 _IMAGE = (1, 28, 28)
@@ -42,7 +42,7 @@ def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
     folder = Path(folder)
     train = _read(folder / "train" if (folder / "train").is_dir() else folder / "all_data")
     test = _read(folder / "test") if (folder / "test").is_dir() else None
-    try:
+    with error_context(folder):
         return from_arrays(
             train.inputs,
             train.labels,
@@ -52,8 +52,6 @@ def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
             columns={"user": train.users},
             rng=rng,
         )
-    except BadInput as problem:
-        raise BadInput(f"{folder}: {problem}") from None
 
 
 def _read(folder: Path) -> _Samples:

@@ -14,8 +14,7 @@ methods.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -34,7 +33,7 @@ from fedraw.data.arrays import (
 )
 from fedraw.data.dataset import Array, Dataset, Inputs, check_finite
 from fedraw.data.partition import check_partition, client_names, owners_of
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 
 # The positions of each client's samples, by the number or the name of the client.
 Shares = Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike]
@@ -185,7 +184,7 @@ def _read(data: Any) -> _ParsedData:
 def _read_test(test: Any) -> _ParsedData | None:
     if test is None:
         return None
-    with _error_context("test"):
+    with error_context("test"):
         if isinstance(test, Dataset) and len(test.test_labels):
             return _read_dataset(test).test
         return _read_all(test)
@@ -225,7 +224,7 @@ def _read_clients(data: list[Any] | dict[Any, Any]) -> _ParsedData:
         raise BadInput("the data have no clients; give at least one dataset")
     found: dict[ClientId, _ParsedData] = {}
     for client, form in zip(clients, forms.values(), strict=True):
-        with _error_context(f"client {client!r}"):
+        with error_context(f"client {client!r}"):
             found[client] = _read(form)
             if not len(found[client].samples.inputs):
                 raise BadInput("the client has no samples; give it some, or leave it out")
@@ -352,7 +351,7 @@ def _read_splits(columns: Columns) -> _ParsedData:
     found = _read_columns(replace(columns, data=splits["train"]))
     for split in _TEST_SPLITS:
         if split in splits:
-            with _error_context(f"split {split!r}"):
+            with error_context(f"split {split!r}"):
                 test = _read_columns(replace(columns, data=splits[split]))
             return replace(found, test=test)
     return found
@@ -481,12 +480,3 @@ def _described(value: Any) -> str:
     if hasattr(value, "__array__") and hasattr(value, "shape"):
         return f"an array of shape {tuple(value.shape)}"
     return f"{type(value).__name__} {value!r}"[:80]
-
-
-@contextmanager
-def _error_context(what: str) -> Iterator[None]:
-    """Prefix an error with the part of the data that it concerns."""
-    try:
-        yield
-    except BadInput as problem:
-        raise BadInput(f"{what}: {problem}") from None

@@ -267,7 +267,7 @@ AnyRun = HasSummary | HasSummaries | Path | str
 class Run:
     """One seed, read from its log."""
 
-    content: Mapping[str, Any]  # as in summary.json
+    summary: Mapping[str, Any]
     start: StartRecord
     evaluations: Sequence[EvaluationRecord]
     folder: Path
@@ -288,7 +288,7 @@ class Group:
     @property
     def spec(self) -> dict[str, Any]:
         """The spec that reproduces all these seeds; for a real federation, its settings."""
-        spec: dict[str, Any] = dict(self.runs[0].content["spec"])
+        spec: dict[str, Any] = dict(self.runs[0].summary["spec"])
         if self.runs[0].start.is_server:
             return spec
         return spec | {"run": {**spec.get("run", {}), "seeds": list(self.row.seeds)}}
@@ -370,7 +370,7 @@ def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDiffe
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Return the rows of a comparison with their runs; the names of the rows are distinct."""
-    return [Group(row, [runs[i] for i in own]) for row, own in _rows([run.content for run in runs])]
+    return [Group(row, [runs[i] for i in own]) for row, own in _rows([run.summary for run in runs])]
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
@@ -518,19 +518,11 @@ def _not_a_run(thing: object) -> BadInput:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _ReadRun:
-    """A seed that was read from its log."""
-
-    summary: Mapping[str, Any]
-    evaluations: Sequence[EvaluationRecord]
-
-
-def _read(log: Path) -> _ReadRun:
+def _read(log: Path) -> Run:
     summary = RunSummary.of(read_log(log, until=end_of_log(log)))
-    if not summary.finished:
+    if summary.start is None or not summary.finished:
         raise BadInput(f"{log.parent} is not finished; complete the run first")
-    return _ReadRun(summary.as_dict(), summary.evaluations)
+    return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
 
 
 def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:

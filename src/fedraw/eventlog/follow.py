@@ -23,8 +23,8 @@ from fedraw.eventlog.log_file import (
     Position,
     find_logs,
     is_cut_off,
-    read_log,
     require_continuation,
+    verify_log,
 )
 from fedraw.eventlog.records import (
     ArrivalRecord,
@@ -267,8 +267,7 @@ class LogFollower:
         try:
             end = end_of_log(self.log)
             if end is not None and end != self._chain.position:
-                for _ in read_log(self.log, until=end):  # raises an error with the reason
-                    pass
+                verify_log(self.log, end)  # raises an error with the reason
         except BadInput:
             if self._file.is_current:  # otherwise the run has just ended or was replaced
                 raise
@@ -286,8 +285,7 @@ class LogFollower:
             self._logged.observe(record)
 
     def _refuse(self) -> None:
-        for _ in read_log(self.log):  # raises an error with the reason, if there is another one
-            pass
+        verify_log(self.log)  # raises an error with the reason, if there is another one
         line = max(1, self._chain.position.lines)
         raise BadInput(
             f"{self.log}, line {line} is not valid in an event log: the first record must be the "
@@ -334,7 +332,7 @@ class LogFollower:
         quiet = max(0.0, now - self.written)
         state = self._state(quiet)
         rate = self._rate() if state == "running" else None
-        wanted = start.events if start else None
+        wanted = self.shown.limit
         left = None
         if rate and wanted is not None:
             left = max(0.0, (wanted - summary.events) / rate - quiet)

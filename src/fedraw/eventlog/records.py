@@ -260,6 +260,7 @@ class RestartedRecord:
     gap: float  # seconds for which the server was down
     reasked: Sequence[str]  # the sites that the server asks again
     damaged: Sequence[str] | None = None  # snapshots that could not be read
+    events: int | None = None  # the limit from here on, as in the start record; 0: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

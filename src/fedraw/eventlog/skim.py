@@ -6,14 +6,13 @@ arrivals. It does not check digests; `follow` checks them when it reads the log.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedraw.eventlog.log_file import is_cut_off
-from fedraw.eventlog.records import Record, from_fields
+from fedraw.eventlog.log_file import decode_unverified, is_cut_off
+from fedraw.eventlog.records import Record
 from fedraw.eventlog.segments import open_log
 from fedraw.eventlog.status import RunProgress
 
@@ -43,14 +42,8 @@ def _records(log: Path) -> Iterator[Record]:
             rest += file.read(min(PIECE, tail - file.tell()))
             end = rest.rfind(b"\n") + 1
             for found in _OTHER.finditer(rest, 0, end):
-                yield _record(found[0])
+                yield decode_unverified(found[0])
             rest = rest[end:]
         for line in (rest + file.read()).splitlines(keepends=True):
             if not is_cut_off(line):
-                yield _record(line)
-
-
-def _record(line: bytes) -> Record:
-    fields = json.loads(line)
-    del fields["digest"]
-    return from_fields(fields)
+                yield decode_unverified(line)

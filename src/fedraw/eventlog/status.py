@@ -202,6 +202,7 @@ class RunProgress:
 
     def __init__(self) -> None:
         self.summary = RunSummary()
+        self.limit: int | None = None  # the number of events to run
         self._version = 0
         self._aggregated_at: int | None = None
         self._curve = _ThinnedCurve()
@@ -229,6 +230,7 @@ class RunProgress:
         self.summary.observe(record)
         self._sites.observe(record)
         if isinstance(record, StartRecord):
+            self.limit = record.events
             self._sites.back_off = _number(record.spec.get("server", {}).get("back_off"))
         else:
             self._time = record.time
@@ -263,6 +265,7 @@ class RunProgress:
             case RestartedRecord():
                 restart = Restart(record.event, record.gap, len(record.reasked))
                 self._restarts.appendleft(restart)
+                self.limit = self.limit if record.events is None else record.events or None
 
     def _update_last_holders(self, record: JoinedRecord | LeftRecord | DeclaredRecord) -> None:
         """Update the last holder of each label, before the record takes effect."""

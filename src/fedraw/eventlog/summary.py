@@ -21,7 +21,7 @@ from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.influence import Influence, label_influence
-from fedraw.eventlog.log_file import LOG, Position, read_log
+from fedraw.eventlog.log_file import LOG, Position, verify_log
 from fedraw.eventlog.records import (
     ArrivalRecord,
     ClearedRecord,
@@ -429,9 +429,9 @@ def read_sealed(path: Path) -> SealedSummary:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise _damaged(path, f"cannot be read ({problem.strerror})") from None
+        raise damaged(path, f"cannot be read ({problem.strerror})") from None
     if content[-_SUFFIX:] != _suffix(content[:-_SUFFIX]):
-        raise _damaged(path, "was altered, or is of another version: its checksum does not match")
+        raise damaged(path, "was altered, or is of another version: its checksum does not match")
     summary = json.loads(content)
     files = summary.pop("files")
     del summary["sha256"]
@@ -449,9 +449,8 @@ def end_of_log(log: Path) -> Position | None:
     end = read_sealed(summary).log
     size = log.stat().st_size if log.exists() else 0
     if size != end.length:
-        for _ in read_log(log, until=end):  # names the damaged line, if there is one
-            pass
-        raise _damaged(log, f"has {size} bytes, but {SUMMARY} belongs to a log of {end.length}")
+        verify_log(log, end)  # names the damaged line, if there is one
+        raise damaged(log, f"has {size} bytes, but {SUMMARY} belongs to a log of {end.length}")
     return end
 
 
@@ -459,5 +458,6 @@ def _suffix(body: bytes) -> bytes:
     return _FIELD + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
 
 
-def _damaged(path: Path, problem: str) -> BadInput:
+def damaged(path: Path, problem: str) -> BadInput:
+    """Return the error for a damaged file of a finished run."""
     return BadInput(f"{path} {problem}; restore it from a copy, or run it again with --force")

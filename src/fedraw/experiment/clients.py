@@ -18,7 +18,7 @@ from fedraw.data import partition
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.data.own_data import Shares
 from fedraw.data.ragged import Ragged
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput, error_context, nearest
 from fedraw.experiment.loading import load_dataset, standardised
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.sections import (
@@ -210,14 +210,12 @@ def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
         raise BadInput(
             f"partition.column = {column!r}: dataset {dataset.name!r} has no such column; {known}"
         )
-    try:
+    with error_context(f"partition.column = {column!r}"):
         return partition.by_column(
             dataset.columns[column],
             least_samples=wanted.least_samples or 1,
             clients=wanted.clients,
         )
-    except BadInput as problem:
-        raise BadInput(f"partition.column = {column!r}: {problem}") from None
 
 
 def _rare_labels(spec: Spec, dataset: Dataset, table: LabelTable) -> tuple[str, ...]:
@@ -263,7 +261,7 @@ def _drifting(
     """The data epochs before and after the drift."""
     rng = streams.generator("drift")
     label = _label_index(dataset, wanted.label, "drift.label")
-    try:
+    with error_context(f"drift.label = {wanted.label!r}"):
         before = after = drawn
         if wanted.kind == "new":
             before = Ragged.of(drift.without(drawn, dataset.labels, label))
@@ -271,8 +269,6 @@ def _drifting(
             receivers = drift.draw_receivers(drawn, dataset.labels, label, rare, rng)
             after = Ragged.of(drift.moved(drawn, dataset.labels, label, receivers))
         drift.refuse_empty(before if wanted.kind == "new" else after)
-    except BadInput as problem:
-        raise BadInput(f"drift.label = {wanted.label!r}: {problem}") from None
     both = [(own, own.mapped(dataset.labels)) for own in (before, after)]
     return [DataEpoch(own, held, label_table(dataset, held, clients)) for own, held in both]
 
@@ -331,10 +327,8 @@ def _claims(
 
 def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
     """What the server sees of the claims through private summaries."""
-    try:
+    with error_context("[summaries]"):
         return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
-    except BadInput as problem:
-        raise BadInput(f"[summaries]: {problem}") from None
 
 
 def label_table(dataset: Dataset, labels: Ragged, clients: Sequence[ClientId]) -> LabelTable:
@@ -368,10 +362,8 @@ def _in_order(first: Ints, clients: int) -> Ints:
 
 def _label_index(dataset: Dataset, label: int | str, key: str) -> int:
     """The number of a label; an error names the spec's `key`."""
-    try:
+    with error_context(f"{key} = {label!r}"):
         (index,) = dataset.label_indices([label])
-    except BadInput as problem:
-        raise BadInput(f"{key} = {label!r}: {problem}") from None
     return index
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.settings import positive, whole
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.experiment.sections import check_types
 from fedraw.simulation.arrivals import Drawn
 from fedraw.simulation.availability import (
@@ -252,11 +252,9 @@ def _process(wanted: Availability, clients: Clients, streams: Streams) -> Online
         return None
     if wanted.kind == "trace":
         intervals = read_intervals(Path(wanted.trace or ""))
-        try:
+        with error_context(f"availability.trace: {wanted.trace}"):
             repeat = wanted.after_trace == "repeat"
             return RecordedAvailability(clients.table.clients, intervals, repeat=repeat)
-        except BadInput as problem:
-            raise BadInput(f"availability.trace: {wanted.trace}: {problem}") from None
     rare = sorted(clients.rare)
     shares = online_shares(wanted.online, clients.seconds, rare, wanted.rare_online, wanted.tied_to)
     if wanted.kind == "diurnal":

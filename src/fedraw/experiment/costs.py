@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.settings import positive, whole
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.records import ArrivalRecord, LostRecord, Record, RejectedRecord
 from fedraw.experiment.sections import check_types
 from fedraw.simulation.flights import WENT_OFFLINE
@@ -138,7 +137,7 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
 def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
     """Return each column of a table of devices, in the order of the clients."""
     position = {str(client): i for i, client in enumerate(clients)}
-    with _naming("costs.trace"):
+    with error_context("costs.trace"):
         table = open_table(path)
         found = [name for name in DEVICE_COLUMNS if name in table.header]
         if not found:
@@ -160,14 +159,6 @@ def read_devices(path: Path, clients: Sequence[ClientId]) -> dict[str, Floats]:
                 f"{path} has no row of client {clients[int(missing.argmax())]!r}; add it"
             )
     return values
-
-
-@contextmanager
-def _naming(key: str) -> Iterator[None]:
-    try:
-        yield
-    except BadInput as problem:
-        raise BadInput(f"{key}: {problem}") from None
 
 
 def _positive(text: str) -> float:

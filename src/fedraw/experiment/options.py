@@ -60,6 +60,8 @@ class Options:
         known = get_args(ExecutorKind)
         if self.executor not in known:
             raise BadInput(f"executor = {self.executor!r} is unknown; known: {', '.join(known)}")
+        if self.resume and self.force:
+            raise BadInput("resume=True and force=True exclude each other; give one")
 
     @property
     def has_workers(self) -> bool:

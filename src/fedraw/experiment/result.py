@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.table import Table
@@ -30,7 +28,7 @@ from fedraw.eventlog.records import (
     to_fields,
 )
 from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log, measured
-from fedraw.storage.snapshot import MODEL
+from fedraw.storage.snapshot import MODEL, read_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +101,7 @@ class SeedResult:
                 "trained no model" if self.finished else "is not finished, so it has no last model"
             )
             raise BadInput(f"{self.name}, seed {self.seed}, {why}")
-        try:
-            return dict(load_file(path))
-        except (OSError, SafetensorError) as problem:
-            raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+        return read_tensors(path)
 
     def _refuse_other_run(self, folder: Path) -> None:
         """Refuse to read a folder whose finished run was replaced or continued."""

@@ -31,11 +31,11 @@ from safetensors.numpy import load
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.compare import flat
-from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log
+from fedraw.eventlog.log_file import LOG, LogWriter, Position, read_log, verify_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
-from fedraw.eventlog.summary import SUMMARY, end_of_log, read_sealed, seal
+from fedraw.eventlog.summary import SUMMARY, damaged, end_of_log, read_sealed, seal
 from fedraw.experiment.spec import refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
@@ -87,13 +87,13 @@ class RunFolder:
                 "it, or use --force to start again"
             ) from None
         if not tables.get("parts"):
-            with _naming(self.path):
+            with error_context(f"cannot resume {self.path}"):
                 refuse_parts(before.get("parts"))
         then, now = flat(before), flat(json.loads(json.dumps(tables)))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if changed and (before or self._can_continue):
             if self._spec_in_log() not in (None, then):
-                raise _damaged(self._spec, "was altered since the run began")
+                raise damaged(self._spec, "was altered since the run began")
             key = changed[0]
             raise BadInput(
                 f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
@@ -194,8 +194,7 @@ class RunFolder:
     def read_results(self, layout: Layout | None) -> tuple[dict[str, Any], Vector]:
         """Verify all files of a finished run, and return its summary and model."""
         sealed = read_sealed(self._summary)
-        for _ in read_log(self.log, until=end_of_log(self.log)):
-            pass
+        verify_log(self.log, end_of_log(self.log))
         content = {name: self._verified(name, sha256) for name, sha256 in sealed.sha256.items()}
         if layout is None:
             return sealed.content, np.zeros(0, np.float32)
@@ -210,26 +209,14 @@ class RunFolder:
         try:
             content = (self.path / name).read_bytes()
         except OSError as problem:
-            raise _damaged(self.path / name, f"cannot be read ({problem.strerror})") from None
+            raise damaged(self.path / name, f"cannot be read ({problem.strerror})") from None
         if _sha256(content) != sha256:
-            raise _damaged(self.path / name, f"was altered: its checksum is not that in {SUMMARY}")
+            raise damaged(self.path / name, f"was altered: its checksum is not that in {SUMMARY}")
         return content
-
-
-@contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BadInput as problem:
-        raise BadInput(f"cannot resume {folder}: {problem}") from None
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _damaged(path: Path, why: str) -> BadInput:
-    return BadInput(f"{path} {why}; restore it from a copy, or run it again with --force")
 
 
 def _input(key: str, record: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.collection import paused_collection
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
-from fedraw.eventlog.log_file import LogWriter, read_log
+from fedraw.eventlog.log_file import LogWriter, read_log, verify_log
 from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
 from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.experiment.calibrating import calibrated
@@ -101,8 +101,7 @@ def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> 
     if _finished(run_folder, scenario) is None:
         checkpoint = Checkpoints(folder).read(type(simulation.state))
         if checkpoint is not None:
-            for _ in read_log(run_folder.log, until=checkpoint.log):
-                pass
+            verify_log(run_folder.log, checkpoint.log)
             run_folder.refuse_other_inputs(opening_records(scenario))
     return scenario
 

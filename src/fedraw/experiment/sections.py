@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from fedraw.core.settings import checked_settings, read_settings, shown
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.experiment.plugins import NO_PLUGINS, Plugins
 from fedraw.learning.losses import Loss, Prior
 from fedraw.learning.sgd import SGD, Schedule
@@ -493,10 +493,8 @@ class Summaries:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        try:
+        with error_context("[summaries]"):
             self.privacy()
-        except BadInput as problem:
-            raise BadInput(f"[summaries]: {problem}") from None
 
     def privacy(self) -> Privacy:
         """Return the settings as a `Privacy` of fedraw.privacy."""

@@ -240,8 +240,6 @@ def _run(
     progress: bool,
     callbacks: Iterable[Callback],
 ) -> Result:
-    if options.resume and options.force:
-        raise BadInput("resume=True and force=True exclude each other; give one")
     seeds, called = spec.run.seeds, _callbacks(callbacks)
     cells = [Cell(spec, s, None if folder is None else folder / f"seed-{s}") for s in seeds]
 

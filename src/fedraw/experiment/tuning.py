@@ -410,8 +410,6 @@ beyond it; add for example 100'
         force=force,
         keep_log=False,
     )
-    if resume and force:
-        raise BadInput("resume=True and force=True exclude each other; give one")
     cells = grid.cells(None if out is None else Path(out))
     line = ProgressLine(
         [cell.spec.run.events for cell in cells], 1 if options.has_workers else jobs

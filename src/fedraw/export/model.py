@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file
 
 import fedraw
 from fedraw.core.text import one_line
@@ -29,7 +28,9 @@ from fedraw.storage.snapshot import (
     CONSTANTS,
     MODEL,
     SERVING,
+    BestFacts,
     named_tensors,
+    read_tensors,
     write_tensors,
 )
 
@@ -147,7 +148,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
         return _best(logs[0], start)
     name = _FILES[which]
     if (folder / name).exists():
-        return _described(logs[0], start, which, _load(folder / name))
+        return _described(logs[0], start, which, read_tensors(folder / name))
     if not start.is_server or which == "calibrated":
         raise BadInput(_no_file(folder, which, (folder / MODEL).exists() or start.is_server))
     found, tensors = _from_snapshot(folder, which)
@@ -240,36 +241,25 @@ def _best(log: Path, start: StartRecord) -> ExportedModel:
             f"{log.parent} has no best model; a server keeps one with its setting keep_best, such "
             "as keep_best = 'AvgRare', from its first evaluation on"
         )
-    tensors = _load(path)
-    try:
-        with safe_open(path, "numpy") as file:
-            facts = json.loads(file.metadata()["fedraw"])
-        event = int(facts["event"])
-        return ExportedModel(
-            "best",
-            tensors,
-            start,
-            event,
-            int(facts["version"]),
-            finished=any(r.kind == "end" for r in read_log(log, allow_cut_off=True)),
-            evaluated_at=event,
-            metrics=dict(facts["metrics"]),
-            recall=dict(facts["recall"]),
-            best_by=(str(facts["metric"]), float(facts["value"])),
-            best_is=str(facts["model"]),
-        )
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+    tensors, facts = read_tensors(path), BestFacts.read(path)
+    if facts is None:
         raise BadInput(
             f"{path} is not a best model of this fedraw version; export it with the version of "
             "the server"
-        ) from None
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as problem:
-        raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+        )
+    return ExportedModel(
+        "best",
+        tensors,
+        start,
+        facts.event,
+        facts.version,
+        finished=any(r.kind == "end" for r in read_log(log, allow_cut_off=True)),
+        evaluated_at=facts.event,
+        metrics=facts.metrics,
+        recall=facts.recall,
+        best_by=(facts.metric, facts.value),
+        best_is=facts.model,
+    )
 
 
 def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str, Any]]:
@@ -304,5 +294,5 @@ def _tensors(folder: Path, found: VerifiedFolder, which: Which) -> dict[str, Any
     with safe_open(found.path / "state.safetensors", "numpy") as file:
         vector = file.get_tensor(model["array"])
     file = folder / CONSTANTS
-    constants = _load(file) if file.exists() else {}
+    constants = read_tensors(file) if file.exists() else {}
     return {**named_tensors(vector, found.metadata["tensors"]), **constants}

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from fedraw.eventlog.compare import flat
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record, StartRecord
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.summary import PARTICIPATION, RunSummary
 
-# Participation statistics that are exported with every evaluation.
-PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
 ARRIVAL = (
     "event",
     "time",

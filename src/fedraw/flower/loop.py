@@ -21,7 +21,7 @@ from fedraw.server.coordinator import Coordinator
 from fedraw.server.problems import Problems
 from fedraw.server.tasks import Failure, Reply, Task
 
-LOG = logging.getLogger("fedraw.server")
+LOGGER = logging.getLogger("fedraw.server")
 
 # Flower's grid waits while the SuperLink is down, but still raises these errors for TLS errors at
 # the start and for internal errors of the SuperLink.
@@ -87,7 +87,9 @@ def run_federation(grid: Grid, coordinator: Coordinator, codec: FlowerCodec, pol
         try:
             loop.run()
         except (Stopped, RunNotRunningException) as reason:
-            LOG.info("received a stop signal; a new run with the same folder continues from here")
+            LOGGER.info(
+                "received a stop signal; a new run with the same folder continues from here"
+            )
             loop.close()
             if not isinstance(reason, Stopped):
                 raise
@@ -128,7 +130,7 @@ class ServerLoop:
         while self._coordinator.finished is None:
             self.turn()
             self._sleep()
-        LOG.info("training has ended: %s", self._coordinator.finished)
+        LOGGER.info("training has ended: %s", self._coordinator.finished)
         # The end is written before waiting for replies, because a site may not reply for long.
         while not self._problems.try_write("the end", self._close):
             self._sleep()
@@ -244,7 +246,7 @@ class ServerLoop:
             message_id: due for message_id, due in self._due.items() if message_id in awaited
         }
         if self._due:
-            LOG.info("waiting for %d outstanding replies", len(self._due))
+            LOGGER.info("waiting for %d outstanding replies", len(self._due))
         while self._due:
             for message_id, due in list(self._due.items()):
                 try:

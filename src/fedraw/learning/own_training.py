@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from fedraw.core.types import ClientId, Ints, Vector
-from fedraw.errors import BadInput, TrainingFailed, user_traceback
+from fedraw.errors import BadInput, TrainingFailed, error_context, user_traceback
 from fedraw.learning.device import device_of, make_repeatable, seeded
 from fedraw.learning.inputs import Array, Normalisation, Preprocessor, input_tensor, target_tensor
 from fedraw.learning.losses import CROSS_ENTROPY
@@ -271,10 +271,8 @@ class OwnTraining:
                 f"{name}: the strategy needs the client's loss, but the function returned no "
                 "'loss'; return {'loss': …}, the mean loss of the received model before training"
             )
-        try:
+        with error_context(name):
             vector = read_vector(model, self._layout)
-        except BadInput as problem:
-            raise BadInput(f"{name}: {problem}") from None
         finite = {key: v if math.isfinite(v) else None for key, v in metrics.items()}
         state = _checked_state(name, context.state)
         untouched = request.state is None and not state

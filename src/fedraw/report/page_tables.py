@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
+from fedraw.eventlog.summary import PARTICIPATION
 from fedraw.pages.html import (
     cell,
     column_head,
@@ -46,7 +47,7 @@ from fedraw.report.tables import (
 FAMILIES = {
     "Global model": ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "RareF2"),
     "On the clients' own test data": ("Worst10", "LocalRare", "LocalCommon", "MeanClient", "Jain"),
-    "Rare clients at the server": ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale"),
+    "Rare clients at the server": PARTICIPATION,
 }
 STALENESS_HEADS = ("5 %", "25 %", "median", "75 %", "95 %", "most", "mean", "updates")
 RUN_HEADS = ("Method", "Seed", "Events", "State", "Data (sha256)", "Finished on", "Seconds")
@@ -147,7 +148,7 @@ def provenance(data: ReportData) -> str:
         unfinished = "not finished" if run.start.is_server else "interrupted"
         state = unfinished if interruption(run) else "finished"
         date = str(timing.get("date") or "")
-        facts = [UNDEFINED if seed is None else str(seed), str(run.content["events"]), state]
+        facts = [UNDEFINED if seed is None else str(seed), str(run.summary["events"]), state]
         cells = [*facts, sha[:12] or UNDEFINED, date[:10] or UNDEFINED, took]
         lines.append(row_head(name) + "".join(map(cell, cells)))
         numbers.append([name, seed, *facts[1:], sha, date, seconds])
@@ -306,7 +307,7 @@ def confusion_tables(matrices: Mapping[str, Confusion], groups: Sequence[Group])
 
 
 def _confusion(group: Group) -> Confusion | None:
-    known = [run.content["confusion"] for run in group.runs]
+    known = [run.summary["confusion"] for run in group.runs]
     if not known or any(matrix is None for matrix in known):
         return None
     labels = [str(label) for label in group.runs[0].start.labels]
@@ -439,7 +440,7 @@ def every_label_influence(groups: Sequence[Group]) -> str:
 
 def _label_ratio(group: Group, label: str) -> InfluenceRatio | None:
     def mean(key: str) -> float | None:
-        return mean_over(group, lambda run: run.content["label_influence"].get(label, {}).get(key))
+        return mean_over(group, lambda run: run.summary["label_influence"].get(label, {}).get(key))
 
     return _ratio(mean("influence"), mean("fair_share"))
 
@@ -447,9 +448,9 @@ def _label_ratio(group: Group, label: str) -> InfluenceRatio | None:
 def _client_ratio(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
     influences, fair_shares = [], []
     for run, history in zip(group.runs, data.histories[group.name], strict=True):
-        members, influence = CLIENT_KINDS[kind](history), run.content["influence"]
+        members, influence = CLIENT_KINDS[kind](history), run.summary["influence"]
         total = sum(history.samples.values())
-        if members and total and run.content["label_influence"]:
+        if members and total and run.summary["label_influence"]:
             influences.append(sum(influence.get(str(client), 0.0) for client in members))
             fair_shares.append(sum(history.samples[client] for client in members) / total)
     if len(influences) < len(group.runs):

@@ -124,28 +124,28 @@ def cautions_of(data: ReportData) -> list[str]:
             " see the specs."
         )
     return cautions + [
-        f"{_name(name, run)}: the updates of {_doubts(run.content['doubted'])} contradict the"
+        f"{_name(name, run)}: the updates of {_doubts(run.summary['doubted'])} contradict the"
         " label counts that these clients declare."
         for name, run in data.runs
-        if run.content.get("doubted")
+        if run.summary.get("doubted")
     ]
 
 
 def inferred_of(data: ReportData) -> list[str]:
     """Return, for each run without label counts, the labels that were inferred from updates."""
     return [
-        f"{_name(name, run)}, inferred from the updates: {_holders(run.content['inferred'])}."
+        f"{_name(name, run)}, inferred from the updates: {_holders(run.summary['inferred'])}."
         for name, run in data.runs
-        if run.content.get("inferred")
+        if run.summary.get("inferred")
     ]
 
 
 def changes_of(data: ReportData) -> list[str]:
     """Return, for each real federation, the sites that joined or left, and server restarts."""
     return [
-        f"{_name(name, run)}: {'; '.join(_changes(run.content['changes']))}."
+        f"{_name(name, run)}: {'; '.join(_changes(run.summary['changes']))}."
         for name, run in data.runs
-        if run.content.get("changes")
+        if run.summary.get("changes")
     ]
 
 
@@ -218,14 +218,14 @@ def _name(name: str, run: Run) -> str:
 
 def _clients(run: Run) -> int | None:
     """Return the number of clients in the spec; for a real federation, of all that took part."""
-    wanted: int | None = run.content["spec"].get("partition", {}).get("clients")
-    return len(run.content["influence"]) if run.start.is_server else wanted
+    wanted: int | None = run.summary["spec"].get("partition", {}).get("clients")
+    return len(run.summary["influence"]) if run.start.is_server else wanted
 
 
 def _events(run: Run) -> int | None:
     """Return the number of events in the spec; for a real federation, those that happened."""
-    wanted: int | None = run.content["spec"].get("run", {}).get("events")
-    happened: int = run.content["events"]
+    wanted: int | None = run.summary["spec"].get("run", {}).get("events")
+    happened: int = run.summary["events"]
     return happened if run.start.is_server else wanted
 
 

@@ -71,13 +71,13 @@ def read_report_data(folders: Iterable[Path]) -> ReportData:
 
 def interruption(run: Run) -> str:
     """Return where an unfinished run ends, as text; empty for a finished run."""
-    if run.content["finished"]:
+    if run.summary["finished"]:
         return ""
     wanted = run.start.events
     of_all = "" if wanted is None else f" of {wanted}"
     # A server that has not finished may still be running.
     state = "not finished, at" if run.start.is_server else "interrupted at"
-    return f"{state} event {run.content['events']}{of_all}"
+    return f"{state} event {run.summary['events']}{of_all}"
 
 
 def rare_labels(groups: Sequence[Group]) -> list[str]:
@@ -106,7 +106,7 @@ def recall_means(groups: Sequence[Group]) -> dict[str, list[float | None]]:
 
 
 def _mean_recall(group: Group, label: str) -> float | None:
-    return mean_over(group, lambda run: run.content["recall"].get(label))
+    return mean_over(group, lambda run: run.summary["recall"].get(label))
 
 
 def _read(log: Path) -> tuple[Run, RunHistory]:
@@ -162,7 +162,7 @@ def _fingerprint(run: Run) -> str:
 def _data_name(run: Run) -> str:
     if run.start.is_server:
         return "those of a real federation"
-    return str(run.content["spec"].get("data", {}).get("name", "data"))
+    return str(run.summary["spec"].get("data", {}).get("name", "data"))
 
 
 def _cut(words: str) -> str:

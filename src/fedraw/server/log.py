@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
@@ -11,14 +10,21 @@ from pathlib import Path
 from fedraw.core.text import one_line
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, FolderChanged
-from fedraw.eventlog.log_file import LOG, Chain, Position, read_log, require_continuation
+from fedraw.eventlog.log_file import (
+    LOG,
+    Chain,
+    Position,
+    decode_unverified,
+    read_log,
+    require_continuation,
+    verify_log,
+)
 from fedraw.eventlog.records import (
     ArrivalRecord,
     ContinuedRecord,
     Record,
     ScoresRecord,
     StartRecord,
-    from_fields,
 )
 from fedraw.eventlog.segments import log_size, open_log, parts_of, segment
 from fedraw.server.journal import ArrivalFacts
@@ -173,9 +179,9 @@ class ServerLog:
         A killed process may have left an incomplete last line. It is ignored, because its record
         never took effect; `remove_torn_line` removes it.
         """
-        for _ in read_log(self.path, until=since or Position(), remedy=RESTORE):
-            pass
-        self._chain.position = since or Position()
+        start = since or Position()
+        verify_log(self.path, start, RESTORE)
+        self._chain.position = start
         with open_log(self.path) as file:
             file.seek(self._chain.position.length)
             for line in file:
@@ -218,9 +224,7 @@ class ServerLog:
             lines = file.read(min(own, LONGEST_CONTINUED)).splitlines()
         if not lines or not lines[-1].startswith(b'{"kind":"continued"'):
             return None
-        fields = json.loads(lines[-1])
-        del fields["digest"]
-        return from_fields(fields)
+        return decode_unverified(lines[-1])
 
     def _refuse_other_end(self, line: bytes) -> None:
         """Refuse a complete record without its line break, because it was altered."""

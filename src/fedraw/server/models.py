@@ -6,19 +6,25 @@ app, with their names, shapes and types; integer tensors are those of the initia
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from fedraw.core.types import Vector
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.server.snapshots import Tensor
 from fedraw.storage.files import PRIVATE_FILE, atomic_file
-from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, named_tensors, write_tensors
+from fedraw.storage.snapshot import (
+    BEST,
+    CONSTANTS,
+    MODEL,
+    SERVING,
+    BestFacts,
+    named_tensors,
+    write_tensors,
+)
 
 
 class ModelFiles:
@@ -62,16 +68,16 @@ class ModelFiles:
         value = metrics.get(self._metric) if self._metric else None
         if value is None or (self._best is not None and value <= self._best):
             return
-        facts = {
-            "model": which,
-            "metric": self._metric,
-            "value": value,
-            "event": record.event,
-            "version": record.version,
-            "metrics": dict(metrics),
-            "recall": dict(recall),
-        }
-        self._write(BEST, self._named(model), {"fedraw": json.dumps(facts)})
+        facts = BestFacts(
+            which,
+            self._metric,
+            value,
+            record.event,
+            record.version,
+            dict(metrics),
+            dict(recall),
+        )
+        self._write(BEST, self._named(model), facts.header())
         self._best = value
 
     def _named(self, model: Vector) -> dict[str, Any]:
@@ -84,9 +90,5 @@ class ModelFiles:
 
     def _read_best(self) -> float | None:
         """Return the value of an existing best model, if it was chosen by the same metric."""
-        try:
-            with safe_open(self._folder / BEST, "numpy") as file:
-                facts = json.loads(file.metadata()["fedraw"])
-            return float(facts["value"]) if facts["metric"] == self._metric else None
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError):
-            return None
+        facts = BestFacts.read(self._folder / BEST)
+        return facts.value if facts and facts.metric == self._metric else None

@@ -21,7 +21,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.rarity import rare_by_coverage, rare_labels_of
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
-from fedraw.errors import BadInput, RefusedUpdate, nearest
+from fedraw.errors import BadInput, RefusedUpdate, error_context, nearest
 from fedraw.eventlog.log_file import Position
 from fedraw.eventlog.records import (
     ArrivalRecord,
@@ -496,6 +496,7 @@ class FederationStore:
                 gap=gap,
                 reasked=list(self.state.awaiting_model),
                 damaged=list(damaged) or None,
+                events=self.identity.settings.get("arrivals") or 0,
             )
         )
 
@@ -530,10 +531,8 @@ def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> 
     """
     sites = {f"site {i}": {"label": 1} for i in range(min_clients)}
     model = np.zeros(layout.size, np.float32)
-    try:
+    with error_context(f"with min_clients = {min_clients}"):
         state, _ = strategy.start(Setup(model, LabelTable.from_counts(sites), layout))
-    except BadInput as refusal:
-        raise BadInput(f"with min_clients = {min_clients}: {refusal}") from None
     if not can_be_saved(state):
         raise BadInput(
             f"the state of {type(strategy).__name__} cannot be saved and restored; build it from "

@@ -19,7 +19,7 @@ import numpy as np
 from fedraw.core.randomness import Purpose, Streams
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import ArrivalRecord, JoinedRecord, RejectedRecord
 from fedraw.storage.tables import open_table, parse_seconds
@@ -158,14 +158,12 @@ def read_trace(path: Path, clients: Sequence[ClientId] = ()) -> dict[str, list[f
     For `clients`, see `stand_ins`.
     """
     durations: dict[str, list[float]] = {}
-    try:
+    with error_context("speeds.trace"):
         rows = _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path)
         for client, seconds in rows:
             durations.setdefault(client, []).append(seconds)
         names = stand_ins(path, clients) if clients else {}
         durations = {names.get(client, client): own for client, own in durations.items()}
-    except BadInput as problem:
-        raise BadInput(f"speeds.trace: {problem}") from None
     if not durations:
         raise BadInput(
             f"speeds.trace: {path} has no durations; expected a table with the columns "

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedraw.core.randomness import Streams
 from fedraw.core.types import ClientId, Floats, Ints
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.simulation.arrivals import check_trace
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, parse_number, quoted
 
@@ -214,7 +214,7 @@ def check_intervals(clients: Sequence[ClientId], intervals: Intervals) -> None:
 def read_intervals(path: Path) -> dict[str, list[tuple[float, float]]]:
     """When each client is online, from a table with the columns `client,start,end`."""
     intervals: dict[str, list[tuple[float, float]]] = {}
-    try:
+    with error_context("availability.trace"):
         table = open_table(path)
         columns = {"client": parse_name, "start": parse_time, "end": parse_time}
         for place, (client, start, end) in table.parsed(columns):
@@ -223,8 +223,6 @@ def read_intervals(path: Path) -> dict[str, list[tuple[float, float]]]:
             intervals.setdefault(client, []).append((start, end))
         if not intervals:
             raise BadInput(f"{path} has no intervals; expected rows of client,start,end")
-    except BadInput as problem:
-        raise BadInput(f"availability.trace: {problem}") from None
     return intervals
 
 

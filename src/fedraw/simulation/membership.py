@@ -12,7 +12,7 @@ import numpy as np
 
 from fedraw.core.text import several
 from fedraw.core.types import ClientId
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import JoinedRecord, LeftRecord
 from fedraw.simulation.arrivals import stand_ins
@@ -73,7 +73,7 @@ def read_changes(path: Path, clients: Sequence[ClientId]) -> list[Change]:
     A client whose first change is that it leaves, or that is not named, is there from the start.
     """
     position = {str(client): i for i, client in enumerate(clients)}
-    try:
+    with error_context("membership.trace"):
         rows = _log_rows(path) if path.suffix == ".jsonl" else _table_rows(path)
         names = stand_ins(path, clients)
         rows = [(time, names.get(name, name), kind) for time, name, kind in rows]
@@ -85,8 +85,6 @@ def read_changes(path: Path, clients: Sequence[ClientId]) -> list[Change]:
             )
         changes = sorted(Change(time, position[name], kind) for time, name, kind in rows)
         return _checked(changes, clients, path)
-    except BadInput as problem:
-        raise BadInput(f"membership.trace: {problem}") from None
 
 
 def _checked(changes: list[Change], clients: Sequence[ClientId], path: Path) -> list[Change]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedraw.errors import BadInput
+
 # Modes of files and folders that only their owner can read.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-# The suffix of an incomplete file.
+# The suffix of an incomplete file or folder.
 PARTIAL = ".part"
 
 
@@ -33,8 +35,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a draft; when the block ends, flush the draft and rename it to `path`.
 
     Whenever the process ends, `path` has either its old or its complete new content. An exception
-    removes the draft and leaves `path` unchanged.
+    removes the draft and leaves `path` unchanged. A symbolic link stays, and its target is written.
     """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or pipe"
+        raise BadInput(f"{path} is {kind}, which a file cannot replace; name a file")
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f"{path.name}{PARTIAL}")
     try:
         yield draft

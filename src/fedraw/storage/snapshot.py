@@ -1,8 +1,8 @@
 """Saves any state as arrays in a safetensors file and everything else as JSON, without pickle.
 
 The type hints of a state say how to read it back, so a strategy needs no code for this. An array
-that occurs several times is stored once, and shared again after reading. The module also writes
-model files.
+that occurs several times is stored once, and shared again after reading. The module also reads
+and writes model files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
+from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_file
 
 # The names of model files in the folders of runs and servers. Constants are the tensors of a
@@ -98,6 +99,48 @@ def write_model(model: Vector, layout: Layout, path: Path) -> None:
     tensors = [(segment.name, segment.shape, "float32") for segment in layout.segments]
     with atomic_file(path) as draft:
         write_tensors(named_tensors(model, tensors), draft)
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """Read the tensors of a model file; one that cannot be read is a BadInput."""
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as problem:
+        raise BadInput(f"cannot read {path}: {problem}; restore it from a copy") from None
+
+
+class BestFacts(NamedTuple):
+    """What a server writes into the header of its best model."""
+
+    model: str  # "current" or "serving"
+    metric: str
+    value: float
+    event: int
+    version: int
+    metrics: Mapping[str, float | None]
+    recall: Mapping[str, float | None]
+
+    @classmethod
+    def read(cls, path: Path) -> BestFacts | None:
+        """Read the facts of a best model; None if there is no such file of this version."""
+        try:
+            with safe_open(path, "numpy") as file:
+                facts = json.loads(file.metadata()["fedraw"])
+            return cls(
+                str(facts["model"]),
+                str(facts["metric"]),
+                float(facts["value"]),
+                int(facts["event"]),
+                int(facts["version"]),
+                dict(facts["metrics"]),
+                dict(facts["recall"]),
+            )
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+            return None
+
+    def header(self) -> dict[str, str]:
+        """Return the header of the file."""
+        return {"fedraw": json.dumps(self._asdict())}
 
 
 def named_tensors(model: Vector, tensors: Iterable[Sequence[Any]]) -> dict[str, Array]:

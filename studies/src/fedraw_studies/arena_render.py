@@ -20,9 +20,9 @@ from fedraw_studies.arena_results import (
     rates_toml,
 )
 from fedraw_studies.artefacts import Scale
+from fedraw_studies.markdown import NOTHING, WIDTH, interval_text, pipe_table
 from fedraw_studies.outcomes import Outcome
-from fedraw_studies.render import NOTHING, UNFINISHED, WIDTH, pipe_table
-from fedraw_studies.rules import MeanInterval
+from fedraw_studies.render import UNFINISHED
 
 HOW_TO_READ = """\
 A cell is the mean of the last five evaluations over the test seeds, with its standard deviation. \
@@ -185,15 +185,6 @@ def score_text(score: Score) -> str:
     text = f"{_stat(score.rare)} ({score.accuracy.mean or 0.0:.1f})"
     text += f" †{score.collapsed}" * bool(score.collapsed)
     return text if score.done == score.needed else f"{text}, {score.done} of {score.needed}"
-
-
-def interval_text(interval: MeanInterval | None) -> str:
-    """Format a mean difference with its interval, bold if it excludes zero."""
-    if interval is None:
-        return NOTHING
-    mean, low, high = interval
-    text = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
-    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def _ranks(own: ArenaResults) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedraw.experiment.cells import cores
 from fedraw.experiment.spec import Spec
-from fedraw_studies.render import pipe_table
+from fedraw_studies.markdown import pipe_table
 from fedraw_studies.theory.bound import Bound, convergence_bound
 from fedraw_studies.theory.measured_bound import Measured, measure, record
 

@@ -11,6 +11,7 @@ from typing import Any
 from fedraw_studies.artefacts import DYNAMICS, NAMES, Basis, PaperValue, study_file
 from fedraw_studies.dynamics import DynamicsResults, distinct
 from fedraw_studies.federations import federation_outcome
+from fedraw_studies.markdown import NOTHING
 from fedraw_studies.outcomes import TAIL, Finding, Outcome, RowOutcome, supporting_outcomes
 from fedraw_studies.rules import (
     CONFIDENCE,
@@ -29,7 +30,6 @@ from fedraw_studies.rules import (
     wider,
 )
 
-NOTHING = "–"
 Runs = frozenset[str]  # the names of cells
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedraw.cli import console
+from fedraw.cli.options import Jobs
 from fedraw.core.text import duration, several
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, nearest
 from fedraw.experiment.cells import cores
@@ -103,14 +104,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
             "repository studies/results/<scale>.",
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", help="Number of processes; by default one per core.", min=1),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="No effect: reproduce always resumes."),
-    ] = False,
+    jobs: Jobs = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace damaged cells, and restart runs that were stopped."),
@@ -147,10 +141,9 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
     Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed. The
     last lines say what was run, what was reused, what failed, and where the tables are.
     """
-    exclusive = {"--resume and --force": resume and force, "--render and --force": render and force}
-    exclusive["--render and --dry-run"] = render and dry_run
-    for names in (names for names, given in exclusive.items() if given):
-        raise BadInput(f"{names} exclude each other; give one")
+    if render and (force or dry_run):
+        other = "--force" if force else "--dry-run"
+        raise BadInput(f"--render and {other} exclude each other; give one")
     chosen = Scale.named(scale)
     wanted = _wanted(artefacts or [name for name in PAPER if chosen.has(name)])
     _refuse_absent(wanted, chosen)

@@ -25,12 +25,11 @@ from textwrap import fill
 from typing import Any
 
 from fedraw_studies.artefacts import study_file
+from fedraw_studies.markdown import NOTHING, WIDTH, interval_text
 from fedraw_studies.outcomes import Outcome, Values
 from fedraw_studies.rules import MeanInterval
 
 NAMES = ("levels", "steady", "open-questions", "beyond-goals")
-WIDTH = 100
-NOTHING = "–"
 # Cells refer to rows under these keys.
 _ROWS = ("a", "b", "mean", "paper", "ratio")
 
@@ -136,9 +135,7 @@ class _Line:
             least is not None and interval.mean < least
         ):
             missed[cell["goal"]] = None
-        mean, low, high = interval
-        text = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
-        return f"**{text}**" if low > 0 or high < 0 else text
+        return interval_text(interval)
 
     def _difference(self, cell: Mapping[str, Any]) -> MeanInterval | None:
         metric, others = cell["metric"], _listed(cell["b"])

@@ -12,7 +12,8 @@ from typing import Any
 from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 from fedraw_studies.artefacts import Scale
-from fedraw_studies.render import NOTHING, WIDTH, counted, escaped_table
+from fedraw_studies.markdown import NOTHING, WIDTH, escaped_table
+from fedraw_studies.render import counted
 from fedraw_studies.rules import Verdict
 
 # The scales whose results say something about the paper, the closest to it first.

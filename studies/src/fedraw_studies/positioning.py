@@ -18,7 +18,7 @@ from fedraw.eventlog.records import ArrivalRecord
 from fedraw.experiment.result import SeedResult
 from fedraw.strategies.catalog import CATALOG, Method
 from fedraw_studies.artefacts import study_file
-from fedraw_studies.render import pipe_table
+from fedraw_studies.markdown import pipe_table
 
 CLIENTS = 20
 SAMPLES = 4  # of a client

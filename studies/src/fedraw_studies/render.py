@@ -25,11 +25,10 @@ from fedraw_studies.artefacts import (
 )
 from fedraw_studies.claims import ClaimVerdict, PartVerdict, as_json, judge
 from fedraw_studies.dynamics import DynamicsResults, distinct
+from fedraw_studies.markdown import NOTHING, WIDTH, escaped_table, pipe_table, plain_text
 from fedraw_studies.outcomes import Finding, Outcome, RowOutcome
 from fedraw_studies.rules import Verdict
 
-WIDTH = 100
-NOTHING = "–"
 BEGIN, END = "<!-- verdicts -->", "<!-- /verdicts -->"
 _INCLUDE = re.compile(r"(<!-- include (\S+) (\S+)(?: (\d+))? -->).*?(<!-- /include -->)", re.DOTALL)
 ALL = "all"  # in place of a scale, in the marker of a document about all scales
@@ -230,8 +229,8 @@ def _section(own: ClaimVerdict, level: str = "##") -> str:
         for part in own.parts
     ]
     columns = ["", "paper", "ours", "verdict", *["ours, last five", "verdict, last five"] * twice]
-    head = f"{level} {_plain(own.claim.text)}: {own.verdict.value}\n"
-    note = f"\n{fill(_plain(own.claim.note), WIDTH)}\n" if own.claim.note else ""
+    head = f"{level} {plain_text(own.claim.text)}: {own.verdict.value}\n"
+    note = f"\n{fill(plain_text(own.claim.note), WIDTH)}\n" if own.claim.note else ""
     return f"{head}\n{escaped_table(columns, lines)}{note}"
 
 
@@ -276,48 +275,6 @@ def _said(own: PartVerdict) -> str:
         return f"not run yet: {own.why}"
     so_far = "" if own.so_far is None else f"; so far {own.so_far.value}"
     return f"not run yet: {len(own.done)} of {len(own.done | own.missing)} runs{so_far}"
-
-
-def escaped_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table of texts, which are escaped and not padded."""
-    return pipe_table(head, [[_plain(text) for text in line] for line in lines], padded=False)
-
-
-def _plain(text: str) -> str:
-    r"""Escape text for a cell of a table.
-
-    >>> print(_plain("a|b <b>"))
-    a\|b &lt;b&gt;
-    """
-    one_line = " ".join(text.split())
-    escaped = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("|", "\\|")
-
-
-def pipe_table(
-    head: Sequence[str], lines: Sequence[Sequence[str]], *, left: int = 0, padded: bool = True
-) -> str:
-    """Write a Markdown table; the first `left` columns are aligned left, the others right.
-
-    Without `padded`, cells are not padded, and columns are aligned left.
-
-    >>> print(pipe_table(["", "AvgRare"], [["FedRAW", "30.2"]], left=1), end="")
-    |        | AvgRare |
-    | ------ | ------: |
-    | FedRAW |    30.2 |
-    """
-    if not padded:
-        return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *lines])
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    rule = ["-" * w if n < left else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
-    text = ""
-    for row in (head, rule, *lines):
-        cells = [
-            cell.ljust(width) if n < left else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        text += f"| {' | '.join(cells)} |\n"
-    return text
 
 
 def outcome_markdown(outcome: Outcome) -> str:

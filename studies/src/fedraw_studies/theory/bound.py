@@ -152,21 +152,6 @@ def largest_step(smoothness: float, local_steps: int) -> float:
     return 1 / (4 * smoothness * local_steps)
 
 
-def diminishing_step(aggregations: int, local_steps: int, scale: float = 1.0) -> float:
-    """Return η = c/√(T Q), under which all terms but the floor vanish.
-
-    The theorem admits it for T ≥ 16 c² L² Q.
-
-    >>> diminishing_step(aggregations=400, local_steps=4, scale=2)
-    0.05
-    """
-    if aggregations < 1 or local_steps < 1 or not 0 < scale < math.inf:
-        raise BadInput(
-            f"T = {aggregations}, Q = {local_steps}, c = {scale:g}: all must be above 0 and finite"
-        )
-    return scale / math.sqrt(aggregations * local_steps)
-
-
 @dataclass(frozen=True)
 class Rho:
     """A value of ρ that some buffer reaches, and an upper bound; they are equal if exact."""

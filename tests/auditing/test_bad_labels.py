@@ -27,6 +27,10 @@ REFUSED = [
     (LONG, ": there are no rows below the header; add some"),
     ("client,cat\n", ": there are no rows below the header; add some"),
     (
+        '{"a": {"x": 3}}\n',
+        " is JSON; give a CSV or Parquet table with the columns client,label,count",
+    ),
+    (
         "site,label,count\na,x,1\n",
         ": column 'client' is missing (found 'site', 'label', 'count'); add or rename it",
     ),

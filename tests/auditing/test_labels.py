@@ -94,6 +94,18 @@ def test_many_labels_without_samples_are_one_note(tmp_path: Path) -> None:
     assert note.endswith("'9' and 2 more")
 
 
+@pytest.mark.usefixtures("way")
+def test_a_label_that_is_the_sum_of_all_others_gets_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "counts.csv"
+    path.write_text("client,cat,dog,total\na,3,1,4\nb,5,0,5\n")
+    (note,) = read_label_counts(path).notes
+    assert note.startswith("label 'total' has as many samples as all others together")
+    path.write_text("client,cat,dog,total\na,3,1,4\nb,5,0,6\n")
+    assert read_label_counts(path).notes == ()
+    path.write_text("client,cat,dog\na,3,3\nb,5,5\n")
+    assert read_label_counts(path).notes == ()
+
+
 @given(federation=federations)
 @example(federation={"0": {";,": 1}})  # quotes that are malformed for another delimiter
 def test_every_form_gives_the_same_table(

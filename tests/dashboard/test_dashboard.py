@@ -161,7 +161,7 @@ def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
             with pytest.raises(BadInput, match=re.escape(words)):
                 act()
         done = fedraw("dashboard", "runs", "--port", port, cwd=tmp_path)
-        assert (done.returncode, "choose another --port" in done.stderr) == (2, True)
+        assert (done.returncode, "choose another port with --port" in done.stderr) == (2, True)
 
 
 def watched(*folders: Path) -> Watcher:

@@ -94,6 +94,10 @@ def form_of(file: TableFile) -> LongForm | WideForm:
     """Return the form of a table, long or wide, according to its header."""
     if "label" in file.header or "count" in file.header:
         return LongForm(*file.positions(_LONG))
+    if file.header[0].startswith(("{", "[")):
+        raise BadInput(
+            f"{file.path} is JSON; give a CSV or Parquet table with the columns client,label,count"
+        )
     if "client" not in file.header:
         raise file.missing_column("client", _LONG)
     file.refuse_repeated_columns()
@@ -157,10 +161,26 @@ def _without_empty_labels(entries: Entries) -> CountsFile:
         names = [label for label, keep in zip(entries.labels, held, strict=True) if keep]
         column = (np.cumsum(held) - 1)[entries.column[kept]]
         entries = Entries(entries.clients, names, entries.row[kept], column, entries.count[kept])
+    notes += tuple(
+        f"label {label!r} has as many samples as all others together at every client; if it is a "
+        "total and no label, remove it"
+        for label in _totals(entries)
+    )
     table = LabelTable.from_entries(
         entries.clients, entries.labels, entries.row, entries.column, entries.count
     )
     return CountsFile(table, notes)
+
+
+def _totals(entries: Entries) -> list[str]:
+    """Return the labels whose counts are the sum of all others at every client."""
+    clients, labels = len(entries.clients), len(entries.labels)
+    if clients < 2 or labels < 3:  # equal counts of two labels are nothing unusual
+        return []
+    samples = np.bincount(entries.row, weights=entries.count, minlength=clients)
+    is_half = 2 * entries.count == samples[entries.row]
+    found = np.bincount(entries.column[is_half], minlength=labels) == clients
+    return [entries.labels[i] for i in np.flatnonzero(found).tolist()]
 
 
 def entries_of_rows(file: TableFile, form: LongForm | WideForm) -> Entries:

@@ -121,12 +121,12 @@ def bind(address: Address) -> socket.socket:
         if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
             raise BadInput(
                 f"port {address.port} of {address.host} is in use, perhaps by another dashboard; "
-                "choose another --port (0: any that is free)"
+                "choose another port with --port or the server's setting dashboard (0: any)"
             ) from None
         why = getattr(problem, "strerror", None) or problem
         raise BadInput(
-            f"cannot listen at {address.host}, port {address.port}: {why}; choose another --host "
-            "or --port"
+            f"cannot listen at {address.host}, port {address.port}: {why}; choose another address "
+            "with --host and --port, or with the server's setting dashboard"
         ) from None
     return listener
 

@@ -44,7 +44,7 @@ class SpareMemory:
         self._pieces: list[bytearray] = []
 
     def vector(self, size: int) -> Vector:
-        """A vector of so many numbers, whatever they are."""
+        """Return a vector of so many numbers, whatever they are."""
         if size < self.SMALLEST:
             return np.empty(size, np.float32)
         while self._pieces and len(self._pieces[-1]) != 4 * size:
@@ -158,7 +158,7 @@ class RunningSum:
         self.peak = 0.0
 
     def _is_dwarfed(self, largest: float) -> bool:
-        """Whether a term since the last recomputation dwarfs the sum.
+        """Return whether a term since the last recomputation dwarfs the sum.
 
         `largest` is the largest number in a term that was just added. For an ordinary sum the first
         block settles it.

@@ -51,7 +51,7 @@ def check_robust(robust: Robust | None, robust_at: float | None) -> None:
 def robust_mean(
     slots: Iterable[Slot], center: Vector | None, robust: Robust, robust_at: float | None
 ) -> Vector:
-    """The robust mean of the slots, weighted by their coefficients.
+    """Return the robust mean of the slots, weighted by their coefficients.
 
     `center` is the current model, or None if the updates are differences, of which only the
     parameters count. Batch-norm statistics of whole models are clipped apart from the parameters,

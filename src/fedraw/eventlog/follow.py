@@ -422,7 +422,7 @@ class RunsFollower:
         return max(self._runs.values(), key=lambda run: run.written)
 
     def is_over(self, now: float) -> bool:
-        """Whether all runs are finished and no other seed has begun shortly after."""
+        """Return whether all runs are finished and no other seed has begun shortly after."""
         alone = len(self._runs) == 1 and self._folder in {self.latest.folder, self.latest.log}
         settled = alone or now - self.latest.written > SETTLED
         return settled and all(run.summary.finished for run in self._runs.values())

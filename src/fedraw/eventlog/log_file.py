@@ -246,7 +246,7 @@ def require_continuation(log: Path, last: Record | None, remedy: str = REMEDY) -
 
 
 def is_cut_off(line: bytes) -> bool:
-    r"""Whether a last line is an incomplete record.
+    r"""Return whether a last line is an incomplete record.
 
     A line with zero bytes is not: a file system may leave zeros after a power failure.
 

@@ -175,7 +175,7 @@ class _Members:
         self.changes.declared[client] += 1
 
     def is_rare(self, client: ClientId) -> bool:
-        """Whether the client holds a rare label, by its latest counts."""
+        """Return whether the client holds a rare label, by its latest counts."""
         return not self._rare_labels.isdisjoint(self.counts[client])
 
 

@@ -93,7 +93,7 @@ class _Flights:
 
 
 def _shared(objects: Iterable[T]) -> tuple[list[T], Ints]:
-    """Each object once, and for every one given the position of it."""
+    """Return each object once, and the position of every given object among them."""
     everything = list(objects)
     once = {id(one): one for one in everything}
     place = dict(zip(once, range(len(once)), strict=True))
@@ -178,7 +178,7 @@ class Checkpoints:
         self._next = self._clock() + max(EVERY_SECONDS, spent / LARGEST_SHARE)
 
     def read(self, state: type[Any]) -> Checkpoint | None:
-        """The newest checkpoint, or None; `state` is the type of the strategy's state."""
+        """Return the newest checkpoint, or None; `state` is the type of the strategy's state."""
         kept = self._folders.read()
         if kept is None:
             return None

@@ -163,7 +163,7 @@ def _partition(
     own: Callable[[Ints, int, np.random.Generator], Shares] | None,
     rng: np.random.Generator,
 ) -> tuple[tuple[ClientId, ...], Ragged]:
-    """The names or numbers of the clients, and the samples of each."""
+    """Return the names or numbers of the clients, and the samples of each."""
     labels, classes, wanted = dataset.labels, dataset.classes, spec.partition
     if dataset.owners is not None and own is not None:
         raise BadInput(
@@ -203,7 +203,7 @@ def _named(shares: Mapping[ClientId, Ints]) -> tuple[tuple[ClientId, ...], Ragge
 
 
 def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
-    """A client of each value of the column that the spec names."""
+    """Return one client for each value of the column that the spec names."""
     column = wanted.column or ""
     if column not in dataset.columns:
         known = nearest(column, dataset.columns) if dataset.columns else "it has none"
@@ -219,7 +219,7 @@ def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
 
 
 def _rare_labels(spec: Spec, dataset: Dataset, table: LabelTable) -> tuple[str, ...]:
-    """The names of the labels that the spec calls rare, or else of those of low coverage."""
+    """Return the labels that the spec calls rare, or else the labels of low coverage."""
     key, named = "metrics.rare_labels", spec.metrics.rare_labels
     if named is None and spec.partition.rare_labels:
         key, named = "partition.rare_labels", spec.partition.rare_labels
@@ -233,7 +233,7 @@ def _rare_labels(spec: Spec, dataset: Dataset, table: LabelTable) -> tuple[str, 
 def _speeds(
     spec: Spec, own: Any, table: LabelTable, slow: Sequence[int], streams: Streams
 ) -> tuple[Floats, Trace | None]:
-    """Each client's mean training time, and the trace that gives the times one by one, if any."""
+    """Return each client's mean training time, and the trace with the single times, if any."""
     wanted = spec.speeds
     if own is not None:
         if wanted.trace is not None:
@@ -258,7 +258,7 @@ def _drifting(
     rare: Sequence[int],
     streams: Streams,
 ) -> list[DataEpoch]:
-    """The data epochs before and after the drift."""
+    """Return the data epochs before and after the drift."""
     rng = streams.generator("drift")
     label = _label_index(dataset, wanted.label, "drift.label")
     with error_context(f"drift.label = {wanted.label!r}"):
@@ -274,7 +274,7 @@ def _drifting(
 
 
 def _noisy(epoch: DataEpoch, noise: LabelNoise, rare: Sequence[int], streams: Streams) -> DataEpoch:
-    """The same samples with label noise: the clients train with wrong labels and do not know it."""
+    """Return the samples with label noise: clients train with wrong labels unknowingly."""
     labels = list(epoch.labels)
     for client in rare if noise.clients == "rare" else range(len(labels)):
         rng = streams.generator("label noise", client)
@@ -289,7 +289,7 @@ def _attackers(
     table: LabelTable,
     dataset: Dataset,
 ) -> tuple[int, ...]:
-    """The client that the spec names, or the fastest clients that can make the false claim."""
+    """Return the client that the spec names, or the fastest ones that can claim falsely."""
     if claim.client != "fastest":
         if not isinstance(claim.client, int) or not 0 <= claim.client < seconds.size:
             raise BadInput(
@@ -313,7 +313,7 @@ def _attackers(
 def _claims(
     claim: Misreport, table: LabelTable, dataset: Dataset, attackers: Sequence[ClientId]
 ) -> LabelTable:
-    """The label counts that clients report: the true ones, except for those of attackers."""
+    """Return the label counts that clients report, which are true except for attackers'."""
     name: int | str = str(claim.label)
     if claim.form != "invented":
         name = dataset.label_names[_label_index(dataset, claim.label, "misreport.label")]
@@ -326,7 +326,7 @@ def _claims(
 
 
 def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
-    """What the server sees of the claims through private summaries."""
+    """Return what the server sees of the claims through private summaries."""
     with error_context("[summaries]"):
         return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
 
@@ -355,20 +355,20 @@ def label_table(dataset: Dataset, labels: Ragged, clients: Sequence[ClientId]) -
 
 
 def _in_order(first: Ints, clients: int) -> Ints:
-    """The labels that a client holds, in the order of the first client that holds each."""
+    """Return the held labels, in the order of the first client that holds each."""
     order = np.argsort(first, kind="stable")
     return order[first[order] < clients]
 
 
 def _label_index(dataset: Dataset, label: int | str, key: str) -> int:
-    """The number of a label; an error names the spec's `key`."""
+    """Return the number of a label; an error names the spec's `key`."""
     with error_context(f"{key} = {label!r}"):
         (index,) = dataset.label_indices([label])
     return index
 
 
 def _held(table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str) -> list[str]:
-    """The names of the labels, each of which a client has to hold."""
+    """Return the names of the labels; refuse a label that no client holds."""
     names = [dataset.label_names[_label_index(dataset, label, key)] for label in labels]
     unheld = [name for name in names if name not in table.labels]
     if unheld:
@@ -379,7 +379,7 @@ def _held(table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key:
 def holders(
     table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key: str
 ) -> list[int]:
-    """Positions of the clients that have a training sample of one of the labels."""
+    """Return the positions of the clients that hold a training sample of one of the labels."""
     inside = rarity.holders(table, _held(table, dataset, labels, key))
     return [int(position) for position in np.flatnonzero(inside)]
 
@@ -419,7 +419,7 @@ class LocalData:
         return Inputs(shared.array) if isinstance(shared, SharedArray) else shared
 
     def of_job(self, job: Job) -> tuple[int, slice]:
-        """The number of the data set that a job trains on, and its rows.
+        """Return the number of the data set that a job trains on, and its rows.
 
         The number also names the random stream that draws the job's batches.
         """
@@ -427,15 +427,15 @@ class LocalData:
         return number, self.rows(number)
 
     def rows(self, number: int) -> slice:
-        """The rows of a data set."""
+        """Return the rows of a data set."""
         return slice(self.start.item(number), self.start.item(number + 1))
 
     def label_counts(self, number: int) -> Ints:
-        """How many samples of each label a data set has, as training sees them."""
+        """Return how many samples of each label a data set has, as training sees them."""
         return np.bincount(self.targets[self.rows(number)], minlength=self.classes)
 
     def label_totals(self, number: int) -> Ints:
-        """How many samples of each label all clients have, in the epoch of a data set."""
+        """Return how many samples of each label all clients have, in the epoch of a data set."""
         first = number - number % self.clients
         own = slice(self.start.item(first), self.start.item(first + self.clients))
         return np.bincount(self.targets[own], minlength=self.classes)
@@ -443,7 +443,7 @@ class LocalData:
 
 @contextmanager
 def shared(data: LocalData) -> Iterator[LocalData]:
-    """The same data for worker processes, with one copy in memory for all of them."""
+    """Return the same data for worker processes, with one copy in memory for all of them."""
     if data.inputs.is_mapped:
         yield data
         return

@@ -174,7 +174,7 @@ class Membership:
 
 
 def member_changes(spec: Spec, clients: Clients, streams: Streams) -> list[Change]:
-    """Who joins and leaves during a run; empty if all clients stay."""
+    """Return who joins and leaves during a run; empty if all clients stay."""
     wanted = spec.membership
     if wanted is None:
         return []
@@ -190,7 +190,7 @@ def member_changes(spec: Spec, clients: Clients, streams: Streams) -> list[Chang
 
 
 def founders(table: LabelTable, changes: Sequence[Change]) -> LabelTable:
-    """The part of the table that is there from the start."""
+    """Return the part of the table that is there from the start."""
     first: dict[int, Change] = {}
     for change in changes:
         first.setdefault(change.client, change)
@@ -203,7 +203,7 @@ def founders(table: LabelTable, changes: Sequence[Change]) -> LabelTable:
 
 
 def members_of(table: LabelTable, changes: Sequence[Change]) -> MembershipChanges | None:
-    """The joins and leaves as the loop takes them; None if there are none."""
+    """Return the joins and leaves as the loop takes them; None if there are none."""
     if not changes:
         return None
     joining = sorted({change.client for change in changes if change.kind == "joined"})
@@ -225,7 +225,7 @@ def flights_of(
     streams: Streams,
     costs: ClientCosts | None = None,
 ) -> Flights | None:
-    """What keeps clients from training and updates from arriving; None if nothing does."""
+    """Return what keeps clients from training and updates from arriving, or None."""
     availability, losses = spec.availability, spec.losses
     process = None if availability is None else _process(availability, clients, streams)
     law = None

@@ -133,7 +133,7 @@ class Scenario:
         return (*self.clients.dataset.notes, *own, *self._sites())
 
     def _sites(self) -> tuple[str, ...]:
-        """Which clients stand for the sites of a recorded federation."""
+        """Return which clients stand for the sites of a recorded federation."""
         trace = self.spec.speeds.trace
         names = stand_ins(Path(trace), self.clients.table.clients) if trace else {}
         if not names:
@@ -142,7 +142,7 @@ class Scenario:
         return (f"clients stand for the sites of {Path(trace or '').parent.name}: {pairs}",)
 
     def tables(self) -> dict[str, Any]:
-        """The spec as run: only this seed, and the names of what the user gave in Python."""
+        """Return the spec as run: only this seed, and the names of the user's Python parts."""
         tables, given = self.spec.to_dict(), self.given
         names = dict(given.names)
         tables["run"]["seeds"] = [self.seed]
@@ -169,26 +169,26 @@ class Scenario:
         return tables | ({"parts": names} if names else {})
 
     def sources(self) -> dict[str, str]:
-        """The SHA-256 of the source of each part of the user's own, given or named in a plugin."""
+        """Return the SHA-256 of the source of each part that is the user's own."""
         given = self.given.names
         named = [(key, part) for key, part in self.parts.brought() if key not in given]
         return {k: digest(part) for k, part in named if k != "data"} | self.given.sources
 
     def cost_meter(self) -> CostMeter | None:
-        """What adds up the costs of the run; None if it has none."""
+        """Return the meter that adds up the costs of the run; None if it has none."""
         if self.costs is None or self.spec.costs is None:
             return None
         return CostMeter(self.spec.costs, self.costs, self.clients.table.clients)
 
     def serving_average(self) -> ServingAverage | None:
-        """The average of the models that the run serves, at its start; None if it serves none."""
+        """Return the serving average at the start of the run; None if it has none."""
         run = self.spec.run
         if run.serve != "ema":
             return None
         return ServingAverage(self.setup.model.copy(), run.ema_decay)
 
     def simulation(self, executor: Executor) -> Simulation:
-        """The federation at time zero."""
+        """Return the simulation at time zero."""
         streams, run = Streams(self.seed), self.spec.run
         first = _rare(self.clients.claimed) if run.receivers == "rare-first" else ()
         return Simulation(
@@ -204,7 +204,7 @@ class Scenario:
 
 
 def _drift(wanted: Drift, events: int, clients: Clients) -> Scheduled:
-    """The arrival after which clients' data change, and the counts that they then declare."""
+    """Return the arrival after which data change, and the counts that clients then declare."""
     declared: list[Declared] = []
     if wanted.declared == "again":
         before, after = (epoch.table.counts() for epoch in clients.epochs)
@@ -213,7 +213,7 @@ def _drift(wanted: Drift, events: int, clients: Clients) -> Scheduled:
 
 
 def _rare(table: LabelTable) -> list[ClientId]:
-    """The clients whose score is far above the median, by what the server knows."""
+    """Return the clients whose score is far above the median, by what the server knows."""
     pairs = zip(table.clients, far_above_median(rarity_scores(table)), strict=True)
     return [client for client, rare in pairs if rare]
 

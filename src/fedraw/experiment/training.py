@@ -71,7 +71,7 @@ class ModelForm(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Inputs, targets: Array | None, classes: int) -> ModelForm:
-        """The form for these samples; without targets, the model predicts labels."""
+        """Return the form for these samples; without targets, the model predicts labels."""
         whole = inputs.dtype.kind == "i"
         if targets is None:
             return cls(inputs.shape[1:], classes, whole_numbers=whole)
@@ -174,11 +174,11 @@ class Recipe:
     train: TrainFunction | None = None
 
     def progress(self, job: Job) -> float:
-        """The share of the run's events that had happened when the client got its model."""
+        """Return the share of the run's events before the client got its model."""
         return job.event / self.spec.run.events
 
     def __str__(self) -> str:
-        """The names of the model and of the training function: a worker may fail to load them."""
+        """Return the names of model and training function, which a worker may fail to load."""
         from fedraw.learning.own_training import function_name
 
         model = repr(self.spec.training.model) if self.model is None else function_name(self.model)
@@ -228,11 +228,11 @@ class ClientCounts:
         self._totals: dict[int, Ints] = {}
 
     def own(self, number: int) -> Ints:
-        """How many samples of each label a data set has."""
+        """Return how many samples of each label a data set has."""
         return self._data.label_counts(number)
 
     def of_all(self, number: int) -> Ints:
-        """How many samples of each label all clients have, in the epoch of a data set."""
+        """Return how many samples of each label all clients have, in the epoch of a data set."""
         epoch = number // self._data.clients
         if epoch not in self._totals:
             self._totals[epoch] = self._data.label_totals(number)
@@ -240,7 +240,7 @@ class ClientCounts:
 
 
 def _shifts(settings: SGD, data: LocalData) -> Callable[[int], Vector | None]:
-    """A function that gives the shift of the loss for a data set by its number."""
+    """Return a function that gives the shift of the loss for a data set by its number."""
     if settings.loss == CROSS_ENTROPY:
         return lambda number: None
     counts = ClientCounts(data)
@@ -340,7 +340,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
 
 @contextmanager
 def executor_of(scenario: Scenario, options: Options) -> Iterator[Executor]:
-    """The executor of one run, wrapped by the spec's attack; its workers end with the run."""
+    """Return the executor of a run, wrapped by its attack; its workers end with the run."""
     with _executor(scenario, options) as executor:
         claim, layout = scenario.spec.misreport, scenario.setup.layout
         if claim is None or claim.support is None or layout is None:

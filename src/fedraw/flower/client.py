@@ -305,7 +305,7 @@ def _read(template: TensorTemplate, model: ArrayRecord, source: str) -> Vector:
 
 
 def _changed(context: Context, counts: ConfigRecord) -> bool:
-    """Whether these counts may differ from those that the server knows.
+    """Return whether these counts may differ from those that the server knows.
 
     A reply with new counts can be lost, so every later reply has them until the server asks for a
     summary again.

@@ -59,7 +59,7 @@ class ClientData:
         self._preprocess, self._rng = preprocess, rng
 
     def __len__(self) -> int:
-        """The number of mini-batches in a pass."""
+        """Return the number of mini-batches in a pass."""
         return math.ceil(len(self._targets) / self.batch)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -254,7 +254,7 @@ def check_metrics(source: str, metrics: Mapping[str, float]) -> dict[str, float 
 
 
 def _is_text(name: str) -> bool:
-    """Whether the name can be written as UTF-8."""
+    """Return whether the name can be written as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -49,7 +49,7 @@ class StoppingTarget:
     below: bool = False
 
     def reached(self, metrics: Metrics) -> bool:
-        """Whether these metrics reach the target."""
+        """Return whether these metrics reach the target."""
         found = metrics.get(self.metric)
         if found is None:
             return False

@@ -71,7 +71,7 @@ class Nodes:
         return sorted(node for node in self.online if node not in self._site_at)
 
     def knows(self, node: int) -> bool:
-        """Whether the node is listed, or was listed not long ago."""
+        """Return whether the node is listed, or was listed not long ago."""
         return node in self.back_offs
 
     def site_at(self, node: int) -> str | None:
@@ -321,11 +321,11 @@ class SiteMembership:
         self._refused = {n: why for n, why in self._refused.items() if n in self.nodes.back_offs}
 
     def _has_revoked_key(self, site: str, revoked: Revoked) -> bool:
-        """Whether the member has joined with a key that was revoked since."""
+        """Return whether the member has joined with a key that was revoked since."""
         return self._settings.pinned and self._store.state.nodes.get(site) in revoked.nodes
 
     def _may_be_busy(self, site: str) -> bool:
-        """Whether the site's node is online, but has not answered since the server was restarted.
+        """Return whether the site's node is online, but has not answered since the restart.
 
         A node handles one message at a time. So a site that trains for the server before the
         restart gives its name only after that training.

@@ -176,5 +176,5 @@ class PendingTasks:
                 del self._by_message[message_id]
 
     def is_busy(self, node: int, kind: TaskKind) -> bool:
-        """Whether the node has a task of this kind whose deadline has not passed."""
+        """Return whether the node has a task of this kind whose deadline has not passed."""
         return any(p.task.node == node and p.task.kind == kind and not p.overdue for p in self)

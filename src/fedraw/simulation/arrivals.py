@@ -126,13 +126,13 @@ def check_trace(
 
 
 def sites_of(path: Path) -> list[str]:
-    """The clients of an event log, in the order in which they joined."""
+    """Return the clients of an event log, in the order in which they joined."""
     records = read_log(path)
     return list(dict.fromkeys(str(r.client) for r in records if isinstance(r, JoinedRecord)))
 
 
 def stand_ins(path: Path, clients: Sequence[ClientId]) -> dict[str, str]:
-    """By the name of a site in an event log: the simulated client that stands for it.
+    """Return the simulated client that stands for each site of an event log, by the site's name.
 
     Simulated clients are often numbers. If there are as many as sites, and no site is called like
     one of them, they stand for the sites in the order in which the sites joined. Otherwise every

@@ -44,7 +44,7 @@ class OnlineProcess(Protocol):
     """Says when clients are online."""
 
     def phase(self, client: int, time: float) -> Phase:
-        """The phase of the client at this position; the times of one client never go back."""
+        """Return the phase of the client at this position; its times never go back."""
         ...
 
 
@@ -55,7 +55,7 @@ def online_shares(
     rare_online: float | None = None,
     tied_to: TiedTo = "nothing",
 ) -> Floats:
-    """The share of the time for which each client is online.
+    """Return the share of the time for which each client is online.
 
     nothing  `online` for everyone
     labels   `rare_online` for clients with a rare label, `online` for the others
@@ -108,7 +108,7 @@ class Renewal:
         self._drawn: dict[int, Iterator[float]] = {}
 
     def phase(self, client: int, time: float) -> Phase:
-        """The phase of a client."""
+        """Return the phase of a client."""
         until = self._until.item(client)
         if time < until:
             return Phase(self._online.item(client), until)
@@ -123,7 +123,7 @@ class Renewal:
         return Phase(online, until)
 
     def _lengths(self, client: int) -> Iterator[float]:
-        """The lengths of the client's phases after the first one, as if each were a cycle."""
+        """Return the lengths of a client's phases after the first, as if each were a cycle."""
         block = 0
         while True:
             rng = self._streams.generator("availability", client, block)
@@ -149,7 +149,7 @@ class Diurnal:
         self._shift = rng.integers(zones, size=shares.size) * (day / zones)
 
     def phase(self, client: int, time: float) -> Phase:
-        """The phase of a client."""
+        """Return the phase of a client."""
         day, shift, online = self._day, self._shift.item(client), self._online.item(client)
         dawn = math.floor((time + shift) / day) * day - shift
         while dawn + day <= time:  # rounding
@@ -178,7 +178,7 @@ class RecordedAvailability:
         self._period = float(self._end.max()) if repeat else math.inf
 
     def phase(self, client: int, time: float) -> Phase:
-        """The phase of a client."""
+        """Return the phase of a client."""
         period = self._period
         laps = math.floor(time / period) if period < math.inf else 0
         begun = laps * period if laps else 0.0
@@ -212,7 +212,7 @@ def check_intervals(clients: Sequence[ClientId], intervals: Intervals) -> None:
 
 
 def read_intervals(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """When each client is online, from a table with the columns `client,start,end`."""
+    """Read when each client is online from a table with the columns `client,start,end`."""
     intervals: dict[str, list[tuple[float, float]]] = {}
     with error_context("availability.trace"):
         table = open_table(path)
@@ -227,7 +227,7 @@ def read_intervals(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def parse_time(text: str) -> float:
-    """A moment of virtual time: seconds from 0 on.
+    """Parse a moment of virtual time: seconds from 0 on.
 
     >>> parse_time(" 2.5")
     2.5

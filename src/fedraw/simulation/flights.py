@@ -49,7 +49,7 @@ class Conditions(Protocol):
         ...
 
     def flight(self, client: int, training: int, now: float, seconds: float) -> Flight:
-        """What becomes of the client's training of so many seconds that begins now."""
+        """Return what becomes of a training of so many seconds that begins now."""
         ...
 
 
@@ -69,7 +69,7 @@ class LossLaw:
         self._twice = twice
 
     def copies(self, client: int, training: int) -> int:
-        """How often the update of a training arrives: not at all, once or twice."""
+        """Return how often the update of a training arrives: not at all, once or twice."""
         drawn = self._uniform.duration(client, training)
         return 0 if drawn < self._lost else 2 if drawn >= 1 - self._twice else 1
 
@@ -111,7 +111,7 @@ class Flights:
         return now if online else until
 
     def flight(self, client: int, training: int, now: float, seconds: float) -> Flight:
-        """What becomes of a training."""
+        """Return what becomes of a training."""
         leaves = math.inf if self._leaves is None else self._leaves(client, now)
         if self._transfer is not None:
             seconds += self._transfer(client)
@@ -128,7 +128,7 @@ class Flights:
     def _finish(
         self, process: OnlineProcess, client: int, now: float, left: float, leaves: float
     ) -> Flight:
-        """The end of so many seconds of work, for which the client has to be online."""
+        """Return the end of so many seconds of work, for which the client has to be online."""
         time, paused = now, 0.0
         while time < leaves:
             online, until = process.phase(client, time)

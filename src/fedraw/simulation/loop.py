@@ -246,7 +246,7 @@ class Simulation:
             self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
     def save(self) -> Saved:
-        """What `restore` needs to continue bit for bit; it shares arrays with this simulation."""
+        """Return what `restore` needs to continue bit for bit; arrays are shared, not copied."""
         return Saved(self.timeline, self.state, json.dumps(self._rng.bit_generator.state))
 
     def restore(self, saved: Saved) -> None:
@@ -392,7 +392,7 @@ class Simulation:
                 raise self._stalled(happened)
 
     def _next_times(self) -> tuple[float, float, float]:
-        """When a member joins or leaves next, an offline client is back, a training ends."""
+        """Return when the next member joins or leaves, client is back, or training ends."""
         timeline, changes = self.timeline, self._member_changes
         return (
             changes[timeline.changes][0] if timeline.changes < len(changes) else inf,

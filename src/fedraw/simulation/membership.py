@@ -88,7 +88,7 @@ def read_changes(path: Path, clients: Sequence[ClientId]) -> list[Change]:
 
 
 def _checked(changes: list[Change], clients: Sequence[ClientId], path: Path) -> list[Change]:
-    """The changes after the start, refused if a client joins or leaves twice in a row."""
+    """Return the changes after the start; refuse a client that joins or leaves twice."""
     last: dict[int, Change] = {}
     founders = set(range(len(clients)))
     kept = []
@@ -143,7 +143,7 @@ def _log_rows(path: Path) -> list[Row]:
 
 
 def next_leave(changes: Sequence[Change]) -> Callable[[int, float], float]:
-    """A function of a position and a time that says when the client leaves next, if ever."""
+    """Return a function of position and time that says when the client leaves next, if ever."""
     leaves: dict[int, list[float]] = {}
     for change in changes:
         if change.kind == "left":

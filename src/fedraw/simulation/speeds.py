@@ -63,7 +63,7 @@ def mean_seconds(
 
 
 def own_speeds(given: Any, clients: Sequence[ClientId]) -> tuple[Floats, Trace | None]:
-    """Each client's mean training time, and the trace that gives the times one by one, if any.
+    """Return each client's mean training time, and the trace with the single times, if any.
 
     Args:
         given: Seconds per client: a sequence in the order of the clients, or a mapping from client
@@ -94,13 +94,13 @@ def own_speeds(given: Any, clients: Sequence[ClientId]) -> tuple[Floats, Trace |
 
 
 def mean_of_trace(trace: Trace, clients: Sequence[ClientId]) -> Floats:
-    """The mean of each client's recorded times."""
+    """Return the mean of each client's recorded times."""
     check_trace(clients, trace)
     return np.array([np.mean(trace[str(client)]) for client in clients])
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]] | None:
-    """The rows (client, seconds) of a trace; None of anything else."""
+    """Return the rows (client, seconds) of a trace, or None for anything else."""
     columns = getattr(given, "columns", given if isinstance(given, Mapping) else ())
     if "client" in columns and "seconds" in columns:
         return list(zip(given["client"], given["seconds"], strict=True))

@@ -63,7 +63,7 @@ def acquire(file: IO[bytes] | int, *, wait: bool = False) -> bool:
 
 
 def is_locked(path: Path, table: Path = Path("/proc/locks")) -> bool:
-    """Whether a process of this machine has locked the file; False if the system does not say.
+    """Return whether a process of this machine has locked the file; False if this is unknown.
 
     The function reads the kernel's table of locks. Acquiring the lock instead could block a process
     that is starting.

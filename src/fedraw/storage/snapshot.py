@@ -307,7 +307,7 @@ def nbytes(state: Any) -> int:
 
 
 def can_be_saved(state: Any) -> bool:
-    """Whether a state of a user's strategy can be saved and read back."""
+    """Return whether a state of a user's strategy can be saved and read back."""
     return saving_problem(state) is None
 
 

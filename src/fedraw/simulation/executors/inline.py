@@ -82,7 +82,7 @@ class Batched:
 
 
 def slots_for(size: int) -> int:
-    """Number of models of this size that are trained together.
+    """Return the number of models of this size that are trained together.
 
     >>> slots_for(4_810), slots_for(101_770), slots_for(10_000_000)
     (64, 20, 1)

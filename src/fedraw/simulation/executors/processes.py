@@ -194,7 +194,7 @@ def _answer(train: Train, own: Vector, slot: int, job: Job) -> Any:
 
 
 def _portable(problem: Exception) -> Exception:
-    """The error itself if the parent can unpickle it, or else an error that quotes it."""
+    """Return the error if the parent can unpickle it, or else an error that quotes it."""
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:

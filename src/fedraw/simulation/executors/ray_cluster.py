@@ -56,7 +56,7 @@ def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[Non
 
 
 def cpus_of_cluster() -> int:
-    """The number of CPUs of all nodes, whether in use or not."""
+    """Return the number of CPUs of all nodes, whether in use or not."""
     return int(import_ray().cluster_resources().get("CPU", 0))
 
 

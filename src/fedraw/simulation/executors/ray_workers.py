@@ -96,7 +96,7 @@ class StoredModels:
         self._versions.setdefault(id(model), _Version(model)).jobs += 1
 
     def stored(self, model: Vector) -> Any:
-        """The reference of the stored model; it is stored on the first call."""
+        """Return the reference of the stored model; it is stored on the first call."""
         version = self._versions[id(model)]
         if version.stored is None:
             version.stored = self._put(model)

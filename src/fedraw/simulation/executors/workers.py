@@ -122,7 +122,7 @@ def leave_interrupts_to_parent() -> None:
 
 
 def cannot_load(name: str, problem: BaseException) -> BadInput:
-    """The error for a worker that cannot import or unpickle what its parent sent."""
+    """Return the error for a worker that cannot import or unpickle what its parent sent."""
     return BadInput(
         f"a worker process cannot load {name} ({type(problem).__name__}: {problem}); define it in "
         "a module that can be imported, or use the inline executor"
@@ -164,7 +164,7 @@ def _received(shape: tuple[int, ...], dtype: str, descriptor: Any) -> SharedArra
 
 
 def _unnamed_file(size: int) -> int:
-    """A descriptor of anonymous memory, or of an unnamed file where the system has none."""
+    """Return a descriptor of anonymous memory, or of an unnamed file without such memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fedraw")
     else:

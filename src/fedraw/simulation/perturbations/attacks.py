@@ -66,7 +66,7 @@ class Support:
 
 
 def fastest(candidates: Collection[int], seconds: Floats, count: int) -> tuple[int, ...]:
-    """The `count` fastest of the candidates.
+    """Return the `count` fastest of the candidates.
 
     >>> fastest([0, 2, 3], np.array([3.0, 1.0, 2.0, 0.5]), count=2)
     (3, 2)
@@ -81,7 +81,7 @@ Form = Literal["paper", "renormalised", "recounted", "invented", "hidden"]
 def misreport(
     table: LabelTable, client: ClientId, label: Label, share: float = 0.9, form: Form = "paper"
 ) -> LabelTable:
-    """The table as the server sees it once `client` claims that `share` of its data is `label`.
+    """Return the server's view once `client` claims that `share` of its data is `label`.
 
     paper         the claim is added to the true shares (they then sum to 1 + share), and the
                   coverage stays as it is: S' = S + share / coverage(label)
@@ -138,7 +138,7 @@ def _hidden(table: LabelTable, client: ClientId, label: Label) -> LabelTable:
 
 
 def _with_entry(table: LabelTable, position: int, column: int) -> LabelTable:
-    """A copy in which the client has an entry for the label, which is 0 unless it holds it."""
+    """Return a copy in which the client has an entry for the label, 0 unless it holds it."""
     row = table.row(position)
     place = row.start + int(np.searchsorted(table.column[row], column))
     if place < row.stop and table.column[place] == column:

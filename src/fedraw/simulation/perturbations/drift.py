@@ -11,7 +11,7 @@ from fedraw.errors import BadInput
 
 
 def without(indices: Sequence[Ints], labels: Ints, label: int) -> list[Ints]:
-    """Every client's samples except those of a label.
+    """Return every client's samples except those of a label.
 
     >>> labels = np.array([0, 1, 0, 1])
     >>> [own.tolist() for own in without([np.array([0, 1]), np.array([2, 3])], labels, 1)]
@@ -23,7 +23,7 @@ def without(indices: Sequence[Ints], labels: Ints, label: int) -> list[Ints]:
 def moved(
     indices: Sequence[Ints], labels: Ints, label: int, receivers: Sequence[int]
 ) -> list[Ints]:
-    """Every client's samples after each holder of a label has given them to one of the receivers.
+    """Return every client's samples after each holder of a label gave them to a receiver.
 
     >>> labels = np.array([0, 1, 0, 1])
     >>> own = [np.array([0, 1]), np.array([2]), np.array([3])]
@@ -60,7 +60,7 @@ def draw_receivers(
 
 
 def holders_of(indices: Sequence[Ints], labels: Ints, label: int) -> list[int]:
-    """Positions of the clients that have a sample of the label."""
+    """Return the positions of the clients that have a sample of the label."""
     return [i for i, own in enumerate(indices) if (labels[own] == label).any()]
 
 

@@ -13,6 +13,14 @@ umask 077
 keys=$1
 app=$2
 shift 2
+for site in "$@"; do
+  case $site in
+    authority | server | proxy | operator | ca | superlink | site)
+      echo "make_keys.sh: a site cannot be called '$site', because the script uses this name for its own files; choose another name" >&2
+      exit 2
+      ;;
+  esac
+done
 hosts=$(for host in superlink proxy ${HOSTS:-}; do printf ' --host %s' "$host"; done)
 sites=$(for site in "$@"; do printf ' --site %s' "$site"; done)
 # shellcheck disable=SC2086

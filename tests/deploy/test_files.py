@@ -118,3 +118,21 @@ def test_each_machine_gets_the_keys_that_it_may_have_and_no_others(tmp_path: Pat
     keys = {(tmp_path / site / "site.key").read_bytes() for site in ("north", "south", "east")}
     assert len(keys) == 3
     assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.rglob("*.key"))
+
+
+@pytest.mark.parametrize(
+    "name", ["authority", "server", "proxy", "operator", "ca", "superlink", "site"]
+)
+def test_a_site_with_the_name_of_another_folder_or_key_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    script, app = DEPLOY / "make_keys.sh", ROOT / "examples" / "flower-app"
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = ["sh", str(script), str(tmp_path / "keys"), str(app), "north", name]
+    done = subprocess.run(words, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"make_keys.sh: a site cannot be called '{name}', because the script uses this name for "
+        "its own files; choose another name\n"
+    )
+    assert not (tmp_path / "keys").exists()

@@ -23,6 +23,8 @@ from tests.flower.memory_grid import MemoryGrid, identity
 from fedraw.errors import BadInput
 from fedraw.flower import Recall, TrainConfig, client_app, server_app
 from fedraw.server.journal import Journal
+from fedraw.server.log import ServerLog
+from fedraw.server.supervise import REFUSED_RUN
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedraw import FedRAW
 
@@ -391,6 +393,48 @@ def test_a_strategy_named_twice_is_refused(tmp_path: Path) -> None:
     config = {"fedraw.strategy.name": "fedraw"}
     with pytest.raises(BadInput, match=r"fedraw\.strategy\.name is set, but this app has"):
         app(a_grid(), Context(1, 1, {}, RecordDict(), config))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"fedraw.arival": 3}, "[fedraw] has the unknown key 'arival'; did you mean 'arrivals'?"),
+        ({"fedraw.strategy.buffer": 99}, "99"),
+        ({"fedraw.strategy.bufer": 3}, "[fedraw.strategy] has the unknown key 'bufer'"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_a_short_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, Any], words: str
+) -> None:
+    settings = {"arrivals": 9, "min_clients": 3, "folder": tmp_path / "federation"}
+    app = server_app(initial_model=lambda: MODEL, settings=settings)
+    with pytest.raises(BadInput) as refused:
+        app(a_grid(), Context(1, 1, {}, RecordDict(), config))
+    assert str(refused.value).startswith(f"{REFUSED_RUN}: ") and words in str(refused.value)
+    assert refused.value.__suppress_context__ and refused.value.__cause__ is None
+    assert refused.traceback[-1].name == "main", "the traceback ends where Flower calls the app"
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.name == "fedraw.server" and line.exc_info is None
+    assert str(refused.value).endswith(line.getMessage())
+
+
+def test_a_folder_that_another_server_still_uses_is_not_a_lasting_mistake(
+    tmp_path: Path,
+) -> None:
+    """The server app of the last run may still be ending; the supervisor tries again."""
+    first = ServerLog(tmp_path)
+    try:
+        with pytest.raises(BadInput, match=r"^another process is running in"):
+            lead(a_grid(), tmp_path)
+    finally:
+        first.close()
+    lead(a_grid(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_a_lasting_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"^cannot write to"):
+        lead(a_grid(), tmp_path / "file" / "federation")
 
 
 HEAD = {"fc.weight": np.zeros((3, 1), np.float32), "fc.bias": np.zeros(3, np.float32)}

@@ -13,11 +13,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.flower.deployment import Deployment, toml_pairs
 
 from fedraw.flower.supervise import AWAY, Flower
 from fedraw.server import supervise as module
 from fedraw.server.supervise import (
     LONGEST_PAUSE,
+    REFUSED_RUN,
     EngineFailed,
     EngineRefused,
     StopRequest,
@@ -55,8 +57,9 @@ def run(number: int) -> list[object]:
     return ["run app here", 0, {"success": True, "run-id": number}]
 
 
-def status(number: int, word: str) -> list[object]:
-    told = {"success": True, "runs": [{"run-id": number, "status": word}]}
+def status(number: int, word: str, details: str = "N/A") -> list[object]:
+    own = {"run-id": number, "status": word, "status-details": details}
+    told = {"success": True, "runs": [own]}
     return [f"list here --run-id {number}", 0, told]
 
 
@@ -106,7 +109,61 @@ def test_the_supervisor_gives_up_after_several_short_runs(
 ) -> None:
     script = [entry for i in range(5) for entry in (run(i), status(i, "finished:failed"))]
     assert kept(flwr(tmp_path, *script), Time()) == 1
-    assert "5 runs in a row failed at once; see: flwr log 4" in caplog.text
+    assert "5 runs in a row failed at once; see: flwr log 4 here" in caplog.text
+
+
+def test_the_reason_of_each_failed_run_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = [
+        *(run(1), status(1, "finished:failed", "ServerApp failed with\nexception: no room")),
+        *(run(2), status(2, "finished:failed")),
+        *(run(3), status(3, "finished:completed")),
+    ]
+    assert kept(flwr(tmp_path, *script), Time()) == 0
+    assert "run 1 has failed: ServerApp failed with exception: no room" in caplog.text
+    assert "run 2 has failed; see: flwr log 2 here" in caplog.text
+    assert "run 3 has failed" not in caplog.text
+
+
+REFUSAL = f"ServerApp failed with exception: {REFUSED_RUN}: [fedraw] has the unknown key 'x'"
+
+
+def test_a_first_run_that_the_server_app_refuses_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert kept(flwr(tmp_path, run(1), status(1, "finished:failed", REFUSAL)), Time()) == 1
+    assert f"run 1 has failed: {REFUSAL}" in caplog.text
+    assert "starting a new run" not in caplog.text
+
+
+def test_a_later_run_that_the_server_app_refuses_is_tried_again(tmp_path: Path) -> None:
+    script = [
+        *(run(1), status(1, "finished:failed"), run(2), status(2, "finished:failed", REFUSAL)),
+        *(run(3), status(3, "finished:completed")),
+    ]
+    assert kept(flwr(tmp_path, *script), Time()) == 0
+
+
+@pytest.mark.slow
+def test_flower_passes_a_refusal_on_to_the_supervisor(tmp_path: Path) -> None:
+    """This uses a real SuperLink, so that the test notices other details in a new version."""
+    app = Path(__file__).parents[2] / "examples" / "flower-app"
+    config = toml_pairs(
+        {"fedraw.folder": str(tmp_path / "federation"), "fedraw.strategy.buffer": 99}
+    )
+    with Deployment(tmp_path, {}, tls=False):
+        command = [sys.executable, "-m", "fedraw.flower.supervise", str(app), "deployment"]
+        command += ["--run-config", config]
+        home = {**os.environ, "FLWR_HOME": str(tmp_path / "flower")}
+        home["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{home['PATH']}"
+        done = subprocess.run(
+            command, env=home, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 1, done.stderr
+        assert f"{REFUSED_RUN}: " in done.stderr and "99" in done.stderr
+        assert "starting a new run" not in done.stderr
+        assert not (tmp_path / "federation" / "events.jsonl").exists()
 
 
 def test_the_pauses_for_an_absent_superlink_grow(
@@ -190,6 +247,78 @@ def test_a_stop_signal_stops_the_run(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert (tmp_path / "asked.txt").read_text().splitlines()[-1].startswith("stop 7 here")
+
+
+# Takes its time to stop a run, and writes down that it has done so.
+SLOW_FLWR = """#!{python}
+import json, sys, time
+from pathlib import Path
+folder = Path(__file__).parent
+word = sys.argv[1]
+if word == "stop":
+    (folder / "stopping").touch()
+    time.sleep(2)
+    (folder / "stopped").touch()
+(folder / word).touch()
+print(json.dumps({{"success": True, "run-id": 7, "runs": [{{"status": "running"}}]}}))
+"""
+
+
+@pytest.mark.parametrize("to_the_group", [False, True], ids=["a kill", "Ctrl-C twice"])
+def test_a_second_stop_signal_does_not_leave_the_run_running(
+    tmp_path: Path, to_the_group: bool
+) -> None:
+    """A terminal sends Ctrl-C to the supervisor and to the `flwr` that it has started."""
+    program = tmp_path / "flwr"
+    program.write_text(SLOW_FLWR.format(python=sys.executable))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "fedraw.flower.supervise", "app", "here"]
+
+    def send(process: subprocess.Popen[bytes]) -> None:
+        if to_the_group:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGTERM)
+
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        appears(tmp_path / "run")
+        time.sleep(0.5)
+        send(process)
+        appears(tmp_path / "stopping")
+        send(process)
+        send(process)
+        assert process.wait(60) == 0
+        assert (tmp_path / "stopped").exists()
+
+
+def appears(path: Path, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def test_a_run_that_cannot_be_stopped_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stuck(Flower):
+        def start(self) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 7
+
+        def stop(self, run: int) -> None:
+            raise EngineFailed("flwr stop: no route")
+
+    stop = StopRequest()
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with patch.object(module, "STOP", stop), pytest.raises(SystemExit) as end:
+            supervise(Stuck("x", "app"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.code == 1
+    assert "run 7 may still be running: flwr stop: no route" in caplog.text
 
 
 def test_a_stop_signal_during_a_start_stops_that_run() -> None:

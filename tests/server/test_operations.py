@@ -23,6 +23,7 @@ from tests.server.test_recovery import STRATEGIES, packed
 from fedraw import Spec, simulate
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
+from fedraw.server.journal import Journal
 from fedraw.server.revocation import revoke
 from fedraw.server.rollback import backup, restore_points, rollback
 from fedraw.server.snapshots import kept_snapshots
@@ -54,7 +55,7 @@ def test_an_intact_folder_passes(make_engine: MakeEngine, strategy: Any) -> None
     engine = killed(make_engine, strategy=strategy)
     before = content(engine.settings.folder)
     checks = {check.name: check for check in verify_folder(engine.settings.folder)}
-    assert [check.problems for check in checks.values()] == [[]] * 5
+    assert [check.problems for check in checks.values()] == [[]] * 6
     assert checks["log records"].count > 30 and checks["snapshots"].count == 6
     assert checks["replays to the bit"].count == 2
     assert content(engine.settings.folder) == before, "verifying changes nothing"
@@ -141,6 +142,66 @@ def test_a_snapshot_of_another_federation_is_found(make_engine: MakeEngine) -> N
     assert any("belongs to another log" in problem for problem in problems(engine.settings.folder))
 
 
+def test_a_trained_folder_without_snapshots_is_found(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    shutil.rmtree(folder / "checkpoint")
+    (found,) = [problem for problem in problems(folder) if "no snapshot" in problem]
+    assert str(folder / "checkpoint") in found and "restore the folder from a backup" in found
+    (folder / "checkpoint").mkdir()
+    assert fedraw("server", "verify", folder, cwd=tmp_path).returncode == 1
+
+
+def test_a_folder_whose_only_updates_are_in_the_journal_needs_a_snapshot(
+    make_engine: MakeEngine,
+) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    log = folder / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    begun = [line for line in lines if json.loads(line)["kind"] in ("start", "joined")]
+    assert begun == lines[: len(begun)]
+    for later in folder.glob("events.0*.jsonl"):
+        later.unlink()
+    log.write_bytes(b"".join(begun))
+    shutil.rmtree(folder / "checkpoint")
+    assert any("no snapshot" in problem for problem in problems(folder))
+    shutil.rmtree(folder / "updates")
+    assert problems(folder) == [], "a server was killed before its first snapshot"
+
+
+def test_a_folder_in_which_training_has_not_begun_passes(make_engine: MakeEngine) -> None:
+    engine = make_engine(FedRAW(buffer=3), **SETTINGS)
+    engine.online = {"north"}
+    engine.wait(5)
+    engine.coordinator.abandon()
+    assert problems(engine.settings.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("revoked.json", "west"), ("revoked.json", '{"sites": {}, "nodes": ["x"]}'),
+     ("revoked.json", '{"sites": ["west"], "nodes": []}'), ("discarded.json", "[]"),
+     ("discarded.json", '{"a": {"west": "many"}}'), ("discarded.json", '{"a": 3}')],
+)  # fmt: skip
+def test_an_unreadable_list_of_sites_is_found(
+    make_engine: MakeEngine, tmp_path: Path, name: str, text: str
+) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    (folder / name).write_text(text, encoding="utf-8")
+    (found,) = problems(folder)
+    assert found.startswith(f"{folder / name} is not a list of") and "backup" in found
+    assert fedraw("server", "verify", folder, cwd=tmp_path).returncode == 1
+
+
+def test_intact_lists_of_sites_are_counted(make_engine: MakeEngine) -> None:
+    folder = killed(make_engine, 30).settings.folder
+    rollback(folder, str(restore_points(folder)[2].version))
+    revoke(folder, "west")
+    lists = verify_folder(folder)[-1]
+    assert (lists.name, lists.count, lists.problems) == ("lists of sites", 2, [])
+
+
 # Back up and restore
 
 
@@ -222,6 +283,52 @@ def test_a_backup_over_a_folder_is_refused(make_engine: MakeEngine, tmp_path: Pa
         backup(engine.settings.folder, tmp_path)
 
 
+@pytest.mark.parametrize("inside", ["sub", "checkpoint/sub", ".", "../federation/sub"])
+def test_a_backup_inside_the_folder_itself_is_refused(make_engine: MakeEngine, inside: str) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    before = content(folder)
+    with pytest.raises(BadInput, match=r"(is in .*|exists); name a folder"):
+        backup(folder, folder / inside)
+    assert content(folder) == before
+
+
+def test_a_backup_through_a_link_into_the_folder_is_refused(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(BadInput, match=r"is in .*federation; name a folder outside it"):
+        backup(folder, tmp_path / "link" / "copy")
+
+
+def test_a_backup_of_a_damaged_log_names_the_servers_file_and_leaves_nothing(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    folder = killed(make_engine).settings.folder
+    flipped(folder / "events.jsonl")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadInput) as refused:
+        backup(folder, tmp_path / "copy")
+    assert str(refused.value).startswith(f"{folder / 'events.jsonl'}")
+    assert "restore the folder from a backup" in str(refused.value).lower()
+    assert "--force" not in str(refused.value) and ".part" not in str(refused.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_backup_without_a_needed_update_names_it_and_leaves_nothing(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    folder = killed(make_engine).settings.folder
+    needed = restore_points(folder)[0].snapshot.metadata["updates"][0]
+    lost = Journal(folder / "updates").path(needed)
+    lost.unlink()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadInput) as refused:
+        backup(folder, tmp_path / "copy")
+    assert str(refused.value) == f"{lost} is missing; restore the folder from a backup"
+    assert sorted(tmp_path.iterdir()) == before
+
+
 # Roll back
 
 
@@ -277,12 +384,14 @@ def test_older_snapshots_can_be_restored_too(make_engine: MakeEngine) -> None:
     third = known[2]
     at, copy = rollback(folder, str(third.version))
     assert at.version == third.version
+    assert problems(folder) == [], "the updates before this snapshot are not needed"
     assert content(copy) != content(folder)
     engine.restart()
     assert engine.coordinator._store.strategy_state.version == third.version
     engine.accept(120)
     fourth = restore_points(folder)[4]
     engine.coordinator.abandon()
+    assert problems(folder) == []
     at, _ = rollback(folder, str(fourth.version + 1))
     assert at.version == fourth.version, "updates after an old snapshot are gone"
 
@@ -304,6 +413,17 @@ def test_a_rollback_to_an_evaluation_that_began_earlier_keeps_its_updates(
     at, _ = rollback(engine.settings.folder, str(version))
     assert at.event == event
     assert packed_after_restart(engine) == {"state": before}
+
+
+def test_a_folder_without_a_snapshot_has_no_state_to_roll_back_to(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    folder = killed(make_engine, 5).settings.folder
+    shutil.rmtree(folder / "checkpoint")
+    for more in ([], ["--to", "1"]):
+        done = fedraw("server", "rollback", folder, *more, cwd=tmp_path)
+        assert done.returncode == 2 and "has no undamaged snapshot; wait until" in done.stderr
+        assert "restore the folder from a backup" in " ".join(done.stderr.split())
 
 
 def test_a_time_without_a_zone_is_in_utc(make_engine: MakeEngine) -> None:
@@ -479,11 +599,26 @@ def test_a_key_is_out_even_if_its_site_is_admitted_again_at_once(
 
 
 def test_revoking_an_unknown_site_is_refused(make_engine: MakeEngine) -> None:
-    engine = killed(make_engine, 4)
-    with pytest.raises(BadInput, match=r"'wset' has never been .* did you mean 'west'"):
-        revoke(engine.settings.folder, "wset")
-    with pytest.raises(BadInput, match="'west' is not revoked"):
-        revoke(engine.settings.folder, "west", undo=True)
+    folder = killed(make_engine, 4).settings.folder
+    for wrong, hint in (("wset", "did you mean 'west'?"), ("x", "known: east, north, south, west")):
+        with pytest.raises(BadInput) as refused:
+            revoke(folder, wrong)
+        assert str(refused.value) == (
+            f"{wrong!r} has never been a site of {folder} ({hint}); to exclude a site that has not "
+            "joined yet, set `sites`"
+        )
+    with pytest.raises(BadInput, match=r"'west' is not revoked; no site is$"):
+        revoke(folder, "west", undo=True)
+    revoke(folder, "east")
+    with pytest.raises(BadInput, match=r"'west' is not revoked; did you mean 'east'\?$"):
+        revoke(folder, "west", undo=True)
+
+
+def test_revoking_with_a_damaged_log_names_a_servers_remedy(make_engine: MakeEngine) -> None:
+    folder = killed(make_engine, 4).settings.folder
+    flipped(folder / "events.jsonl")
+    with pytest.raises(BadInput, match=r"(?i)restore the folder from a backup"):
+        revoke(folder, "west")
 
 
 def test_an_unreadable_list_of_revoked_sites_stops_the_start(make_engine: MakeEngine) -> None:
@@ -500,7 +635,7 @@ def test_the_commands(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine = killed(make_engine, 40)
     folder = str(engine.settings.folder)
     done = fedraw("server", "verify", folder, cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.count("good") == 5
+    assert done.returncode == 0 and done.stdout.count("good") == 6
     document = fedraw("server", "verify", folder, "--json", cwd=tmp_path).stdout
     assert json.loads(document)["checks"][0]["count"] > 40
     assert fedraw("server", "backup", folder, str(tmp_path / "copy"), cwd=tmp_path).returncode == 0

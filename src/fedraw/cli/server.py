@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
+from fedraw.cli.options import Json
 from fedraw.core.text import several
 from fedraw.server.revocation import revoke as revoke_site
 from fedraw.server.rollback import backup as back_up
@@ -30,7 +31,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a 
 @server.command("verify")
 def verify(
     folder: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Verify every checksum and every invariant of a folder whose server is not running."""
     checks = verify_folder(folder)

@@ -23,7 +23,7 @@ from math import inf
 from pathlib import Path
 
 from fedraw.errors import MissingExtra
-from fedraw.server.supervise import LOG, EngineFailed, EngineRefused, supervise_until_stopped
+from fedraw.server.supervise import LOGGER, EngineFailed, EngineRefused, supervise_until_stopped
 
 try:
     from nvflare.fuel.flare_api.api_spec import (
@@ -84,11 +84,15 @@ class Flare:
             if status == "running" and self._is_lost(session, run):
                 return "finished:lost"
             if status == "running" and (sites := self._left_out(session, run)):
-                LOG.info("starting the job again for %s", ", ".join(sites))
+                LOGGER.info("starting the job again for %s", ", ".join(sites))
                 self._restarted = self.clock()
                 self._end(session, run)
                 return "finished:restarted"
             return "finished:stopped" if status == "finished:aborted" else status
+
+    def reason_of(self, run: str) -> str:
+        """Return nothing, because FLARE does not tell why a job has failed."""
+        return ""
 
     def stop(self, run: str) -> None:
         """Abort the job; its federation's folder is up to date."""
@@ -100,7 +104,7 @@ class Flare:
         return f"log.txt in the server's folder {run}"
 
     def _is_lost(self, session: Session, run: str) -> bool:
-        """Whether the job was missing on the server in two checks in a row.
+        """Return whether the job was missing on the server in two checks in a row.
 
         A restarted server lists its earlier jobs as running, but does not run them.
         """

@@ -24,21 +24,27 @@ from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, read_settings, type_hints
 from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
-from fedraw.errors import BadInput
+from fedraw.errors import BadInput, FedrawError
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import FlowerCodec
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
-from fedraw.server.coordinator import open_federation
+from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
+from fedraw.server.supervise import REFUSED_RUN
 from fedraw.strategies.catalog import find_method
+
+LOGGER = logging.getLogger("fedraw.server")
 
 SECTION = "fedraw"
 STRATEGY, TRAIN, TRAIN_AT = "strategy", "train", "train_at"
 SUMMARIES, UPDATE_PRIVACY = "summaries", "update_privacy"
 DEFAULT_STRATEGY = "fedraw"
+# How the messages about a folder begin that a later run may be able to open: the server app of the
+# last run has not ended yet, or the disk is full or away.
+PASSING = ("another process is running in ", "cannot write to ")
 
 
 def server_app(
@@ -65,7 +71,7 @@ def server_app(
 
     """
 
-    def main(grid: Grid, context: Context) -> None:
+    def open_server(context: Context) -> tuple[ServerSettings, Coordinator, FlowerCodec]:
         chosen = read_server_settings(context.run_config, settings)
         _show_log(chosen.log_format)
         Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
@@ -90,12 +96,30 @@ def server_app(
             train_config=train_config,
             engine=f"flwr {version('flwr')}",
         )
+        return chosen, coordinator, codec
+
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            chosen, coordinator, codec = open_server(context)
+        except FedrawError as problem:
+            _show_log("text")
+            LOGGER.error("%s", problem)
+            raise _refusal(problem) from None
         with monitored(chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts):
             run_federation(grid, coordinator, codec, chosen.poll)
 
     app = ServerApp()
     app.main()(main)
     return app
+
+
+def _refusal(problem: FedrawError) -> BadInput:
+    """Return the error that Flower shows as the reason of the failed run.
+
+    A mistake that every further run would repeat begins with REFUSED_RUN.
+    """
+    text = str(problem)
+    return BadInput(text if text.startswith(PASSING) else f"{REFUSED_RUN}: {text}")
 
 
 def _choose_strategy(strategy: Any, run_config: Mapping[str, Any]) -> Any:

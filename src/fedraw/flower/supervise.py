@@ -15,16 +15,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedraw.server.supervise import EngineFailed, EngineRefused, supervise_until_stopped
+from fedraw.core.text import one_line
+from fedraw.server.supervise import (
+    REFUSED,
+    REFUSED_RUN,
+    EngineFailed,
+    EngineRefused,
+    supervise_until_stopped,
+)
 
 # Flower's message about a SuperLink that it cannot reach.
 AWAY = "Connection to the SuperLink is unavailable"
+# Flower's details of a run without details.
+NO_DETAILS = "N/A"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Flower:
     """Runs an app on a SuperLink through the `flwr` command."""
 
@@ -32,6 +41,7 @@ class Flower:
     app: str
     run_config: Sequence[str] = ()
     program: str = "flwr"
+    _reason: str = field(default="", init=False)
 
     def start(self) -> int:
         """Submit a run, and return its id."""
@@ -52,13 +62,22 @@ class Flower:
     def status(self, run: int) -> str:
         """Return the status of a run, such as `finished:completed`."""
         reply = self._call(["list", self.superlink, "--run-id", str(run)])
+        self._reason = ""
         try:
-            found = reply["runs"]
-            return str(found[0]["status"]) if found else "finished:forgotten"
-        except (KeyError, TypeError):
+            if not reply["runs"]:
+                return "finished:forgotten"
+            found = reply["runs"][0]
+            details = one_line(str(found.get("status-details", NO_DETAILS)))
+            self._reason = "" if details == NO_DETAILS else details
+            return REFUSED if REFUSED_RUN in details else str(found["status"])
+        except (KeyError, TypeError, AttributeError):
             raise EngineFailed(
                 f"{self.program} list: Flower reported no status of run {run}, but {reply!r:.200}"
             ) from None
+
+    def reason_of(self, run: int) -> str:
+        """Return the details that Flower has told with the status of a run."""
+        return self._reason
 
     def stop(self, run: int) -> None:
         """Stop a run."""
@@ -66,12 +85,19 @@ class Flower:
 
     def log_of(self, run: int) -> str:
         """Return the command that shows a run's log."""
-        return f"flwr log {run}"
+        return f"flwr log {run} {self.superlink}"
 
     def _call(self, arguments: Sequence[str]) -> Any:
         command = [self.program, *arguments, "--format", "json"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+                start_new_session=True,  # a terminal sends Ctrl-C to this process only
+            )
             reply = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
             raise EngineFailed(f"{' '.join(command[:2])}: {problem}") from None

@@ -7,6 +7,7 @@ file, which no later rollback shortens.
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 
 DISCARDED = "discarded.json"
+# How a rollback's note in the log begins.
+ROLLED_BACK = "rolled back to"
 
 
 def discarded_updates(folder: Path) -> Counter[str]:
@@ -40,7 +43,10 @@ def add_discarded(folder: Path, rollback: str, updates: Mapping[str, int]) -> No
 def _read(path: Path) -> dict[str, dict[str, int]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): {**updates} for name, updates in found.items()}
+        return {
+            str(name): {site: operator.index(count) for site, count in updates.items()}
+            for name, updates in found.items()
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):

@@ -37,7 +37,12 @@ def read_revoked(folder: Path) -> Revoked:
         return Revoked()
     except (OSError, ValueError, TypeError):
         found = None
-    if found and isinstance(found.sites, dict) and isinstance(found.nodes, list):
+    if (
+        found
+        and isinstance(found.sites, dict)
+        and isinstance(found.nodes, list)
+        and all(isinstance(node, int) for node in found.nodes)
+    ):
         return found
     raise BadInput(
         f"{path} is not a list of revoked sites; restore it from a backup, or remove it and revoke "
@@ -56,15 +61,18 @@ def revoke(folder: Path, site: str, *, undo: bool = False) -> Revoked:
     revoked = read_revoked(folder)
     if undo:
         if site not in revoked.sites:
-            raise BadInput(f"{site!r} is not revoked; {nearest(site, revoked.sites)}")
+            known = nearest(site, revoked.sites) if revoked.sites else "no site is"
+            raise BadInput(f"{site!r} is not revoked; {known}")
         del revoked.sites[site]
     else:
-        records = read_log(folder / LOG, allow_cut_off=True)
+        records = read_log(
+            folder / LOG, remedy="restore the folder from a backup", allow_cut_off=True
+        )
         joined = {str(own.client): own.node for own in records if isinstance(own, JoinedRecord)}
         if site not in joined:
             raise BadInput(
-                f"{site!r} has never been a site of {folder}; {nearest(site, joined)} To exclude a "
-                "site that has not joined yet, set `sites`"
+                f"{site!r} has never been a site of {folder} ({nearest(site, joined)}); to exclude "
+                "a site that has not joined yet, set `sites`"
             )
         revoked.sites[site] = datetime.now(UTC).isoformat(timespec="seconds")
         node = joined[site]

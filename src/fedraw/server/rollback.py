@@ -14,23 +14,22 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import LOG, Chain, Position, read_log
+from fedraw.eventlog.log_file import LOG, Chain, Position, read_log, verify_log
 from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
 from fedraw.eventlog.segments import files_of, log_size, open_log
-from fedraw.server.discarded import DISCARDED, add_discarded
+from fedraw.server.discarded import DISCARDED, ROLLED_BACK, add_discarded
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED
 from fedraw.server.snapshots import snapshot_folders
-from fedraw.storage.files import make_private_folder, private_opener, sync, sync_tree
+from fedraw.storage.files import PARTIAL, make_private_folder, private_opener, sync, sync_tree
 from fedraw.storage.lock import LOCK, FolderLock
 from fedraw.storage.numbered_folders import VerifiedFolder
-from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING
+from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, BestFacts
 
 RUNNING = "stop its server first"
+REMEDY = "restore the folder from a backup"
 # The number of attempts at a backup while a running server removes the snapshot being copied.
 ATTEMPTS = 5
 
@@ -79,13 +78,11 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
         known = restore_points(folder)
         at = next((one for one in known if allowed(one)), None)
         if at is None:
-            oldest = f"the oldest one is {known[-1]}" if known else "there is no snapshot"
             raise BadInput(
-                f"--to {to}: {folder} has no state that old ({oldest}); name a later one, or "
-                "restore a backup"
+                f"--to {to}: {folder} has no state that old (the oldest one is {known[-1]}); name "
+                "a later one, or restore a backup"
             )
-        for _ in read_log(folder / LOG, until=at.log, remedy="restore the folder from a backup"):
-            pass
+        verify_log(folder / LOG, at.log, REMEDY)
         at = _newest_replayable(folder, at, allowed)
         if at.log.length == log_size(folder / LOG):
             raise BadInput(f"--to {to}: {folder} is already at {at}; name an earlier one")
@@ -93,7 +90,7 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
         # Before the removal: if it is interrupted, updates count twice rather than not at all.
         add_discarded(folder, *_updates_after(folder, at))
         _remove_after(folder, at)
-        reason = f"rolled back to {at} by the operator; {copy.name} is the previous folder"
+        reason = f"{ROLLED_BACK} {at} by the operator; {copy.name} is the previous folder"
         _append_note(folder, at, reason)
     finally:
         lock.close()
@@ -101,10 +98,15 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
 
 
 def restore_points(folder: Path) -> list[RestorePoint]:
-    """Return the states of all undamaged snapshots, newest first."""
+    """Return the states of all undamaged snapshots, newest first; there is at least one."""
     require_server_folder(folder)
     found = snapshot_folders(folder / "checkpoint").read_all()
-    return [_restore_point(one) for one in found if isinstance(one, VerifiedFolder)]
+    points = [_restore_point(one) for one in found if isinstance(one, VerifiedFolder)]
+    if not points:
+        raise BadInput(
+            f"{folder} has no undamaged snapshot; wait until training has begun, or {REMEDY}"
+        )
+    return points
 
 
 def backup(folder: Path, out: Path) -> RestorePoint:
@@ -114,29 +116,44 @@ def backup(folder: Path, out: Path) -> RestorePoint:
 
     Args:
         folder: The folder of a server.
-        out: The folder to create; a server can be started in it.
+        out: The folder to create, outside the server's; a server can be started in it.
 
     """
     if out.exists():
         raise BadInput(f"{out} exists; name a folder that does not exist yet")
-    draft = out.with_name(f"{out.name}.part")
-    for attempt in range(1, ATTEMPTS + 1):
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(f"{out} is in {folder}; name a folder outside it")
+    draft = out.with_name(f"{out.name}{PARTIAL}")
+    try:
+        at = _copy_newest_state(folder, draft)
+        sync_tree(draft)
+        draft.rename(out)
+    except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
-        known = restore_points(folder)
-        if not known:
-            raise BadInput(f"{folder} has no snapshot yet; wait until training has begun")
-        at = _newest_replayable(folder, known[0], lambda later: True)
-        try:
-            _copy_state(folder, at, draft)
-            break
-        except FileNotFoundError:  # the server has removed the snapshot or an update meanwhile
-            if attempt == ATTEMPTS:
-                raise
-    for _ in read_log(draft / LOG, until=at.log):
-        pass
-    sync_tree(draft)
-    draft.rename(out)
+        raise
     sync(out.absolute().parent)
+    return at
+
+
+def _copy_newest_state(folder: Path, out: Path) -> RestorePoint:
+    """Copy the newest state that a restart can reach, and verify the log of the copy."""
+    for attempt in range(1, ATTEMPTS + 1):
+        shutil.rmtree(out, ignore_errors=True)
+        at = _newest_replayable(folder, restore_points(folder)[0], lambda later: True)
+        try:
+            _copy_state(folder, at, out)
+            break
+        except FileNotFoundError as problem:  # the server has removed a file meanwhile
+            if attempt == ATTEMPTS:
+                raise BadInput(f"{problem.filename} is missing; {REMEDY}") from None
+    try:
+        verify_log(out / LOG, at.log)
+    except BadInput:
+        verify_log(folder / LOG, at.log, REMEDY)  # names the damaged line of the server's own file
+        raise BadInput(
+            f"the copy of {folder / LOG} differs from it; check the disk of {out.parent}, and back "
+            "up again"
+        ) from None
     return at
 
 
@@ -209,7 +226,7 @@ def _copy_folder(folder: Path) -> Path:
     own = folder.absolute()
     names = (own.with_name(f"{own.name}.before-rollback-{number}") for number in count(1))
     copy = next(path for path in names if not path.exists())
-    draft = copy.with_name(f"{copy.name}.part")
+    draft = copy.with_name(f"{copy.name}{PARTIAL}")
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(folder, draft, ignore=shutil.ignore_patterns(LOCK))
     sync_tree(draft)
@@ -257,7 +274,8 @@ def _remove_after(folder: Path, at: RestorePoint) -> None:
     sync(folder / "updates")
     for name in (MODEL, SERVING):
         (folder / name).unlink(missing_ok=True)
-    if _best_event(folder / BEST) > at.event:
+    best = BestFacts.read(folder / BEST)
+    if best is not None and best.event > at.event:
         (folder / BEST).unlink()
     files = files_of(folder / LOG)
     start = sum(path.stat().st_size for path in files)
@@ -278,15 +296,6 @@ def _append_note(folder: Path, at: RestorePoint, reason: str) -> None:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _best_event(best: Path) -> int:
-    """Return the event of the best model; 0 without one."""
-    try:
-        with safe_open(best, "numpy") as file:
-            return int(json.loads(file.metadata()["fedraw"])["event"])
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError):
-        return 0
 
 
 def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:

@@ -14,13 +14,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-LOG = logging.getLogger("fedraw.supervise")
+LOGGER = logging.getLogger("fedraw.supervise")
 
 # Seconds between two checks of a run, and the first and longest pause before a new run.
 POLL = 15.0
 PAUSE, LONGEST_PAUSE = 5.0, 300.0
 # Give up after PATIENCE runs in a row that each fail within SHORT seconds.
 SHORT, PATIENCE = 60.0, 5
+# A server begins its last message with this text if every further run would fail in the same way.
+REFUSED_RUN = "fedraw refuses this run"
+# The status of such a run.
+REFUSED = "finished:refused"
 
 
 class EngineFailed(Exception):
@@ -40,6 +44,9 @@ class Engine(Protocol):
     def status(self, run: Any) -> str:
         """Return the status of a run, such as `finished:completed`."""
 
+    def reason_of(self, run: Any) -> str:
+        """Return why a run has failed, on one line, after its `status`; empty if unknown."""
+
     def stop(self, run: Any) -> None:
         """Stop a run."""
 
@@ -48,14 +55,17 @@ class Engine(Protocol):
 
 
 class StopRequest:
-    """Exits when a signal asks this process to end: at once, or after a `deferred` block."""
+    """Exits when a signal asks this process to end: at once, or after a `deferred` block.
+
+    Further signals have no effect, so they do not interrupt what the first one has begun.
+    """
 
     def __init__(self) -> None:
         self._is_deferred = self._is_requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._is_requested = True
-        if not self._is_deferred:
+        is_first, self._is_requested = not self._is_requested, True
+        if is_first and not self._is_deferred:
             self.exit_if_requested()
 
     @contextmanager
@@ -84,33 +94,38 @@ def supervise(
     """Start runs until one completes or is stopped, and return the exit code.
 
     The code is 0 if the federation has completed or was stopped. It is 1 if PATIENCE runs in a row
-    failed within SHORT seconds, or if the engine refuses the first run, because it would refuse the
-    next one as well.
+    failed within SHORT seconds, or if the engine or the server refuses the first run, because it
+    would refuse the next one as well.
     """
     run, short, pause = None, 0, PAUSE
     while True:
-        begun = clock()
+        begun, is_first = clock(), run is None
         try:
             with STOP.deferred():  # a run can be stopped only once its id is known
                 run = engine.start()
-            LOG.info("run %s has started", run)
+                LOGGER.info("run %s has started", run)
             status = _follow(engine, run, sleep)
         except EngineFailed as problem:
             STOP.exit_if_requested()
             if run is None and isinstance(problem, EngineRefused):
-                LOG.error("%s", problem)
+                LOGGER.error("%s", problem)
                 return 1
-            LOG.warning("%s; trying again in %.0f s", problem, pause)
+            LOGGER.warning("%s; trying again in %.0f s", problem, pause)
         else:
-            LOG.info("run %s: %s", run, status)
+            LOGGER.info("run %s: %s", run, status)
             if status in ("finished:completed", "finished:stopped"):
                 return 0
+            reason = engine.reason_of(run)
+            said = f": {reason}" if reason else f"; see: {engine.log_of(run)}"
+            LOGGER.error("run %s has failed%s", run, said)
+            if is_first and status == REFUSED:
+                return 1
             short = short + 1 if clock() - begun < SHORT else 0
             if short >= PATIENCE:
-                LOG.error("%d runs in a row failed at once; see: %s", short, engine.log_of(run))
+                LOGGER.error("%d runs in a row failed at once; see: %s", short, engine.log_of(run))
                 return 1
             pause = PAUSE if short == 0 else pause
-            LOG.warning("starting a new run in %.0f s", pause)
+            LOGGER.warning("starting a new run in %.0f s", pause)
         sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -118,19 +133,23 @@ def supervise(
 def _follow(engine: Engine, run: Any, sleep: Callable[[float], None]) -> str:
     """Wait until a run has ended, and return its status."""
     try:
-        STOP.exit_if_requested()
         while True:
+            STOP.exit_if_requested()
             sleep(POLL)
             try:
                 status = engine.status(run)
             except EngineFailed as problem:
-                LOG.warning("%s", problem)
+                LOGGER.warning("%s", problem)
                 continue
             if status.startswith("finished"):
                 return status
     except SystemExit:
-        LOG.info("received a stop signal: stopping run %s", run)
-        engine.stop(run)
+        LOGGER.info("received a stop signal: stopping run %s", run)
+        try:
+            engine.stop(run)
+        except EngineFailed as problem:
+            LOGGER.error("run %s may still be running: %s", run, problem)
+            raise SystemExit(1) from None
         raise
 
 

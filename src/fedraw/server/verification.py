@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isclose, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,13 +25,16 @@ from fedraw.eventlog.records import (
     EvaluationRecord,
     JoinedRecord,
     LeftRecord,
+    NoteRecord,
     Record,
     RejectedRecord,
     StartRecord,
 )
 from fedraw.eventlog.segments import location, open_log
+from fedraw.server.discarded import DISCARDED, ROLLED_BACK, discarded_updates
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
+from fedraw.server.revocation import REVOKED, read_revoked
 from fedraw.server.snapshots import FederationState, Tensor, snapshot_folders
 from fedraw.server.store import FederationIdentity, FederationStore, state_type_of
 from fedraw.storage import snapshot
@@ -64,7 +67,8 @@ def verify_folder(folder: Path) -> list[Check]:
     - that each snapshot agrees with the log at the position of the snapshot;
     - that all updates are present that a restart needs;
     - that replaying the last but one snapshot reproduces the last one bit for bit;
-    - that the model files have the model's tensors.
+    - that the model files have the model's tensors;
+    - that the lists of revoked sites and of discarded updates can be read.
     """
     require_server_folder(folder)
     lock = FolderLock(folder, RUNNING)
@@ -72,19 +76,21 @@ def verify_folder(folder: Path) -> list[Check]:
         folders = list(snapshot_folders(folder / "checkpoint").read_all())[::-1]
         found = [_read_snapshot(one) for one in folders]
         intact = [one for one in found if isinstance(one, _StoredSnapshot)]
-        log, log_states = _check_log(folder / LOG, [one.log for one in intact])
+        log = _check_log(folder / LOG, [one.log for one in intact])
         snapshots = Check("snapshots", len(found))
         for one in found:
             snapshots.problems += (
-                [one] if isinstance(one, str) else _disagreements(one, log_states.get(one.log))
+                [one] if isinstance(one, str) else _disagreements(one, log.states.get(one.log))
             )
-        if not found and log_states:
+        if not found and (log.begun or Journal(folder / "updates").events()):
             snapshots.problems.append(f"{folder / 'checkpoint'} has no snapshot; {REMEDY}")
-        updates = _check_updates(folder, intact, log_states)
-        models = _check_models(folder, intact)
+        # After a rollback to an old snapshot, the updates before this snapshot are gone.
+        last = intact[-1:] if log.rolled_back else intact[-2:]
+        updates = _check_updates(folder, intact, last, log.states)
+        models, lists = _check_models(folder, intact), _check_lists(folder)
     finally:
         lock.close()
-    return [log, snapshots, updates, _check_replay(folder, intact), models]
+    return [log.check, snapshots, updates, _check_replay(folder, last), models, lists]
 
 
 class _Invariants:
@@ -93,6 +99,7 @@ class _Invariants:
     def __init__(self) -> None:
         self.event = self.version = self.accepted = 0
         self.time = 0.0
+        self.begun = False  # whether a record follows those before the first snapshot
         self.members: dict[str, dict[str, int]] = {}
         self._records = 0
         self._ended = False
@@ -100,6 +107,7 @@ class _Invariants:
     def observe(self, record: Record) -> Iterator[str]:
         """Add the next record; yield its problems."""
         self._records += 1
+        self.begun |= not isinstance(record, StartRecord | JoinedRecord)
         if isinstance(record, StartRecord) != (self._records == 1):
             yield "the start record must be the first, and the only one"
         if isinstance(record, StartRecord):
@@ -165,10 +173,20 @@ class _LogState:
     later: list[ArrivalRecord] = field(default_factory=list)  # arrivals after it
 
 
-def _check_log(log: Path, positions: list[Position]) -> tuple[Check, dict[Position, _LogState]]:
-    """Verify the log; return the check and the state at each of the given positions."""
+class _CheckedLog(NamedTuple):
+    """The check of a log, and what the other checks need to know."""
+
+    check: Check
+    states: dict[Position, _LogState]  # at the given positions
+    begun: bool  # whether training has begun, so that there must be a snapshot
+    rolled_back: bool  # whether the log has a rollback after the last of the given positions
+
+
+def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
+    """Verify the log; `positions` are those of the snapshots."""
     check, chain, state = Check("log records"), Chain(remedy=REMEDY), _Invariants()
     log_states: dict[Position, _LogState] = {}
+    rolled_back = False
     record: Record | None = None
     try:
         with open_log(log) as file:
@@ -183,16 +201,19 @@ def _check_log(log: Path, positions: list[Position]) -> tuple[Check, dict[Positi
                     check.problems.append(
                         f"{location(log, before.length, before.lines)}: {problem}"
                     )
+                if isinstance(record, NoteRecord) and record.reason.startswith(ROLLED_BACK):
+                    rolled_back = True
                 if isinstance(record, ArrivalRecord):
                     for log_state in list(log_states.values())[-2:]:
                         log_state.later.append(record)
                 if chain.position in positions:
+                    rolled_back = False
                     members = {site: dict(own) for site, own in state.members.items()}
                     log_states[chain.position] = _LogState(state.event, state.accepted, members)
         require_continuation(log, record, REMEDY)
     except BadInput as problem:
         check.problems.append(str(problem))
-    return check, log_states
+    return _CheckedLog(check, log_states, state.begun, rolled_back)
 
 
 @dataclass
@@ -251,9 +272,12 @@ def _disagreements(one: _StoredSnapshot, log_state: _LogState | None) -> Iterato
 
 
 def _check_updates(
-    folder: Path, snapshots: list[_StoredSnapshot], log_states: Mapping[Position, _LogState]
+    folder: Path,
+    snapshots: list[_StoredSnapshot],
+    last: list[_StoredSnapshot],
+    log_states: Mapping[Position, _LogState],
 ) -> Check:
-    """Verify all updates, and that the updates are present that the last two snapshots need."""
+    """Verify all updates, and that those are present that a replay of the last snapshots needs."""
     journal, check = Journal(folder / "updates"), Check("updates")
     read: dict[int, tuple[str, float]] = {}
     for event in journal.events():
@@ -264,7 +288,7 @@ def _check_updates(
         except BadInput as problem:
             check.problems.append(str(problem))
     missing = {event: one.found.path.name for one in snapshots for event in one.updates}
-    for one in snapshots[-2:]:
+    for one in last:
         for record in log_states[one.log].later if one.log in log_states else ():
             missing[record.event] = "the log"
             client, time = own = read.get(record.event, (str(record.client), record.time))
@@ -281,7 +305,7 @@ def _check_updates(
 
 
 def _check_replay(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
-    """Replay from the last but one snapshot to the last one, and from there to the log's end."""
+    """Replay from each of the last snapshots to the next one, or to the log's end."""
     check = Check("replays to the bit")
     if not snapshots:
         return check
@@ -303,7 +327,7 @@ def _check_replay(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
         check.problems.append(str(problem))
         return check
     try:
-        for one, following in pairwise([*snapshots[-2:], None]):
+        for one, following in pairwise([*snapshots, None]):
             assert one is not None
             store.restore(
                 store.snapshots.load(one.found, state_type),
@@ -359,4 +383,16 @@ def _check_models(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
                 check.problems.append(f"{path} does not have {tensor}")
             elif not np.isfinite(np.asarray(found, np.float64)).all():
                 check.problems.append(f"{path}: {tensor.name!r} has NaN or infinite values")
+    return check
+
+
+def _check_lists(folder: Path) -> Check:
+    """Verify the lists of revoked sites and of discarded updates."""
+    check = Check("lists of sites")
+    for name, read in ((REVOKED, read_revoked), (DISCARDED, discarded_updates)):
+        check.count += (folder / name).exists()
+        try:
+            read(folder)
+        except BadInput as problem:
+            check.problems.append(str(problem))
     return check

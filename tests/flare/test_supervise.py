@@ -153,4 +153,4 @@ def test_an_absent_server_is_awaited_and_a_refusal_is_reported(
     system.error = AuthenticationError("incorrect user name")
     with pytest.raises(EngineRefused, match="incorrect user name"):
         engine.start()
-    assert supervise(engine, time.sleep, time.clock) == 1
+    assert supervise(engine, time.sleep, time.clock) == 2

@@ -132,7 +132,7 @@ REFUSAL = f"ServerApp failed with exception: {REFUSED_RUN}: [fedraw] has the unk
 def test_a_first_run_that_the_server_app_refuses_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert kept(flwr(tmp_path, run(1), status(1, "finished:failed", REFUSAL)), Time()) == 1
+    assert kept(flwr(tmp_path, run(1), status(1, "finished:failed", REFUSAL)), Time()) == 2
     assert f"run 1 has failed: {REFUSAL}" in caplog.text
     assert "starting a new run" not in caplog.text
 
@@ -160,7 +160,7 @@ def test_flower_passes_a_refusal_on_to_the_supervisor(tmp_path: Path) -> None:
         done = subprocess.run(
             command, env=home, capture_output=True, text=True, timeout=300, check=False
         )
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 2, done.stderr
         assert f"{REFUSED_RUN}: " in done.stderr and "99" in done.stderr
         assert "starting a new run" not in done.stderr
         assert not (tmp_path / "federation" / "events.jsonl").exists()
@@ -198,7 +198,7 @@ def test_a_refused_first_run_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = Time()
-    assert kept(flwr(tmp_path, REFUSED), time) == 1
+    assert kept(flwr(tmp_path, REFUSED), time) == 2
     assert "flwr run: no such app" in caplog.text
     assert not time.slept
 
@@ -214,7 +214,7 @@ def test_a_success_without_a_run_id_is_refused(
 ) -> None:
     """The run can be neither followed nor stopped, and a second one would compete with it."""
     time = Time()
-    assert kept(flwr(tmp_path, ["run app here", 0, reply]), time) == 1
+    assert kept(flwr(tmp_path, ["run app here", 0, reply]), time) == 2
     assert "flwr run: Flower reported success without a run id" in caplog.text
     assert "find the run with 'flwr list here'" in caplog.text
     assert not time.slept

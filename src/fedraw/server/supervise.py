@@ -93,9 +93,9 @@ def supervise(
 ) -> int:
     """Start runs until one completes or is stopped, and return the exit code.
 
-    The code is 0 if the federation has completed or was stopped. It is 1 if PATIENCE runs in a row
-    failed within SHORT seconds, or if the engine or the server refuses the first run, because it
-    would refuse the next one as well.
+    The code is 0 if the federation has completed or was stopped, and 1 if PATIENCE runs in a row
+    failed within SHORT seconds. It is 2 if the engine or the server refuses the first run, because
+    it would refuse the next one as well.
     """
     run, short, pause = None, 0, PAUSE
     while True:
@@ -109,7 +109,7 @@ def supervise(
             STOP.exit_if_requested()
             if run is None and isinstance(problem, EngineRefused):
                 LOGGER.error("%s", problem)
-                return 1
+                return 2
             LOGGER.warning("%s; trying again in %.0f s", problem, pause)
         else:
             LOGGER.info("run %s: %s", run, status)
@@ -119,7 +119,7 @@ def supervise(
             said = f": {reason}" if reason else f"; see: {engine.log_of(run)}"
             LOGGER.error("run %s has failed%s", run, said)
             if is_first and status == REFUSED:
-                return 1
+                return 2
             short = short + 1 if clock() - begun < SHORT else 0
             if short >= PATIENCE:
                 LOGGER.error("%d runs in a row failed at once; see: %s", short, engine.log_of(run))

@@ -1,13 +1,14 @@
 """The errors that fedraw raises for causes outside its code.
 
 FedrawError
-├── BadInput            a file, key, table or setting that the user must correct (exit code 2)
-│   └── MissingExtra    an optional dependency is not installed
-├── FolderChanged       the files of a running server were moved or changed, so it must stop
-├── Interrupted         a run was asked to stop; it can be resumed
-├── RefusedUpdate       one client's update is unusable; the federation continues without it
-├── TrainingFailed      the user's own training function raised an error; the run can be resumed
-└── WorkerDied          a worker process of a run died; the run can be resumed
+├── BadInput                a file, key, table or setting that the user must correct (exit code 2)
+│   ├── FolderUnavailable   a folder is in use or cannot be written; a later attempt may succeed
+│   └── MissingExtra        an optional dependency is not installed
+├── FolderChanged           the files of a running server were moved or changed, so it must stop
+├── Interrupted             a run was asked to stop; it can be resumed
+├── RefusedUpdate           one client's update is unusable; the federation continues without it
+├── TrainingFailed          the user's own training function raised an error; the run can be resumed
+└── WorkerDied              a worker process of a run died; the run can be resumed
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class MissingExtra(BadInput, ImportError):
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         return MissingExtra, self._needed  # lets a worker process send the error to its parent
+
+
+class FolderUnavailable(BadInput):
+    """A folder is in use by another process or cannot be written; a later attempt may succeed."""
 
 
 class RefusedUpdate(FedrawError):

@@ -24,7 +24,7 @@ from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, read_settings, type_hints
 from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
-from fedraw.errors import BadInput, FedrawError
+from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import FlowerCodec
 from fedraw.flower.tensors import TensorTemplate, record_of
@@ -42,9 +42,6 @@ SECTION = "fedraw"
 STRATEGY, TRAIN, TRAIN_AT = "strategy", "train", "train_at"
 SUMMARIES, UPDATE_PRIVACY = "summaries", "update_privacy"
 DEFAULT_STRATEGY = "fedraw"
-# How the messages about a folder begin that a later run may be able to open: the server app of the
-# last run has not ended yet, or the disk is full or away.
-PASSING = ("another process is running in ", "cannot write to ")
 
 
 def server_app(
@@ -116,10 +113,12 @@ def server_app(
 def _refusal(problem: FedrawError) -> BadInput:
     """Return the error that Flower shows as the reason of the failed run.
 
-    A mistake that every further run would repeat begins with REFUSED_RUN.
+    The text begins with REFUSED_RUN unless a later run may succeed: the server app of the last run
+    has not ended yet, or the disk is full or not mounted.
     """
-    text = str(problem)
-    return BadInput(text if text.startswith(PASSING) else f"{REFUSED_RUN}: {text}")
+    if isinstance(problem, FolderUnavailable):
+        return problem
+    return BadInput(f"{REFUSED_RUN}: {problem}")
 
 
 def _choose_strategy(strategy: Any, run_config: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedraw.core.text import one_line
 from fedraw.core.update import Update
-from fedraw.errors import BadInput, FolderChanged
+from fedraw.errors import BadInput, FolderChanged, FolderUnavailable
 from fedraw.eventlog.log_file import (
     LOG,
     Chain,
@@ -79,7 +79,7 @@ class ServerLog:
                 self._lock.close()
                 raise
         except OSError as problem:
-            raise BadInput(
+            raise FolderUnavailable(
                 f"cannot write to {folder}: {problem.strerror}; set another folder"
             ) from None
         self._unwritten = b""

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from fedraw.errors import BadInput
+from fedraw.errors import FolderUnavailable
 
 try:
     import fcntl
@@ -33,7 +33,7 @@ class FolderLock:
         self._file = self.path.open("ab", buffering=0)
         if not acquire(self._file):
             self._file.close()
-            raise BadInput(f"another process is running in {folder}; {remedy}")
+            raise FolderUnavailable(f"another process is running in {folder}; {remedy}")
 
     @property
     def is_intact(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -302,6 +302,8 @@ def _methods() -> dict[str, Any]:
 
 def load_artefact(name: str, scale: Scale) -> Artefact:
     """Load one artefact of the paper or of ours at a scale."""
+    if name in BEYOND:  # `sweep_seeds` is about the paper's sweeps
+        scale = replace(scale, sweep_seeds=())
     table = study_file(name)
     other = table.get("rows_of")
     rows = table["rows"] if other is None else study_file(other)["rows"]

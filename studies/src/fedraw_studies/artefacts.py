@@ -40,6 +40,9 @@ ARENA_DATASETS = ("digits", "ham10000", "emnist", "cifar10")
 ARENA = tuple(
     f"arena-{dataset}{part}" for dataset in ARENA_DATASETS for part in ("-tuning", "", "-remedy")
 )
+# Is a label lost, or late? The arena's settings at ten times the length; late.py has the artefacts.
+LATE_DATASETS = ("digits", "ham10000", "isic2019", "emnist")
+LATE = ("late-demo", *(f"late-{dataset}" for dataset in LATE_DATASETS))
 EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 # Claims refer to these; they have no table.
 SUPPORTING = ("server-state", "benchmark")
@@ -152,6 +155,8 @@ def study_file(name: str) -> dict[str, Any]:
     folder = name.partition("-")[0] if name.startswith(("beyond-", "evidence-")) else "paper"
     if name.startswith("arena"):
         folder, name = "arena", name.removeprefix("arena-")
+    if name == "late":
+        folder = "late"
     file = files("fedraw_studies").joinpath(f"{folder}/{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 

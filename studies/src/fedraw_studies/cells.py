@@ -50,6 +50,9 @@ class CellRecord:
     machine: str
     # The mean of the last five evaluations, by rare label; older cells do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
+    # By evaluation: the virtual time, and the recall of each rare label; older cells have neither.
+    times: Sequence[float] = field(default_factory=tuple)
+    rare_curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     # Metrics of the serving average, if the spec asks for one.
     serving: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -126,6 +129,10 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         cores=timing["cores"],
         machine=timing["machine"],
         recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
+        times=[round(evaluation.time, 3) for evaluation in evaluations],
+        rare_curves={
+            label: [_percent(own.recall.get(label)) for own in evaluations] for label in rare
+        },
         serving=_rounded((summary.get("serving") or {}).get("metrics", {})),
     )
 
@@ -153,8 +160,12 @@ def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:
 
 def _point(evaluation: EvaluationRecord) -> tuple[int, float | None, float | None]:
     values = (evaluation.metrics.get(metric) for metric in ("GlobalAcc", "AvgRare"))
-    all_, rare = (None if value is None else round(value, _CURVE_DECIMALS) for value in values)
+    all_, rare = map(_percent, values)
     return evaluation.event, all_, rare
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(value, _CURVE_DECIMALS)
 
 
 def _rounded(value: Any) -> Any:

@@ -23,6 +23,7 @@ from fedraw_studies.artefacts import (
     DYNAMICS,
     EVERY,
     EVIDENCE,
+    LATE,
     NAMES,
     OPEN,
     Scale,
@@ -63,10 +64,10 @@ from fedraw_studies.render import (
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
 # The name of a group selects all of its artefacts.
-GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN, "arena": ARENA}
+GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN, "arena": ARENA, "late": LATE}
 # These are computed and printed on each request by name, and not stored.
 PRINTED = ("table1", "bound")
-KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA)
+KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA, *LATE)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option

@@ -17,6 +17,7 @@ from fedraw_studies.artefacts import (
     CHOICES,
     EVERY,
     EVIDENCE,
+    LATE,
     NAMES,
     OPEN,
     SUPPORTING,
@@ -27,6 +28,7 @@ from fedraw_studies.artefacts import (
     load_artefact,
     refuse_unknown,
 )
+from fedraw_studies.late import late_artefact
 
 # The most important artefacts come first, so that an interrupted plan is still useful.
 _FIRST = (
@@ -40,6 +42,7 @@ ORDER = (
     *BEYOND,
     *CHOICES,
     *ARENA,
+    *LATE,
 )
 
 # The settings that every key contains, whatever their values. The names of the committed cells
@@ -154,15 +157,16 @@ def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:
 
 
 def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
-    """Load these artefacts, each once: the paper's in its order, then ours, then the arena's.
+    """Load these artefacts, each once: the paper's in its order, then ours.
 
     Artefacts that the scale does not have are left out.
     """
     for name in names:
-        refuse_unknown(name, (*EVERY, *ARENA, *SUPPORTING))
+        refuse_unknown(name, (*EVERY, *ARENA, *LATE, *SUPPORTING))
     own = {name for name in names if name in SUPPORTING or scale.has(name)}
     loaded = [load_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in own]
-    return [*loaded, *(arena_artefact(name, scale) for name in ARENA if name in own)]
+    loaded += [arena_artefact(name, scale) for name in ARENA if name in own]
+    return loaded + [late_artefact(name, scale) for name in LATE if name in own]
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:

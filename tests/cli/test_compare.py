@@ -19,8 +19,8 @@ from fedraw.experiment.spec import Spec
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     for seed, gain in ((1, 10.0), (2, 12.0)):
-        write_run(tmp_path, "fedfa", seed, [(80.0, 40.0)])
-        write_run(tmp_path, "fedraw", seed, [(81.0, 40.0 + gain)])
+        write_run(tmp_path, "fedfa", seed, [(80.0, 40.0)] * 5)
+        write_run(tmp_path, "fedraw", seed, [(81.0, 40.0 + gain)] * 5)
     return tmp_path
 
 
@@ -49,8 +49,9 @@ def test_two_rows_are_compared_seed_by_seed(runs: Path, capsys: pytest.CaptureFi
 def test_what_a_goal_costs_has_columns(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare([runs], until=["AvgRare>=45"], json_=True)
     fedfa, fedraw = json.loads(capsys.readouterr().out)["rows"]
-    assert fedfa["metrics"]["events to AvgRare>=45"]["values"] == [None, None]
-    assert None not in fedraw["metrics"]["seconds to AvgRare>=45"]["values"]
+    assert fedfa["reached"]["AvgRare>=45"]["arrivals"] == {"median": None, "values": [None, None]}
+    assert fedraw["reached"]["AvgRare>=45"]["arrivals"] == {"median": 1.0, "values": [1.0, 1.0]}
+    assert fedraw["reached"]["AvgRare>=45"]["seeds"] == 2
     with pytest.raises(BadInput, match="'AvgRare=45' is not a goal"):
         compare([runs], until=["AvgRare=45"])
 
@@ -61,10 +62,31 @@ def test_a_goal_is_shown_beside_the_chosen_metrics(
     goal = "AvgRare>=10"
     compare([runs], until=[goal], metrics="GlobalAcc", format_=Format.csv)
     head = capsys.readouterr().out.splitlines()[0].split(",")
-    means = [name.removesuffix("_mean") for name in head if name.endswith("_mean")]
-    assert means == ["GlobalAcc", f"events to {goal}", f"seconds to {goal}"]
-    compare([runs], until=[goal], metrics=f"events to {goal}", format_=Format.csv)
-    assert "seconds to" not in capsys.readouterr().out, "one of its columns was chosen"
+    assert head[3:-2] == [
+        "GlobalAcc_mean", "GlobalAcc_sd", "arrivals to 10 %_median", "hours to 10 %_median",
+    ]  # fmt: skip
+    compare([runs], until=[goal], metrics="arrivals to 10 %", format_=Format.csv)
+    assert "hours to" not in capsys.readouterr().out, "one of its columns was chosen"
+
+
+def test_the_last_model_is_shown_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tail of 0, 10, 20, 30, 40, 90 is 38, and no five of them reach 50 on average."""
+    write_run(tmp_path, "fedraw", 1, [(80.0, rare) for rare in (0.0, 10.0, 20.0, 30.0, 40.0, 90.0)])
+    for last, value in ((False, 38.0), (True, 90.0)):
+        compare([tmp_path], last=last, json_=True)
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        assert row["metrics"]["AvgRare"]["mean"] == value
+        assert row["reached"]["AvgRare>=50"]["seeds"] == 0
+
+
+def test_a_run_with_few_evaluations_has_no_arrivals(tmp_path: Path) -> None:
+    """Four evaluations say nothing about five consecutive ones, so 'not within' would be wrong."""
+    write_run(tmp_path, "fedraw", 1, [(80.0, 90.0)] * 4)
+    assert fedraw.compare([tmp_path])[0].reached == {}
+    with pytest.raises(BadInput, match="has 4 evaluations, and the goal AvgRare>=50 needs 5"):
+        fedraw.compare([tmp_path], until=["AvgRare>=50"])
 
 
 def test_the_names_of_the_rows_are_shown_beside_many_columns(

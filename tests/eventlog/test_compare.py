@@ -37,8 +37,9 @@ def dynamics(seeds: list[int], **strategy: Any) -> Spec:
     )
 
 
-def test_spread_is_the_population_sd_or_undefined() -> None:
-    assert Stat.of([1.0, 3.0]) == Stat(2.0, 1.0, (1.0, 3.0))
+def test_spread_is_the_sample_sd_or_undefined() -> None:
+    assert Stat.of([1.0, 3.0, 5.0]) == Stat(3.0, 2.0, (1.0, 3.0, 5.0))
+    assert Stat.of([3.0]) == Stat(3.0, None, (3.0,)), "one value has no spread"
     assert Stat.of([1.0, None]) == Stat(None, None, (1.0, None))
     assert Stat.of([None]) == Stat(None, None, (None,))
 
@@ -256,7 +257,7 @@ def test_a_model_that_is_no_better_than_the_commonest_label_is_noted() -> None:
     summary = {
         "name": "m", "seed": 1, "events": 5, "finished": True, "spec": {},
         "metrics": {"GlobalAcc": 70.0}, "recall": {"cat": 70.0, "owl": 70.0},
-        "confusion": {"cat": {"cat": 63, "owl": 27}, "owl": {"owl": 7, "cat": 3}},
+        "confusion": {"cat": {"cat": 63, "owl": 27}, "owl": {"owl": 7, "cat": 3}}, "tail": {},
     }  # fmt: skip
     (own,) = compare([SimpleNamespace(summary=summary)])
     assert own.collapsed == 0

@@ -12,6 +12,7 @@ from tests.experiment.small_runs import same
 import fedraw
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
+from fedraw.eventlog.measures import Goal
 from fedraw.eventlog.records import ArrivalRecord, LostRecord
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
@@ -113,7 +114,7 @@ def trained(name: str, **sections: Any) -> Spec:
 def test_curves_and_comparisons_have_costs(tmp_path: Path) -> None:
     results = {
         name: fedraw.simulate(
-            trained(name), events=40, evaluate_every=10, out=tmp_path / name, progress=False
+            trained(name), events=40, evaluate_every=5, out=tmp_path / name, progress=False
         )
         for name in ("fedfa", "fedavg")
     }
@@ -124,16 +125,19 @@ def test_curves_and_comparisons_have_costs(tmp_path: Path) -> None:
     rows = compare([tmp_path], until=["GlobalAcc>=0", "GlobalAcc>=101"])
     for row in rows:
         first = results[row.name].curves.rows()[0]
-        for column, value in (("events", "event"), ("hours", "hours"), ("MB", "MB"), ("kJ", "kJ")):
-            assert row.metrics[f"{column} to GlobalAcc>=0"].mean == pytest.approx(first[value])
-            assert row.metrics[f"{column} to GlobalAcc>=101"].mean is None
+        reached, never = (row.reached[Goal("GlobalAcc", mark)] for mark in (0, 101))
+        assert never.count == 0
+        for unit in ("arrivals", "hours", "MB", "kJ"):
+            value = "event" if unit == "arrivals" else unit
+            assert reached.median(unit) == pytest.approx(first[value])
+            assert never.median(unit) is None
     # FedAvg waits for everyone, so it pays in hours.
-    hours = {row.name: row.metrics["hours to GlobalAcc>=0"].mean or 0.0 for row in rows}
+    goal = Goal("GlobalAcc", 0)
+    hours = {row.name: row.reached[goal].median("hours") or 0.0 for row in rows}
     assert hours["fedavg"] > hours["fedfa"]
-    in_memory = compare(results, until=["GlobalAcc>=0"])
-    assert in_memory["fedfa"].metrics == {
-        key: stat for key, stat in rows["fedfa"].metrics.items() if ">=101" not in key
-    }
+    in_memory = compare(results, until=["GlobalAcc>=0"])["fedfa"]
+    assert in_memory.metrics == rows["fedfa"].metrics
+    assert in_memory.reached[goal] == rows["fedfa"].reached[goal]
     from fedraw.report.figures import accuracy_over_hours
     from fedraw.report.report_data import read_report_data
 
@@ -142,18 +146,20 @@ def test_curves_and_comparisons_have_costs(tmp_path: Path) -> None:
     left, _ = drawing.draw().axes
     assert left.get_xlabel() == "virtual hours"
     assert left.get_xlim()[1] == pytest.approx(results["fedavg"].curves["hours"][-1])
-    assert results["fedfa"].until("GlobalAcc >= 0")["event"] == [10]
+    assert results["fedfa"].until("GlobalAcc >= 0")["event"] == [5]
     assert results["fedfa"].until("GlobalAcc>=101").rows()[0]["time"] is None
     axes = results["fedfa"].plot("GlobalAcc", over="hours")
     assert axes.get_xlabel() == "virtual hours"
     assert axes.lines[0].get_xdata().tolist() == curves["hours"]
 
 
-def test_without_costs_a_goal_is_paid_in_seconds(tmp_path: Path) -> None:
+def test_without_costs_a_goal_is_paid_in_hours(tmp_path: Path) -> None:
     tables = {k: v for k, v in trained("fedfa").to_dict().items() if k != "costs"}
-    result = fedraw.simulate(Spec.from_dict(tables), progress=False)
+    result = fedraw.simulate(Spec.from_dict(tables), evaluate_every=1, progress=False)
     (row,) = compare([result], until=["GlobalAcc>=0"])
-    assert row.metrics["seconds to GlobalAcc>=0"].mean == result.curves["time"][0]
+    reached = row.reached[Goal("GlobalAcc", 0)]
+    assert reached.median("hours") == result.curves["time"][0] / 3600
+    assert reached.median("MB") is None
     with pytest.raises(
         BadInput, match="over = 'hours' is not an axis of this run; known: event, time"
     ):
@@ -209,6 +215,6 @@ def test_what_is_no_goal_is_refused(goal: str) -> None:
 
 
 def test_a_goal_needs_a_metric_that_was_measured() -> None:
-    result = fedraw.simulate(trained("fedfa"), progress=False)
+    result = fedraw.simulate(trained("fedfa"), evaluate_every=4, progress=False)
     with pytest.raises(BadInput, match="fedfa has no evaluation with the metric 'AvgRar'; did you"):
         compare([result], until=["AvgRar>=5"])

@@ -32,17 +32,27 @@ def test_the_demo_has_every_method_on_the_same_federation() -> None:
     assert RARE_LABELS == (8, 9)
 
 
-def row(name: str, overall: float, rare: float) -> ComparisonRow:
-    metrics = {"GlobalAcc": Stat.of([overall]), "AvgRare": Stat.of([rare])}
-    return ComparisonRow(name, (1,), metrics)
+def row(name: str, overall: float, *rare: float) -> ComparisonRow:
+    seeds = tuple(range(len(rare)))
+    metrics = {"GlobalAcc": Stat.of([overall] * len(rare)), "AvgRare": Stat.of(rare)}
+    return ComparisonRow(name, seeds, metrics, events=(3000,) * len(rare))
 
 
 def test_the_conclusion_says_what_the_table_shows() -> None:
-    words = conclusion([row("fedfa", 77.5, 0.4), row("fedraw", 87.8, 53.8)])
-    assert "FedFa reaches 77.5 % GlobalAcc, yet recognises 0.4 %" in words
-    assert "keeps them: 53.8 %, at 87.8 % GlobalAcc" in words
-    contrary = conclusion([row("fedfa", 77.5, 9.0), row("fedraw", 87.8, 3.0)])
-    assert "does not keep them: 3.0 %" in contrary
+    """CA2FL is ahead by 29, 30 and 31 points; FedBuff by -1, 20 and 41, which is within chance."""
+    others = [row("ca2fl", 94.0, 69, 80, 91), row("fedbuff", 85.0, 39, 70, 101)]
+    words = conclusion(
+        [row("fedfa", 77.5, 0.4, 0.4, 0.4), row("fedraw", 87.8, 40, 50, 60), *others]
+    )
+    assert "After 3,000 arrivals FedFa reaches 77.5 % GlobalAcc and recognises 0.4 %" in words
+    assert "FedRAW, which changes only the server, recognises 50.0 %." in words
+    assert "Ahead of FedRAW, seed by seed: ca2fl 80.0 %." in words
+    assert "may come later" in words
+
+
+def test_the_conclusion_does_not_hide_that_fedraw_is_behind() -> None:
+    words = conclusion([row("fedfa", 77.5, 9.0, 9.0), row("fedraw", 87.8, 3.0, 3.1)])
+    assert "Ahead of FedRAW, seed by seed: fedfa 9.0 %." in words
 
 
 def test_there_is_no_conclusion_from_a_collapsed_model() -> None:

@@ -53,7 +53,10 @@ def test_the_tables_have_what_the_log_has(run: tuple[Result, Path]) -> None:
 def test_the_summary_has_a_row_for_each_seed(run: tuple[Result, Path]) -> None:
     result, _ = run
     assert result.summary["seed"] == [7, 3]
-    assert result.summary["AvgRare"] == [r.summary["metrics"]["AvgRare"] for r in result]
+    assert result.summary["AvgRare"] == [r.summary["tail"]["AvgRare"] for r in result]
+    assert result.last["AvgRare"] == [r.summary["metrics"]["AvgRare"] for r in result]
+    of_seven = [row["AvgRare"] for row in result.curves.rows() if row["seed"] == 7]
+    assert result.summary["AvgRare"][0] == pytest.approx(sum(of_seven) / 3), "it has three so far"
     assert result[3].seed == 3 and len(result) == 2
     with pytest.raises(BadInput, match="no seed 5 in this result; it has 7, 3"):
         result[5]

@@ -19,8 +19,9 @@ from fedraw.core.rarity import rarity_scores
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.measures import METRICS
 from fedraw.eventlog.records import JoinedRecord, Record
-from fedraw.eventlog.summary import METRICS, RunSummary
+from fedraw.eventlog.summary import RunSummary
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.options import Options
 from fedraw.experiment.result import SeedResult

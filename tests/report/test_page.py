@@ -58,15 +58,17 @@ def written(folder: Path, **words: str) -> str:
 @pytest.fixture
 def two_methods(tmp_path: Path) -> str:
     for seed, last in ((42, 50.0), (7, 70.0)):
-        write_run(tmp_path, "fedraw", seed, [(60.0, 20.0), (90.0, last)])
-        write_run(tmp_path, "fedfa", seed, [(60.0, 0.0), (80.0, 0.0)])
+        write_run(tmp_path, "fedraw", seed, [(60.0, 20.0)] * 3 + [(90.0, last)] * 5)
+        write_run(tmp_path, "fedfa", seed, [(60.0, 0.0)] * 3 + [(80.0, 0.0)] * 5)
     return written(tmp_path, title="Hand-made", lead="By hand.", command="fedraw report x")
 
 
 def test_the_page_has_the_results_of_the_logs(two_methods: str) -> None:
     cells = Outline(two_methods).cells
-    assert "★ 90.0 ± 0.0" in cells
-    assert "★ 60.0 ± 10.0" in cells
+    assert "90.0 ± 0.0" in cells, "without a star, because the only other method has collapsed"
+    assert "60.0 ± 14.1" in cells
+    assert "3, 0 s" in cells, "the seeds pass 50 % at their second and fourth evaluation"
+    assert cells.count("not within 2") == 6, "80 %, and both marks of fedfa; also for the label"
     assert "60.0" in cells, "the recall of the rare label, mean over the seeds"
     # b weighs 1/4, and 2/3 of its samples are rare: 1/6 against 2 of 6 samples.
     assert cells.count("0.50 × 16.7 % against 33.3 %") == 2
@@ -74,7 +76,7 @@ def test_the_page_has_the_results_of_the_logs(two_methods: str) -> None:
 
 
 def test_the_caption_says_what_the_numbers_are(two_methods: str) -> None:
-    assert "Mean ± population sd over 2 seeds, values of the last model." in two_methods
+    assert "Mean ± sd over 2 seeds, mean of the last five evaluations." in two_methods
 
 
 def test_the_page_has_spec_machine_and_date(two_methods: str) -> None:
@@ -104,7 +106,7 @@ def test_the_page_is_accessible(two_methods: str) -> None:
     assert any(attrs.get("name") == "viewport" for _, attrs in outline.tags)
     headings = [tag for tag, _ in outline.tags if re.fullmatch(r"h\d", tag)]
     assert headings == ["h1"] + ["h2"] * 11
-    assert outline.count("table") == outline.count("caption") == 10
+    assert outline.count("table") == outline.count("caption") == 11
     assert all("scope" in attrs for tag, attrs in outline.tags if tag == "th")
     names = [attrs["id"] for _, attrs in outline.tags if "id" in attrs]
     assert len(names) == len(set(names))
@@ -129,7 +131,7 @@ def test_every_table_can_be_copied_as_csv(two_methods: str) -> None:
     assert numbers(two_methods, "recall")[1] == [RARE, "rare", "0.0", "60.0"]
     assert ["fedraw", RARE, COMMON, "75.0"] in numbers(two_methods, "mistaken")
     assert numbers(two_methods, "confusion-0")[2] == [RARE, "6", "2"], "two seeds together"
-    assert ["AvgRare", "fedraw", "2.0", "60.0", "50.0", "70.0"] in numbers(
+    assert ["AvgRare", "fedraw", "8.0", "60.0", "50.0", "70.0"] in numbers(
         two_methods, "curve-points"
     )
 
@@ -155,8 +157,11 @@ def test_staleness_of_rare_and_other_clients_is_shown(two_methods: str) -> None:
 
 
 def test_the_default_lead_names_the_method_that_keeps_the_rare_labels(tmp_path: Path) -> None:
-    write_run(tmp_path, "fedraw", 42)
-    assert "fedraw reaches 90.0 % on all labels and 50.0 % on the rare ones." in written(tmp_path)
+    write_run(tmp_path, "fedraw", 42, [(90.0, 50.0)])
+    assert (
+        "fedraw reaches 90.0 % on all labels and 50.0 % on the rare ones after 2 arrivals."
+        in written(tmp_path)
+    )
     write_run(tmp_path, "fedfa", 42, [(80.0, 0.0)])
     page = written(tmp_path)
     assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
@@ -165,7 +170,7 @@ def test_the_default_lead_names_the_method_that_keeps_the_rare_labels(tmp_path: 
 
 def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
     """The made-up metrics are the best, but the model recognises no label."""
-    write_run(tmp_path, "fedraw", 42, labels_beside=8)
+    write_run(tmp_path, "fedraw", 42, [(90.0, 50.0)], labels_beside=8)
     write_run(tmp_path, "wild", 42, [(99.0, 0.0)], labels_beside=8)
     log = tmp_path / "wild/seed-42/events.jsonl"
     rewrite(log, lambda text: text.replace("90.0", "0.0"))
@@ -175,7 +180,7 @@ def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
     cells = Outline(page).cells
     assert "wild collapsed" in cells
     assert "99.0" in cells
-    assert "★ 90.0" in cells
+    assert "★ 90.0" not in cells, "nothing is left to be ahead of"
     assert "wild collapsed: the last model is no better than one that" in page
     first = page[page.index("<svg") : page.index("</svg>")]
     assert first.index(">fedraw<") < first.index(">wild (collapsed)<"), "sound models come first"
@@ -273,7 +278,7 @@ def test_a_real_federation_has_no_seed_and_no_data_but_changes(tmp_path: Path) -
         "fedraw: north joined later; east and west left; east came back; north declared new label"
         " counts; the server was restarted once, after 1 min 15 s." in page
     )
-    assert "One run, values of the last model." in page
+    assert "One run, mean of the last five evaluations." in page
     assert "None" not in page
     assert "fedraw run" not in page
     assert "deadline = 900.0" in page

@@ -13,13 +13,20 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat
-from fedraw.eventlog.summary import METRICS
+from fedraw.eventlog.measures import METRICS, Goal, Reached
 from fedraw.report import tables
 from fedraw.report.tables import grid
 
-TWO_SEEDS = [
-    ComparisonRow("fedraw", (42, 7), {"GlobalAcc": Stat.of([89, 91]), "Jain": Stat.of([0.9, 0.9])}),
-    ComparisonRow("fedfa", (42, 7), {"GlobalAcc": Stat.of([70, 92]), "Jain": Stat.of([0.9, None])}),
+# In GlobalAcc the paired differences are 5, 6 and 7, so fedraw is clearly ahead; in Jain they are
+# -0.02, 0.02 and 0.03.
+SEEDS = (42, 7, 1)
+ROWS = [
+    ComparisonRow(
+        "fedraw", SEEDS, {"GlobalAcc": Stat.of([89, 90, 91]), "Jain": Stat.of([0.9, 0.92, 0.94])}
+    ),
+    ComparisonRow(
+        "fedfa", SEEDS, {"GlobalAcc": Stat.of([84, 84, 84]), "Jain": Stat.of([0.92, 0.9, 0.91])}
+    ),
 ]
 NASTY = r"<b>|a_b [red]& 50% $x$ #1 {y} ~^\ *"
 
@@ -38,12 +45,12 @@ def printed(table: Table | Group, width: int = 80) -> list[str]:
 
 
 def test_the_terminal_aligns_the_decimal_points_of_mean_and_spread() -> None:
-    assert printed(tables.text_table(TWO_SEEDS, ["GlobalAcc", "Jain"])) == [
-        "         GlobalAcc         Jain",
-        "───────────────────────────────",
-        "fedraw   90.0±1.0* 0.900±0.000*",
-        "fedfa    81.0±11.0     –",
-        "mean±sd over 2 seeds; * best of its column",
+    assert printed(tables.text_table(ROWS, ["GlobalAcc", "Jain"])) == [
+        "         GlobalAcc        Jain",
+        "──────────────────────────────",
+        "fedraw   90.0±1.0* 0.920±0.020",
+        "fedfa    84.0±0.0  0.910±0.010",
+        "mean±sd over 3 seeds; * ahead of every other row, seed by seed (95 %)",
     ]
 
 
@@ -52,9 +59,8 @@ def test_with_a_single_seed_there_is_no_spread() -> None:
     assert printed(tables.text_table(rows)) == [
         "         GlobalAcc BufPres",
         "──────────────────────────",
-        "fedraw       90.0*    65.2",
-        "fedfa        81.0        –",
-        "* best of its column",
+        "fedraw        90.0    65.2",
+        "fedfa         81.0       –",
     ]
 
 
@@ -81,15 +87,25 @@ def test_metrics_that_do_not_fit_follow_in_further_tables() -> None:
     assert wide[0].split() == list(METRICS), "one table is enough in a wide terminal"
 
 
-def test_the_column_of_a_goal_is_as_wide_as_its_longest_word() -> None:
-    rows = [one_seed("fedraw", **{"events to AvgRare>=10": 300, "seconds to AvgRare>=10": 7.5})]
+def reached(arrivals: Sequence[float | None]) -> Reached:
+    hours = tuple(None if own is None else own / 3600 for own in arrivals)
+    return Reached({"arrivals": tuple(arrivals), "hours": hours}, (3000,) * len(arrivals))
+
+
+def test_a_goal_has_the_median_over_the_seeds_and_how_many_reached_it() -> None:
+    goals = {Goal("AvgRare", 50): reached([300, 700, None]), Goal("owl", 80): reached([None] * 3)}
+    rows = [ComparisonRow("fedraw", SEEDS, {"AvgRare": Stat.of([50, 60, 70])}, reached=goals)]
     assert printed(tables.text_table(rows)) == [
-        "              events     seconds",
-        "                  to          to",
-        "         AvgRare>=10 AvgRare>=10",
-        "────────────────────────────────",
-        "fedraw           300         7.5",
+        "                                    arrivals         arrivals",
+        "           AvgRare                   to 50 %       to owl>=80",
+        "─────────────────────────────────────────────────────────────",
+        "fedraw   60.0±10.0 700, 11 min 40 s (2 of 3) not within 3,000",
+        "mean±sd over 3 seeds; arrivals until the mean AvgRare of five evaluations is 50",
+        "%: median, with virtual time",
     ]
+    (row,) = csv.DictReader(io.StringIO(tables.csv(rows)))
+    assert float(row["arrivals to 50 %_median"]) == 700
+    assert row["arrivals to owl>=80_median"] == ""
 
 
 def test_long_names_and_a_long_metric_share_a_narrow_terminal() -> None:
@@ -102,7 +118,7 @@ def test_long_names_and_a_long_metric_share_a_narrow_terminal() -> None:
 
 
 def test_the_best_mean_is_bold() -> None:
-    table = tables.text_table([one_seed("a", AvgRare=2), one_seed("b", AvgRare=1)]).renderables[0]
+    table = tables.text_table(ROWS).renderables[0]
     assert isinstance(table, Table)
     styles = [getattr(cell, "style", None) for cell in table.columns[1].cells]
     assert styles[-2:] == ["bold", ""]
@@ -115,19 +131,24 @@ def test_names_are_not_markup_in_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("metric", "values", "stars"),
     [
-        ("GlobalAcc", [50, 50, 20], [True, True, False]),
-        ("GlobalAcc", [50.04, 49.96, 20], [True, True, False]),  # both read 50.0
-        ("Jain", [0.991, 0.990, None], [True, False, False]),
-        ("BufPres", [10, 90, 50], [False, False, False]),
-        ("RareMaxStale", [10, 90, 50], [False, False, False]),
-        ("GlobalAcc", [50], [False]),
-        ("AvgRare", [0, 0, 0], [False, False, False]),
+        ("GlobalAcc", [[50, 60], [40, 50.1], [20, 30]], [True, False, False]),
+        ("GlobalAcc", [[50, 60], [40, 59], [20, 30]], [False] * 3),  # 10 and 1 are within chance
+        ("GlobalAcc", [[50, 60], [50, 60], [20, 30]], [False] * 3),
+        ("GlobalAcc", [[50], [20]], [False] * 2),  # one seed supports nothing
+        ("Jain", [[0.9, 0.91], [0.5, 0.511], [None, None]], [True, False, False]),
+        ("BufPres", [[90, 91], [10, 11]], [False] * 2),
+        ("RareMaxStale", [[90, 91], [10, 11]], [False] * 2),
+        ("GlobalAcc", [[50, 60]], [False]),
+        ("AvgRare", [[0, 0], [0, 0]], [False] * 2),
     ],
 )
-def test_the_best_row_of_each_metric(
-    metric: str, values: list[float | None], stars: list[bool]
+def test_a_star_needs_the_paired_comparison(
+    metric: str, values: list[list[float | None]], stars: list[bool]
 ) -> None:
-    rows = [one_seed(f"row{i}", **{metric: value}) for i, value in enumerate(values)]
+    rows = [
+        ComparisonRow(f"row{i}", tuple(range(len(own))), {metric: Stat.of(own)})
+        for i, own in enumerate(values)
+    ]
     lines = printed(tables.text_table(rows, [metric]))[2:]
     assert ["*" in line for line in lines[: len(rows)]] == stars
 
@@ -148,7 +169,7 @@ def test_a_comparison_without_rows_is_an_empty_table() -> None:
     assert r"fedraw \\" in tables.latex(rows)
 
 
-@pytest.mark.parametrize("rows", [[], TWO_SEEDS[:1]])
+@pytest.mark.parametrize("rows", [[], ROWS[:1]])
 def test_tables_have_any_number_of_rows(rows: Sequence[ComparisonRow]) -> None:
     assert ("fedraw" in "".join(printed(tables.text_table(rows)))) == bool(rows)
     assert "*" not in tables.markdown(rows)
@@ -156,11 +177,11 @@ def test_tables_have_any_number_of_rows(rows: Sequence[ComparisonRow]) -> None:
 
 
 def test_a_markdown_table() -> None:
-    assert tables.markdown(TWO_SEEDS) == (
-        "|        |      GlobalAcc |              Jain |\n"
-        "| ------ | -------------: | ----------------: |\n"
-        "| fedraw | **90.0 ± 1.0** | **0.900 ± 0.000** |\n"
-        "| fedfa  |    81.0 ± 11.0 |                 – |\n"
+    assert tables.markdown(ROWS) == (
+        "|        |      GlobalAcc |          Jain |\n"
+        "| ------ | -------------: | ------------: |\n"
+        "| fedraw | **90.0 ± 1.0** | 0.920 ± 0.020 |\n"
+        "| fedfa  |     84.0 ± 0.0 | 0.910 ± 0.010 |\n"
     )
 
 
@@ -173,21 +194,20 @@ def test_csv_has_every_digit() -> None:
     assert [row["name"] for row in table] == ["a,b", "c"]
     assert table[0]["seeds"] == "1 2"
     assert float(table[0]["AvgRare_mean"]) == 0.15000000000000002
-    assert float(table[0]["AvgRare_sd"]) == 0.05
+    assert float(table[0]["AvgRare_sd"]) == 0.07071067811865475
     assert (table[1]["AvgRare_mean"], table[1]["AvgRare_sd"]) == ("", "")
 
 
 def test_a_latex_table() -> None:
-    assert tables.latex(TWO_SEEDS, ["GlobalAcc", "Jain"]) == "\n".join(
+    assert tables.latex(ROWS, ["GlobalAcc", "Jain"]) == "\n".join(
         [
             r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
             r"\begin{tabular}{@{}lrr@{}}",
             r"\toprule",
             r"& Global & Jain \\",
             r"\midrule",
-            r"fedraw & $\mathbf{90.0}{\scriptstyle\pm1.0}$ & "
-            r"$\mathbf{0.900}{\scriptstyle\pm0.000}$ \\",
-            r"fedfa & $81.0{\scriptstyle\pm11.0}$ & -- \\",
+            r"fedraw & $\mathbf{90.0}{\scriptstyle\pm1.0}$ & $0.920{\scriptstyle\pm0.020}$ \\",
+            r"fedfa & $84.0{\scriptstyle\pm0.0}$ & $0.910{\scriptstyle\pm0.010}$ \\",
             r"\bottomrule",
             r"\end{tabular}}",
             "",
@@ -213,17 +233,22 @@ def test_a_line_break_in_a_name_does_not_break_a_table() -> None:
 
 def test_a_collapsed_row_is_marked_and_has_no_star() -> None:
     """A constant prediction recognises one of two rare labels, and a tenth of all images."""
-    sound = one_seed("sound", GlobalAcc=80, AvgRare=40)
-    constant = replace(one_seed("constant", GlobalAcc=10, AvgRare=50), collapsed=1)
-    rows = [sound, constant]
-    assert [cell.best for column in grid(rows) for cell in column.cells] == [True, False] * 2
+
+    def row(name: str, overall: float, rare: float, collapsed: int = 0) -> ComparisonRow:
+        values = {"GlobalAcc": [overall, overall + 1], "AvgRare": [rare, rare + 1]}
+        stats = {metric: Stat.of(own) for metric, own in values.items()}
+        return ComparisonRow(name, (1, 2), stats, collapsed=collapsed)
+
+    rows = [row("sound", 80, 40), row("other", 70, 30), row("constant", 10, 50, collapsed=1)]
+    stars = [cell.best for column in grid(rows) for cell in column.cells]
+    assert stars == [True, False, False] * 2
     shown = "\n".join(printed(tables.text_table(rows)))
     assert "constant (collapsed)" in shown
-    assert "50.0*" not in shown
+    assert "50.5±0.7*" not in shown
     assert "constant (collapsed)" in tables.markdown(rows)
-    assert "**50.0**" not in tables.markdown(rows)
-    assert r"\mathbf{50.0}" not in tables.latex(rows)
-    assert not any(cell.best for column in grid([constant] * 2) for cell in column.cells)
+    assert "**50.5 ± 0.7**" not in tables.markdown(rows)
+    assert r"\mathbf{50.5}" not in tables.latex(rows)
+    assert not any(cell.best for column in grid([rows[2]] * 2) for cell in column.cells)
 
 
 def width_in_points(cell: str) -> float:

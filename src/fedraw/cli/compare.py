@@ -13,9 +13,9 @@ import typer
 from fedraw.cli import console
 from fedraw.cli.options import Json
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import Comparison, PairedDifference, paired
+from fedraw.eventlog.compare import Comparison, PairedDifference, goal_words, paired
 from fedraw.eventlog.compare import compare as compare_runs
-from fedraw.eventlog.costs import Goal
+from fedraw.eventlog.measures import Goal
 from fedraw.report.tables import csv, latex, markdown, paired_table, text_table
 
 
@@ -39,13 +39,20 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="GOAL",
-            help="Also show the cost of reaching a goal such as AvgRare>=50.",
+            help="Also show when a goal such as GlobalAcc>=90, or 8>=50 for the recall of label 8, "
+            "was reached.",
         ),
     ] = None,
     sort: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Metric to sort by, highest first; or name."),
     ] = None,
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last", help="Show the last model instead of the mean of the last five evaluations."
+        ),
+    ] = False,
     paired_: Annotated[
         bool,
         typer.Option(
@@ -59,12 +66,16 @@ def compare(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Compare runs in one table, with mean ± sd over seeds; the best values are marked."""
+    """Compare runs in one table, with mean ± sd over seeds, and when rare labels were recognised.
+
+    Metrics are means of the last five evaluations. A star marks a row that is ahead of every other
+    row in the paired comparison of their seeds.
+    """
     if json_ and format_ is not None:
         raise BadInput("--json and --format exclude each other; give one")
     if paired_ and format_ is not None:
         raise BadInput("--paired prints a table or, with --json, JSON; leave --format out")
-    rows = compare_runs(runs, until or ())
+    rows = compare_runs(runs, until or (), last=last)
     wanted = None if metrics is None else [name.strip() for name in metrics.split(",")]
     rows.require(wanted or ())
     if sort is not None:
@@ -83,10 +94,10 @@ def compare(
 
 def _with_goals(wanted: list[str], rows: Comparison, until: Sequence[str]) -> list[str]:
     """Add the columns of each goal, unless the user has chosen some of them."""
-    metrics = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    metrics = dict.fromkeys(column for row in rows for column in row.goal_columns())
     shown = list(wanted)
     for goal in map(Goal.parse, until):
-        own = [metric for metric in metrics if metric.endswith(f" to {goal}")]
+        own = [metric for metric in metrics if metric.endswith(f" to {goal_words(goal)}")]
         if not set(own) & set(shown):
             shown += own
     return shown

@@ -27,10 +27,16 @@ def report(
         typer.Option(metavar="DIR", help="Also write every figure to DIR, as SVG and PDF."),
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "fedraw report",
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last", help="Show the last model instead of the mean of the last five evaluations."
+        ),
+    ] = False,
 ) -> None:
     """Show runs on one page: a self-contained HTML file that opens offline."""
-    data = read_report_data(runs)
-    command = shlex.join(["fedraw", "report", *map(str, runs), "-o", str(out)])
+    data = read_report_data(runs, last=last)
+    command = shlex.join(["fedraw", "report", *map(str, runs), "-o", str(out), *["--last"] * last])
     write_page(out, render(data, title=title, command=command))
     console.say(f"written to {out}")
     if figures is not None:

@@ -1,5 +1,8 @@
 """Compares runs: one row per spec, with mean and standard deviation over its seeds.
 
+A metric is the mean of the last five evaluations, or on request that of the last model. Beside the
+metrics stand the arrivals until the rare labels were recognised.
+
 A comparison has notes about its weaknesses, such as rows with different budgets or rare labels, and
 models no better than chance. `paired` compares two rows seed by seed.
 """
@@ -9,10 +12,10 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, stdev
 from typing import Any, Protocol, overload, runtime_checkable
 
 from fedraw.core.intervals import student_quantile
@@ -20,22 +23,28 @@ from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
-from fedraw.eventlog.costs import Goal, cost_columns
+from fedraw.eventlog.costs import cost_columns
 from fedraw.eventlog.log_file import find_logs, read_log
-from fedraw.eventlog.records import EvaluationRecord, StartRecord
-from fedraw.eventlog.summary import (
+from fedraw.eventlog.measures import (
     METRICS,
-    RunSummary,
-    end_of_log,
+    RARE_GOALS,
+    Goal,
+    GoalWatch,
+    Reached,
     further_metrics,
     is_shown_unasked,
 )
+from fedraw.eventlog.records import EvaluationRecord, StartRecord
+from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.metrics.accuracy import has_collapsed, majority_share
 
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean and population standard deviation; None where a seed has no value."""
+    """Mean and sample standard deviation; None where a seed has no value.
+
+    A single value has no standard deviation.
+    """
 
     mean: float | None
     sd: float | None
@@ -46,12 +55,12 @@ class Stat:
         """Return the statistics of one value per seed.
 
         >>> Stat.of([1.0, 3.0])
-        Stat(mean=2.0, sd=1.0, values=(1.0, 3.0))
+        Stat(mean=2.0, sd=1.414..., values=(1.0, 3.0))
         """
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return cls(None, None, tuple(values))
-        return cls(fmean(known), pstdev(known), tuple(values))
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None, tuple(values))
 
 
 @dataclass(frozen=True)
@@ -66,11 +75,20 @@ class ComparisonRow:
     events: tuple[int, ...] = ()  # by seed: the updates of the spec, or those that a server got
     data: tuple[str | None, ...] = ()  # by seed: the SHA-256 of the data, or the data's name
     rare_labels: tuple[tuple[str, ...] | None, ...] = ()  # by seed; None in an older summary.json
+    reached: Mapping[Goal, Reached] = field(default_factory=dict)  # of AvgRare, and those asked for
 
     @property
     def title(self) -> str:
         """The name, marked if a model of the row has collapsed; such a row is never the best."""
         return f"{self.name} (collapsed)" if self.collapsed else self.name
+
+    def goal_columns(self) -> dict[str, tuple[Reached, str]]:
+        """Return when each goal was reached, by the name of its column, with the column's unit."""
+        return {
+            f"{unit} to {goal_words(goal)}": (reached, unit)
+            for goal, reached in self.reached.items()
+            for unit in reached.values
+        }
 
 
 @dataclass(frozen=True)
@@ -129,13 +147,18 @@ class Comparison(Sequence[ComparisonRow]):
     def sorted(self, metric: str) -> Comparison:
         """Return the rows by their mean, highest first; collapsed and undefined rows come last.
 
-        The metric "name" sorts by the names of the rows.
+        The metric "name" sorts by the names of the rows, and a goal such as "arrivals to 50 %" by
+        the median, lowest first.
         """
         if metric == "name":
             return Comparison(tuple(sorted(self.rows, key=lambda row: row.name)))
         self.require([metric])
 
         def place(row: ComparisonRow) -> tuple[bool, bool, float]:
+            if metric in (goals := row.goal_columns()):
+                reached, unit = goals[metric]
+                middle = reached.median(unit)
+                return middle is None, row.collapsed > 0, middle or 0.0
             stat = row.metrics.get(metric)
             mean = stat.mean if stat else None
             return mean is None, row.collapsed > 0, -(mean or 0.0)
@@ -147,6 +170,7 @@ class Comparison(Sequence[ComparisonRow]):
         known = {
             key for row in self.rows for key, stat in row.metrics.items() if stat.mean is not None
         }
+        known |= {column for row in self.rows for column in row.goal_columns()}
         for metric in metrics:
             if metric not in known:
                 raise BadInput(f"no run has the metric {metric!r}; {nearest(metric, known)}")
@@ -156,12 +180,19 @@ class Comparison(Sequence[ComparisonRow]):
         return paired(self[one], self[other], metric)
 
     def table(self) -> Table:
-        """Return a table with the mean and standard deviation of every metric of each row."""
+        """Return a table with the mean and standard deviation of every metric of each row.
+
+        For each goal it has the median over the seeds, and how many seeds reached it.
+        """
         rows = []
         for row in self.rows:
             own: dict[str, Any] = {"name": row.name, "seeds": len(row.seeds)}
             for key, stat in row.metrics.items():
                 own |= {key: stat.mean, f"{key} sd": stat.sd}
+            for column, (reached, unit) in row.goal_columns().items():
+                own[column] = reached.median(unit)
+            for goal, reached in row.reached.items():
+                own[f"reached {goal_words(goal)}"] = reached.count
             rows.append(own | {"collapsed": row.collapsed})
         table = Table.of_rows(rows)
         kept = [c for c in table.columns if any(value is not None for value in table[c])]
@@ -188,7 +219,9 @@ class Comparison(Sequence[ComparisonRow]):
         shown += filter(is_shown_unasked, measured)
         rows = [
             {"name": row.title, "seeds": len(row.seeds)}
-            | {key: mean_and_sd(row.metrics.get(key)) for key in shown}
+            | {key: mean_and_sd(row.metrics.get(key)) for key in shown[:2]}
+            | {f"arrivals to {goal_words(goal)}": str(own) for goal, own in row.reached.items()}
+            | {key: mean_and_sd(row.metrics.get(key)) for key in shown[2:]}
             for row in self.rows
         ]
         return Table.of_rows(rows)
@@ -206,6 +239,17 @@ class Comparison(Sequence[ComparisonRow]):
                     key: {"mean": stat.mean, "sd": stat.sd, "values": list(stat.values)}
                     for key, stat in row.metrics.items()
                 },
+                "reached": {
+                    str(goal): {
+                        "seeds": own.count,
+                        "within": list(own.within),
+                        **{
+                            unit: {"median": own.median(unit), "values": list(values)}
+                            for unit, values in own.values.items()
+                        },
+                    }
+                    for goal, own in row.reached.items()
+                },
                 "notes": list(row.notes),
                 "collapsed": row.collapsed,
             }
@@ -214,15 +258,24 @@ class Comparison(Sequence[ComparisonRow]):
         return {"rows": rows, "notes": list(self.notes)}
 
 
+def goal_words(goal: Goal) -> str:
+    """Return a goal as the words of a column; AvgRare goes without saying.
+
+    >>> goal_words(Goal("AvgRare", 50.0)), goal_words(Goal("8", 80.0))
+    ('50 %', '8>=80')
+    """
+    return f"{goal.value:g} %" if goal.metric == "AvgRare" else str(goal)
+
+
 def mean_and_sd(stat: Stat | None) -> str | None:
     """Return "mean ± sd" as text, the mean alone for one seed, or None without a value.
 
     >>> mean_and_sd(Stat.of([1.0, 3.0])), mean_and_sd(Stat.of([1.0]))
-    ('2.0 ± 1.0', '1.0')
+    ('2.0 ± 1.4', '1.0')
     """
     if stat is None or stat.mean is None:
         return None
-    return f"{stat.mean:.1f} ± {stat.sd:.1f}" if len(stat.values) > 1 else f"{stat.mean:.1f}"
+    return f"{stat.mean:.1f}" if stat.sd is None else f"{stat.mean:.1f} ± {stat.sd:.1f}"
 
 
 @runtime_checkable
@@ -295,13 +348,20 @@ class Group:
 
 
 def compare(
-    runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun], until: Sequence[str] = ()
+    runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Iterable[AnyRun],
+    until: Sequence[str] = (),
+    *,
+    last: bool = False,
 ) -> Comparison:
     """Compare finished runs, given as results or as folders.
 
     There is one row per spec, in the order in which specs first appear. The keys of a mapping are
-    the names of the rows; then all runs under one name must have the same spec. Each goal in
-    `until`, such as "AvgRare>=50", adds columns with the costs of reaching it.
+    the names of the rows; then all runs under one name must have the same spec.
+
+    Metrics are means of the last five evaluations; with `last` they are those of the last model.
+    Rows say when AvgRare passed 50 and 80 %, and each goal in `until`, such as "GlobalAcc>=90" or
+    "8>=50" for the recall of label 8, adds when that was reached: the first evaluation from which
+    the mean of five consecutive ones is at least the goal.
 
     >>> compare({"mine": "runs/none"})
     Traceback (most recent call last):
@@ -313,19 +373,20 @@ def compare(
     if not isinstance(runs, Iterable):
         raise _not_a_run(runs)
     if not isinstance(runs, Mapping):
-        return Comparison(tuple(row for row, _ in _rows(list(_summaries(runs, goals)))))
+        found = list(_summaries(runs, goals))
+        return Comparison(tuple(row for row, _ in _rows(found, goals, last=last)))
     rows = []
     for name, run in runs.items():
         if isinstance(run, str | Path | HasSummaries | HasSummary):
-            found = compare([run], until)
+            own = compare([run], until, last=last)
         else:
-            found = compare(run, until)
-        if len(found) > 1:
+            own = compare(run, until, last=last)
+        if len(own) > 1:
             raise BadInput(
-                f"{name!r} has {len(found)} different specs ({several(r.name for r in found)}); "
+                f"{name!r} has {len(own)} different specs ({several(r.name for r in own)}); "
                 "give each spec its own name"
             )
-        rows.append(_renamed(found[0], name))
+        rows.append(_renamed(own[0], name))
     if not rows:
         raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
     return Comparison(tuple(rows))
@@ -368,9 +429,41 @@ def paired(one: ComparisonRow, other: ComparisonRow, metric: str) -> PairedDiffe
     )
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def leader(rows: Sequence[ComparisonRow], metric: str) -> ComparisonRow | None:
+    """Return the row whose mean is clearly above that of every other row, or None.
+
+    "Clearly" means that the 95 % interval of the paired differences lies above 0. Rows with a
+    collapsed model do not take part.
+    """
+    known = [row for row in rows if (stat := row.metrics.get(metric)) and stat.mean is not None]
+    sound = sorted((row for row in known if not row.collapsed), key=lambda row: _mean(row, metric))
+    if len(sound) < 2:
+        return None
+    *others, best = sound
+    try:
+        differences = [paired(best, other, metric) for other in others]
+    except BadInput:  # without common seeds or data, nothing supports a star
+        return None
+    return best if all(own.is_clear and own.mean > 0 for own in differences) else None
+
+
+def _mean(row: ComparisonRow, metric: str) -> float:
+    return row.metrics[metric].mean or 0.0
+
+
+def grouped(runs: Sequence[Run], *, last: bool = False) -> list[Group]:
     """Return the rows of a comparison with their runs; the names of the rows are distinct."""
-    return [Group(row, [runs[i] for i in own]) for row, own in _rows([run.summary for run in runs])]
+    rows = _rows([run.summary for run in runs], last=last)
+    return [Group(row, [runs[i] for i in own]) for row, own in rows]
+
+
+def reached_of(goal: Goal, summaries: Sequence[Mapping[str, Any]]) -> Reached | None:
+    """Return when the seeds of a row reached a goal; None if one of them did not measure it."""
+    costs = [summary.get("reached", {}).get(str(goal)) for summary in summaries]
+    if None in costs or not costs:
+        return None
+    by_unit = {unit: tuple(own[unit] for own in costs) for unit in costs[0]}
+    return Reached(by_unit, tuple(summary["events"] for summary in summaries))
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
@@ -521,7 +614,10 @@ def _not_a_run(thing: object) -> BadInput:
 def _read(log: Path) -> Run:
     summary = RunSummary.of(read_log(log, until=end_of_log(log)))
     if summary.start is None or not summary.finished:
-        raise BadInput(f"{log.parent} is not finished; complete the run first")
+        raise BadInput(
+            f"{log.parent} is not finished; continue it with --resume (in Python, resume=True), or "
+            "leave it out"
+        )
     return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
 
 
@@ -531,15 +627,16 @@ def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> M
         return run if isinstance(run, Mapping) else run.summary
     if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
         raise BadInput(f"a goal such as {goals[0]} needs the evaluations of a run; give its folder")
-    metrics = dict(run.summary["metrics"])
-    for goal in goals:
-        goal.require(run.summary["name"], run.evaluations)
-        metrics |= goal.cost_to_reach(run.evaluations)
-    return {**run.summary, "metrics": metrics}
+    watches = [GoalWatch(goal) for goal in goals]
+    for watch in watches:
+        watch.goal.require(run.summary["name"], run.evaluations)
+        watch.observe_all(run.evaluations)
+    asked = {str(watch.goal): watch.costs() for watch in watches}
+    return {**run.summary, "reached": {**run.summary["reached"], **asked}}
 
 
 def _rows(
-    summaries: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Mapping[str, Any]], goals: Sequence[Goal] = (), *, last: bool
 ) -> list[tuple[ComparisonRow, list[int]]]:
     """Return each row with the positions of its summaries."""
     by_spec: dict[str, list[int]] = {}
@@ -550,15 +647,19 @@ def _rows(
     firsts = [summaries[own[0]] for own in by_spec.values()]
     names = distinct_names([s["name"] for s in firsts], [s["spec"] for s in firsts])
     pairs = zip(names, by_spec.values(), strict=True)
-    return [(_row(name, [summaries[i] for i in own]), own) for name, own in pairs]
+    shown = dict.fromkeys((*RARE_GOALS, *goals))
+    return [(_row(name, [summaries[i] for i in own], shown, last), own) for name, own in pairs]
 
 
-def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
+def _row(
+    name: str, group: Sequence[Mapping[str, Any]], goals: Iterable[Goal], last: bool
+) -> ComparisonRow:
     seeds = tuple(summary["seed"] for summary in group)
     repeated = next((seed for seed in seeds if seed is not None and seeds.count(seed) > 1), None)
     if repeated is not None:
         raise BadInput(f"{name}, seed {repeated} is given twice; name each run once")
-    metrics = [_measured(summary) for summary in group]
+    metrics = [_measured(summary, last) for summary in group]
+    reached = {goal: own for goal in goals if (own := reached_of(goal, group)) is not None}
     names = dict.fromkeys(name for own in metrics for name in own)
     stats = {key: Stat.of([own.get(key) for own in metrics]) for key in names}
     collapsed = [s for s in group if has_collapsed(s.get("recall", {}).values(), s["metrics"])]
@@ -573,14 +674,19 @@ def _row(name: str, group: Sequence[Mapping[str, Any]]) -> ComparisonRow:
         tuple(map(_events, group)),
         tuple(map(_data, group)),
         tuple(map(_rare, group)),
+        reached,
     )
 
 
-def _measured(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return all metrics of a run by the names of their columns, including the user's own."""
+def _measured(summary: Mapping[str, Any], last: bool) -> dict[str, float | None]:
+    """Return all metrics of a run by the names of their columns, including the user's own.
+
+    Metrics of evaluations are means of the last five, unless `last` asks for the last model's.
+    """
     training = {f"training {key}": n for key, n in (summary.get("training") or {}).items()}
     further, costs = further_metrics(summary), cost_columns(summary.get("costs"))
-    return {**summary["metrics"], **(summary.get("own") or {}), **further, **training, **costs}
+    found = {**summary["metrics"], **(summary.get("own") or {}), **further, **training, **costs}
+    return found if last else {**found, **{k: v for k, v in summary["tail"].items() if k in found}}
 
 
 def _chance_notes(

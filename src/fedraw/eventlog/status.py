@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId
 from fedraw.eventlog.influence import label_standing
+from fedraw.eventlog.measures import tail_of
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
@@ -181,6 +182,8 @@ class RunDetail:
     standing: Mapping[str, float] = field(default_factory=dict)
     history: ServerHistory = field(default_factory=ServerHistory)
     training: Mapping[str, float | None] = field(default_factory=dict)  # reported by clients
+    # What it took until AvgRare, and each rare label, passed 50 and 80 %; see RunSummary.reached.
+    reached: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def own(self) -> list[OwnMetric]:
@@ -302,9 +305,9 @@ class RunProgress:
 
     @property
     def metrics(self) -> Mapping[str, float | None]:
-        """The shown metrics at the last evaluation."""
-        last = self._curve.last
-        return {key: last and last.metrics.get(key) for key in SHOWN}
+        """The shown metrics, as the mean of the last five evaluations."""
+        tail = tail_of([evaluation.metrics for evaluation in self.summary.evaluations])
+        return {key: tail.get(key) for key in SHOWN}
 
     def detail(self) -> RunDetail:
         """Return the details so far."""
@@ -337,6 +340,7 @@ class RunProgress:
             holders=holders,
             standing=standing,
             training=summary.training,
+            reached=summary.reached,
             history=ServerHistory(
                 away=tuple(reversed(self._away.values())),
                 changed=len(summary.changes.clients),

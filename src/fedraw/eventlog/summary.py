@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,6 +22,16 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.influence import Influence, label_influence
 from fedraw.eventlog.log_file import LOG, Position, verify_log
+from fedraw.eventlog.measures import (
+    MARKS,
+    METRICS,
+    RARE_GOALS,
+    TAIL,
+    Goal,
+    GoalWatch,
+    measured,
+    tail_of,
+)
 from fedraw.eventlog.records import (
     ArrivalRecord,
     ClearedRecord,
@@ -36,69 +46,10 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     RestartedRecord,
     StartRecord,
+    to_fields,
 )
 
 SUMMARY = "summary.json"
-# Quality of the model: higher is better; in percent, Jain in 0..1.
-QUALITY = (
-    "GlobalAcc",
-    "AvgRare",
-    "MacroF1",
-    "RareF1",
-    "RareF2",
-    "Worst10",
-    "LocalRare",
-    "LocalCommon",
-    "MeanClient",
-    "Jain",
-)
-# Participation of rare clients: shares in percent, staleness in events.
-PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
-# The order of a full table.
-METRICS = QUALITY + PARTICIPATION
-# Every other metric is the user's own.
-BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
-# `tail` is the mean of this many last evaluations.
-TAIL = 5
-# The models that a run may have besides the last one; a metric of theirs begins with the word.
-FURTHER_MODELS = ("serving", "calibrated")
-
-
-def is_shown_unasked(metric: str) -> bool:
-    """Return whether a table shows a metric besides its usual columns.
-
-    These are the user's own metrics, and the two main ones of further models.
-
-    >>> list(filter(is_shown_unasked, ["rmse", "MacroF1", "calibrated MacroF1", "serving AvgRare"]))
-    ['rmse', 'serving AvgRare']
-    """
-    model, _, name = metric.rpartition(" ")
-    if model in FURTHER_MODELS:
-        return name in ("GlobalAcc", "AvgRare")
-    return metric not in BUILT_IN
-
-
-def further_metrics(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the metrics of the further models in a summary or an evaluation.
-
-    >>> further_metrics({"calibrated": {"metrics": {"AvgRare": 77.3}}})
-    {'calibrated AvgRare': 77.3}
-    """
-    return {
-        f"{model} {key}": value
-        for model in FURTHER_MODELS
-        for key, value in (found.get(model) or {}).get("metrics", {}).items()
-    }
-
-
-def measured(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return all metrics of a summary or an evaluation, by the names of their columns.
-
-    >>> measured({"metrics": {"AvgRare": 50.0}, "own": {"MAE": 0.5}, "own_rare": {"MAE": 0.7}})
-    {'AvgRare': 50.0, 'MAE': 0.5, 'rare MAE': 0.7}
-    """
-    rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
-    return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
 
 
 @dataclass
@@ -196,6 +147,7 @@ class RunSummary:
         self._members = _Members()
         self._dynamics = Dynamics()
         self._influence = Influence()
+        self._watches: list[GoalWatch] = []  # of AvgRare, then of each rare label
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RunSummary:
@@ -216,6 +168,8 @@ class RunSummary:
                     self._reports[record.client] = record.metrics
             case EvaluationRecord():
                 self.evaluations.append(record)
+                for watch in self._watches:
+                    watch.observe(record)
             case RejectedRecord():
                 self.events = record.event
                 self._rejected[str(record.client)] += 1
@@ -229,6 +183,8 @@ class RunSummary:
                 self._members = _Members(record.rare_labels)
                 self._dynamics = Dynamics(attacker=record.attacker)
                 self._influence = Influence(rule=record.influence)
+                labels = [Goal(label, mark) for label in record.rare_labels for mark in MARKS]
+                self._watches = [GoalWatch(goal) for goal in (*RARE_GOALS, *labels)]
             case EndRecord():
                 self.finished = True
                 self.costs = record.costs
@@ -317,6 +273,22 @@ class RunSummary:
         """The labels for which a client's updates contradict its claim, by client."""
         return {client: list(labels) for client, labels in self._doubted.items() if labels}
 
+    @property
+    def tail(self) -> dict[str, float | None]:
+        """All metrics as the mean of the last five evaluations."""
+        return tail_of([measured(to_fields(own)) for own in self.evaluations[-TAIL:]])
+
+    @property
+    def reached(self) -> dict[str, dict[str, float | None]]:
+        """What it took until AvgRare, and the recall of each rare label, passed 50 and 80 %.
+
+        Empty if the run has no rare label, or fewer than the five evaluations that this needs.
+        """
+        measured_rare = any(own.metrics.get("AvgRare") is not None for own in self.evaluations)
+        if not measured_rare or len(self.evaluations) < TAIL:
+            return {}
+        return {str(watch.goal): watch.costs() for watch in self._watches}
+
     def dynamics(self) -> dict[str, float | None]:
         """Return the buffer statistics so far; see `Dynamics`."""
         return self._dynamics.metrics()
@@ -350,10 +322,12 @@ class RunSummary:
                 **self.dynamics(),
                 "RareInfluence": self._influence.rare_share(),
             },
-            "tail": _tail([evaluation.metrics for evaluation in self.evaluations]),
+            "tail": self.tail,
+            "reached": self.reached,
             **self._optional(last),
             "server_models": max((e.server_models for e in self.evaluations), default=0),
             "recall": last.recall if last else {},
+            "tail_recall": tail_of([own.recall for own in self.evaluations]),
             "confusion": last and last.confusion,
             "influence": {str(client): influence.get(client, 0.0) for client in counts},
             "label_influence": {str(label): value._asdict() for label, value in labels.items()},
@@ -378,21 +352,10 @@ class RunSummary:
         found |= {key: value for key, value in own.items() if value is not None}
         if last.serving is not None:
             all_of_it = [e.serving["metrics"] for e in self.evaluations if e.serving is not None]
-            found["serving"] = {**last.serving, "tail": _tail(all_of_it)}
+            found["serving"] = {**last.serving, "tail": tail_of(all_of_it)}
         if last.calibrated is not None:
             found["calibrated"] = dict(last.calibrated)
         return found
-
-
-def _tail(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the mean of the last evaluations; None for a metric that one of them lacks."""
-    last = evaluations[-TAIL:]
-    tail: dict[str, float | None] = {}
-    for name in last[0] if last else ():
-        values = [metrics.get(name) for metrics in last]
-        known = [value for value in values if value is not None]
-        tail[name] = sum(known) / len(known) if len(known) == len(values) else None
-    return tail
 
 
 def without_zeros(counts: Mapping[str, int]) -> Mapping[str, int]:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from fedraw.core.aggregation import ServingAverage
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput, user_traceback
+from fedraw.eventlog.measures import QUALITY
 from fedraw.eventlog.records import EvaluationRecord
-from fedraw.eventlog.summary import QUALITY
 from fedraw.experiment.scenario import Scenario
 from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
 from fedraw.metrics.fairness import client_accuracies, fairness_metrics

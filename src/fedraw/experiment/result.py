@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,10 @@ from fedraw.core.layout import Layout
 from fedraw.core.table import Table
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, MissingExtra, nearest
-from fedraw.eventlog.compare import identity
-from fedraw.eventlog.costs import COSTS, Goal, cost_columns
+from fedraw.eventlog.compare import goal_words, identity
+from fedraw.eventlog.costs import COSTS, cost_columns
 from fedraw.eventlog.log_file import LOG, Chain, Position, find_logs, read_log
+from fedraw.eventlog.measures import METRICS, RARE_GOALS, Goal, measured
 from fedraw.eventlog.records import (
     ArrivalRecord,
     EvaluationRecord,
@@ -27,8 +28,11 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     to_fields,
 )
-from fedraw.eventlog.summary import METRICS, RunSummary, end_of_log, measured
+from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.storage.snapshot import MODEL, read_tensors
+
+# The columns of a result that say when AvgRare passed a mark, by the goal's name in a summary.
+_GOALS = {str(goal): f"arrivals to {goal_words(goal)}" for goal in RARE_GOALS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,14 +167,33 @@ class Result:
 
     @cached_property
     def summary(self) -> Table:
-        """One row per seed: the metrics of the last model, and the number of events."""
+        """One row per seed: the metrics, and the number of events.
+
+        Metrics are means of the last five evaluations; `last` has those of the last model. The
+        columns "arrivals to 50 %" and "arrivals to 80 %" say when AvgRare passed these marks, and
+        are None for a seed in which it did not; see `until`.
+        """
+        return self._seeds(lambda run: {**measured(run.summary), **run.summary["tail"]})
+
+    @cached_property
+    def last(self) -> Table:
+        """The summary of the last model instead of the last five evaluations."""
+        return self._seeds(lambda run: measured(run.summary))
+
+    def _seeds(self, metrics: Callable[[SeedResult], Mapping[str, float | None]]) -> Table:
         rows = [
-            {"seed": run.seed, **measured(run.summary), "events": run.summary["events"]}
-            | cost_columns(run.summary.get("costs"))
+            {"seed": run.seed, **metrics(run)}
+            | {
+                column: run.summary["reached"][goal]["arrivals"]
+                for goal, column in _GOALS.items()
+                if goal in run.summary["reached"]
+            }
+            | {"events": run.summary["events"], **cost_columns(run.summary.get("costs"))}
             for run in self.runs
         ]
         # A metric that is undefined in all runs, such as that of a missing test set, is left out.
-        undefined = {key for key in rows[0] if all(row.get(key) is None for row in rows)} - {"seed"}
+        undefined = {key for key in rows[0] if all(row.get(key) is None for row in rows)}
+        undefined -= {"seed", *_GOALS.values()}
         return Table.of_rows([{k: v for k, v in row.items() if k not in undefined} for row in rows])
 
     @cached_property
@@ -245,6 +268,8 @@ class Result:
     def until(self, goal: str) -> Table:
         """Return the cost of each seed until it reached a goal such as "AvgRare>=50".
 
+        A metric is reached at the first evaluation from which the mean of five consecutive ones is
+        at least the goal. A goal may also name a label: "8>=50" is about its recall.
         There are columns for the events, the virtual seconds and, in a run with costs, the hours,
         megabytes and kilojoules; all are None for a seed that never reached the goal.
         """
@@ -312,8 +337,9 @@ class Result:
     def _short(self) -> Table:
         """Return the most important metrics that the run has."""
         columns = [key for key in ("seed", *METRICS) if key in self.summary]
+        columns[3:3] = [key for key in _GOALS.values() if key in self.summary]
         own = self.runs[0].summary.get("own", {})
-        shown = [*columns[:6], *(key for key in own if key in self.summary)][:9]
+        shown = [*columns[:7], *(key for key in own if key in self.summary)][:9]
         return Table({key: self.summary[key] for key in shown})
 
     def _run(self, seed: int | None) -> SeedResult:

@@ -18,8 +18,8 @@ from fedraw.core.settings import shown
 from fedraw.data.own_data import is_per_client
 from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
 from fedraw.eventlog.costs import COSTS
+from fedraw.eventlog.measures import BUILT_IN, FURTHER_MODELS
 from fedraw.eventlog.records import Record
-from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
 from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs

@@ -24,7 +24,7 @@ from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, FedrawError, Interrupted, TrainingFailed, nearest
 from fedraw.eventlog.compare import Stat, compare, mean_and_sd
-from fedraw.eventlog.summary import QUALITY, TAIL
+from fedraw.eventlog.measures import QUALITY, TAIL, measured
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
@@ -524,9 +524,10 @@ def _point(
     values = {metric: [_value(run, metric, last) for run in runs] for metric in metrics}
     scores: list[float | None] = []
     for own in zip(*values.values(), strict=True):
-        measured = [value for value in own if value is not None]
-        signed = [-v if m.startswith("-") else v for m, v in zip(metrics, measured, strict=False)]
-        scores.append(fmean(signed) if len(measured) == len(own) else None)
+        known_values = [value for value in own if value is not None]
+        pairs = zip(metrics, known_values, strict=False)
+        signed = [-value if metric.startswith("-") else value for metric, value in pairs]
+        scores.append(fmean(signed) if len(signed) == len(own) else None)
     refused = sum(sum(run.summary["rejected"].values()) for run in known)
     stats = {metric: Stat.of(own) for metric, own in values.items()}
     return TuningPoint(
@@ -537,12 +538,8 @@ def _point(
 def _value(run: SeedResult | None, metric: str, last: bool) -> float | None:
     if run is None:
         return None
-    name = metric.removeprefix("-")
-    own: float | None = (run.summary.get("own") or {}).get(name)
-    if own is not None:
-        return own
-    value: float | None = run.summary["metrics" if last else "tail"].get(name)
-    return value
+    values: Mapping[str, float | None] = measured(run.summary) if last else run.summary["tail"]
+    return values.get(metric.removeprefix("-"))
 
 
 def _default_metrics(runs: Sequence[SeedResult]) -> tuple[str, ...]:

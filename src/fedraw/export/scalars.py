@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.eventlog.compare import flat
+from fedraw.eventlog.measures import PARTICIPATION
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record, StartRecord
-from fedraw.eventlog.summary import PARTICIPATION, RunSummary
+from fedraw.eventlog.summary import RunSummary
 
 ARRIVAL = (
     "event",

@@ -315,7 +315,7 @@ class SeedRange(NamedTuple):
 
 
 def gap(data: ReportData) -> Drawing | None:
-    """Draw GlobalAcc and AvgRare of the last model, best AvgRare first, collapsed models last."""
+    """Draw GlobalAcc and AvgRare, best AvgRare first, collapsed models last."""
     rows: dict[str, tuple[SeedRange, SeedRange]] = {}
     for group in data.groups:
         everywhere, rare = (_seed_range(group.row.metrics, m) for m in ("GlobalAcc", "AvgRare"))
@@ -344,7 +344,7 @@ def recall_map(data: ReportData) -> Drawing | None:
 
     The page has the same numbers in a table. The result is None if nothing was evaluated.
     """
-    means = recall_means(data.groups)
+    means = recall_means(data.groups, data.last)
     if not means:
         return None
     rare = set(rare_labels(data.groups))

@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 
 from fedraw.core.text import one_line
 from fedraw.eventlog.costs import COSTS
-from fedraw.eventlog.summary import BUILT_IN
+from fedraw.eventlog.measures import BUILT_IN
 
 UNDEFINED = "–"
 # Metrics that are shown with three decimals instead of one.

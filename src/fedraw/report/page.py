@@ -83,9 +83,9 @@ def render(data: ReportData, *, title: str, lead: str = "", command: str = "") -
         "At a glance": shown_figure(
             "gap", "All labels and the rare labels", gap_caption(groups), anchor="glance"
         ),
-        "Comparison": _comparison(groups),
+        "Comparison": _comparison(data),
         "Over the run": _curves(data, figures),
-        "Recall": _recall(groups),
+        "Recall": _recall(data),
         "Mistakes": _mistakes(groups),
         "Influence": _influence(data),
         "Buffer": shown_figure(
@@ -124,13 +124,15 @@ def _cautions(data: ReportData) -> str:
     return f'<ul class="cautions">{items}</ul>' if items else ""
 
 
-def _comparison(groups: Sequence[Group]) -> str:
-    rows = [group.row for group in groups]
+def _comparison(data: ReportData) -> str:
+    rows = [group.row for group in data.groups]
     shown = [column.metric for column in grid(rows) if column.metric in MEANING]
     terms = "".join(f"<dt>{m}</dt><dd>{text(MEANING[m])}</dd>" for m in shown)
     legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if shown else ""
     notes = "".join(map(note, notes_of(rows)))
-    return section("compared", "Comparison", page_tables.comparison(groups), notes, legend)
+    return section(
+        "compared", "Comparison", page_tables.comparison(data.groups, data.last), notes, legend
+    )
 
 
 def _curves(data: ReportData, figures: Mapping[str, Drawing]) -> str:
@@ -150,9 +152,9 @@ def _curves(data: ReportData, figures: Mapping[str, Drawing]) -> str:
     return section("curves", "Over the run", figure, copyable("curve-points", csv))
 
 
-def _recall(groups: Sequence[Group]) -> str:
-    table = page_tables.recall(groups)
-    return section("labels", "Recall of each label", table) if table else ""
+def _recall(data: ReportData) -> str:
+    table, arrivals = page_tables.recall(data.groups, data.last), page_tables.arrivals(data.groups)
+    return section("labels", "Recall of each label", table, arrivals) if table else ""
 
 
 def _mistakes(groups: Sequence[Group]) -> str:

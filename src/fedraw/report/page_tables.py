@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
-from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat
-from fedraw.eventlog.summary import PARTICIPATION
+from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat, reached_of
+from fedraw.eventlog.measures import MARKS, PARTICIPATION, Goal
 from fedraw.pages.html import (
     cell,
     column_head,
@@ -57,6 +57,8 @@ RUN_TEXT_COLUMNS = ("State", "Data (sha256)", "Finished on")
 MOST_CELLS = 30_000
 # The number of wrong labels that are listed for a rare label.
 MOST_MISTAKES = 2
+# What the values of a table are, by whether the last model was asked for.
+MODELS = {False: "mean of the last five evaluations", True: "values of the last model"}
 CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
     "rare clients": lambda history: set(history.rare) - {history.attacker},
     "other clients": lambda history: set(history.samples) - {*history.rare, history.attacker},
@@ -64,24 +66,26 @@ CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
 }
 
 
-def comparison(groups: Sequence[Group]) -> str:
+def comparison(groups: Sequence[Group], last: bool) -> str:
     """Return the table of all metrics, with one row per method."""
     rows = [group.row for group in groups]
-    columns = grid(rows)
-    first_of_family = {members[0] for members in _families(columns).values()}
+    families = _families(grid(rows))
+    by_metric = {column.metric: column for column in grid(rows)}
+    columns = [by_metric[metric] for members in families.values() for metric in members]
+    first_of_family = {members[0] for members in families.values()}
     lines = [
         row_head(group.name, ", ".join(_warnings(group)), "warn")
         + "".join(_metric_cell(c.cells[position], c.metric in first_of_family) for c in columns)
         for position, group in enumerate(groups)
     ]
-    caption = _comparison_caption(rows, columns)
+    caption = _comparison_caption(rows, columns, last)
     return table("comparison", caption, _comparison_head(columns), lines, csv=tables.csv(rows))
 
 
-def recall(groups: Sequence[Group]) -> str:
+def recall(groups: Sequence[Group], last: bool) -> str:
     """Return the recall of each label under each method; empty if nothing was evaluated."""
     rare = rare_labels(groups)
-    means = recall_means(groups)
+    means = recall_means(groups, last)
     if not means:
         return ""
     lines = [
@@ -89,7 +93,7 @@ def recall(groups: Sequence[Group]) -> str:
         for label, row in means.items()
     ]
     caption = (
-        "Recall of the last model, in percent, mean over the seeds."
+        f"Recall in percent, {MODELS[last]}, mean over the seeds."
         " A stronger colour means a lower recall."
     )
     names = [group.name for group in groups]
@@ -97,6 +101,35 @@ def recall(groups: Sequence[Group]) -> str:
     csv = csv_text(["label", "rare", *names], numbers)
     head = names_head("Label", names, "narrow")
     return table("recall", caption, head, lines, csv=csv, kind="tall")
+
+
+def arrivals(groups: Sequence[Group]) -> str:
+    """Return when each rare label was recognised; empty if no run measured one."""
+    goals = [Goal(label, float(mark)) for label in rare_labels(groups) for mark in MARKS]
+    found = {
+        goal: [reached_of(goal, [run.summary for run in group.runs]) for group in groups]
+        for goal in goals
+    }
+    found = {goal: row for goal, row in found.items() if any(row)}
+    if not found:
+        return ""
+    lines = [
+        row_head(f"{goal.metric}, {goal.value:g} %")
+        + "".join(cell(UNDEFINED if own is None else str(own)) for own in row)
+        for goal, row in found.items()
+    ]
+    caption = (
+        "Arrivals until the recall of a rare label passed 50 and 80 %: the first evaluation from"
+        " which the mean of five consecutive ones is at least that. Median over the seeds; in"
+        " brackets, how many got there."
+    )
+    names = [group.name for group in groups]
+    numbers = [
+        [goal.metric, f"{goal.value:g}", *(own and own.median("arrivals") for own in row)]
+        for goal, row in found.items()
+    ]
+    csv = csv_text(["label", "recall", *names], numbers)
+    return table("arrivals", caption, names_head("Rare label", names, "narrow"), lines, csv=csv)
 
 
 def staleness(data: ReportData) -> str:
@@ -191,16 +224,21 @@ def _warnings(group: Group) -> Iterator[str]:
         yield "collapsed"
 
 
-def _comparison_caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str:
+def _comparison_caption(
+    rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn], last: bool
+) -> str:
     present = {column.metric for column in columns}
     alone = seeds_of(rows).replace("1 ", "One ")
-    spread = f"Mean ± population sd over {seeds_of(rows)}" if has_spread(rows) else alone
-    model = ", values of the last model" if present & HIGHER_IS_BETTER else ""
+    spread = f"Mean ± sd over {seeds_of(rows)}" if has_spread(rows) else alone
+    model = f", {MODELS[last]}" if present & HIGHER_IS_BETTER else ""
     units = {"Jain": "Jain (0 to 1)", "RareMeanStale": "staleness (events)"}
     others = " and ".join(words for metric, words in units.items() if metric in present)
     percent = "Percent" + (f", except {others}" if others else "")
     marked = any(cell.best for column in columns for cell in column.cells)
-    return f"{spread}{model}. {percent}." + " ★ best mean of its column." * marked
+    return (
+        f"{spread}{model}. {percent}."
+        + " ★ ahead of every other row, seed by seed (95 %)." * marked
+    )
 
 
 def _comparison_head(columns: Sequence[MetricColumn]) -> str:
@@ -221,10 +259,12 @@ def _comparison_head(columns: Sequence[MetricColumn]) -> str:
 
 def _families(columns: Sequence[MetricColumn]) -> dict[str, list[str]]:
     """Return the metrics of each family of columns; the user's own metrics are the last family."""
-    present = [column.metric for column in columns]
+    present = [column.metric for column in columns if not column.is_goal]
+    goals = [column.metric for column in columns if column.is_goal]
     known = {name: [m for m in members if m in present] for name, members in FAMILIES.items()}
     users = [m for m in present if not any(m in members for members in known.values())]
-    return {name: members for name, members in {**known, "Own metrics": users}.items() if members}
+    every = {**known, "Until AvgRare passes": goals, "Own metrics": users}
+    return {name: members for name, members in every.items() if members}
 
 
 def _metric_cell(value: MetricCell, first: bool) -> str:

@@ -57,11 +57,16 @@ def lead_of(groups: Sequence[Group]) -> str:
         return "Every method has collapsed: no model is better than one that guesses."
     best = max(sound, key=lambda name: known[name][1])
     overall, rare = known[best]
+    arrivals = [n for group in groups if group.name in known for n in group.row.events]
+    after = f" after {span(arrivals, '{:,}')} arrivals" if arrivals else ""
     if len(known) == 1:
-        return f"{best} reaches {overall:.1f} % on all labels and {rare:.1f} % on the rare ones."
+        return (
+            f"{best} reaches {overall:.1f} % on all labels and {rare:.1f} % on the rare ones"
+            f"{after}."
+        )
     words = (
         f"Of {len(known)} methods, {best} recognises most of the rare labels: {rare:.1f} %,"
-        f" at {overall:.1f} % on all labels."
+        f" at {overall:.1f} % on all labels{after}."
     )
     lost = [overall for overall, rare in known.values() if rare < LOST]
     if not lost:

@@ -36,6 +36,7 @@ class ReportData:
 
     groups: Sequence[Group]
     histories: Mapping[str, Sequence[RunHistory]]  # by the group's name, in the order of its runs
+    last: bool = False  # whether tables show the last model instead of the last five evaluations
 
     @property
     def names(self) -> list[str]:
@@ -55,8 +56,11 @@ class ReportData:
         return {group.name: [run.evaluations for run in group.runs] for group in self.groups}
 
 
-def read_report_data(folders: Iterable[Path]) -> ReportData:
-    """Read all runs at or below these folders; an interrupted run is read up to its end."""
+def read_report_data(folders: Iterable[Path], *, last: bool = False) -> ReportData:
+    """Read all runs at or below these folders; an interrupted run is read up to its end.
+
+    Metrics are means of the last five evaluations, or with `last` those of the last model.
+    """
     runs: list[Run] = []
     histories: dict[Path, RunHistory] = {}
     for log in dict.fromkeys(log for folder in folders for log in find_logs(folder)):
@@ -64,9 +68,9 @@ def read_report_data(folders: Iterable[Path]) -> ReportData:
         runs.append(run)
         histories[log.parent] = history
     _refuse_other_data(runs)
-    groups = grouped(runs)
+    groups = grouped(runs, last=last)
     by_name = {group.name: [histories[run.folder] for run in group.runs] for group in groups}
-    return ReportData(groups, by_name)
+    return ReportData(groups, by_name, last)
 
 
 def interruption(run: Run) -> str:
@@ -95,18 +99,19 @@ def mean_over(group: Group, value: Callable[[Run], Any]) -> float | None:
     return Stat.of([value(run) for run in group.runs]).mean
 
 
-def recall_means(groups: Sequence[Group]) -> dict[str, list[float | None]]:
+def recall_means(groups: Sequence[Group], last: bool) -> dict[str, list[float | None]]:
     """Return the mean recall of each label that was measured, one value for each group.
 
-    The rare labels come first.
+    The rare labels come first. `last` asks for the last model instead of the last five evaluations.
     """
     order = dict.fromkeys([*rare_labels(groups), *labels(groups)])
-    means = {label: [_mean_recall(group, label) for group in groups] for label in order}
+    means = {label: [_mean_recall(group, label, last) for group in groups] for label in order}
     return {label: row for label, row in means.items() if any(v is not None for v in row)}
 
 
-def _mean_recall(group: Group, label: str) -> float | None:
-    return mean_over(group, lambda run: run.summary["recall"].get(label))
+def _mean_recall(group: Group, label: str, last: bool) -> float | None:
+    key = "recall" if last else "tail_recall"
+    return mean_over(group, lambda run: run.summary[key].get(label))
 
 
 def _read(log: Path) -> tuple[Run, RunHistory]:

@@ -23,13 +23,15 @@ from fedraw.eventlog.compare import (
     PairedDifference,
     Stat,
     budget_notes,
+    leader,
     notes_of,
 )
-from fedraw.eventlog.summary import FURTHER_MODELS, METRICS, QUALITY, is_shown_unasked
+from fedraw.eventlog.measures import FURTHER_MODELS, METRICS, QUALITY, is_shown_unasked
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
-# The default metrics of the terminal, which fit into 80 columns.
+# The default metrics of the terminal, which fit into 80 columns; and beside arrivals to goals.
 TERMINAL = ("GlobalAcc", "AvgRare", "MacroF1", "RareF1", "Worst10", "BufPres")
+BESIDE_GOALS = ("GlobalAcc", "AvgRare")
 # The width of a terminal that is not known, and of the narrowest column of names.
 TERMINAL_WIDTH, NARROWEST_NAMES = 80, 8
 # The default metrics of LaTeX, which fit into a column of a paper.
@@ -78,7 +80,9 @@ def shown_metrics(
     if wanted is not None:
         return wanted
     every = dict.fromkeys(metric for row in rows for metric in row.metrics)
-    return [*default, *filter(is_shown_unasked, every)]
+    columns = dict(own for row in rows for own in row.goal_columns().items())
+    goals = [name for name, (_, unit) in columns.items() if unit != "hours"]
+    return [*default[:2], *goals, *default[2:], *filter(is_shown_unasked, every)]
 
 
 class MetricCell(NamedTuple):
@@ -94,24 +98,25 @@ class MetricColumn(NamedTuple):
 
     metric: str
     cells: list[MetricCell]
+    is_goal: bool = False  # when a goal was reached, instead of a metric
 
 
 def grid(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> list[MetricColumn]:
     """Return a column for each metric that at least one row has, with a cell for each row.
 
-    The highest mean is best. All means with the same formatted value are marked. A row with a
-    collapsed model is never best.
+    A value is marked if it is clearly the best of its column; see `leader`.
 
     >>> rows = [ComparisonRow("a", (1, 2), {"GlobalAcc": Stat.of([80, 90])}),
     ...         ComparisonRow("b", (1, 2), {"GlobalAcc": Stat.of([70, 90])})]
     >>> for column in grid(rows):
     ...     print(column.metric, [" ± ".join(cell[:2]) for cell in column.cells])
-    GlobalAcc ['85.0 ± 5.0', '80.0 ± 10.0']
+    GlobalAcc ['85.0 ± 7.1', '80.0 ± 14.1']
     """
+    goals = {column for row in rows for column in row.goal_columns()}
     return [
-        MetricColumn(metric, _cells(rows, metric))
+        MetricColumn(metric, _cells(rows, metric), metric in goals)
         for metric in shown_metrics(rows, metrics, METRICS)
-        if any(stat_of(row.metrics, metric).mean is not None for row in rows)
+        if metric in goals or any(stat_of(row.metrics, metric).mean is not None for row in rows)
     ]
 
 
@@ -145,7 +150,7 @@ def text_table(
     columns: Sequence[str] | None = None,
     width: int = TERMINAL_WIDTH,
 ) -> Group:
-    """Return a table for the terminal; the best mean of a column is bold and has a star.
+    """Return a table for the terminal; a mean that is clearly the best is bold and has a star.
 
     Metrics that do not fit beside the others form further tables below them. Names that are longer
     than a quarter of the width may be broken over several lines.
@@ -156,7 +161,10 @@ def text_table(
      fedfa     81.9±0.9   9.5±1.1
     """
     further = any(name.startswith(FURTHER_MODELS) for row in rows for name in row.metrics)
-    shown = grid(rows, shown_metrics(rows, columns, TERMINAL[:4] if further else TERMINAL))
+    default: Sequence[str] = TERMINAL[:4] if further else TERMINAL
+    if any(row.reached for row in rows):
+        default = BESIDE_GOALS
+    shown = grid(rows, shown_metrics(rows, columns, default))
     titles = [one_line(row.title) for row in rows]
     longest = max([NARROWEST_NAMES, *map(cell_len, titles)])
     least = min(longest, max(NARROWEST_NAMES, width // 4))
@@ -186,17 +194,23 @@ def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None
 def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
     """Return a CSV with mean and sd of each metric in full precision; undefined is empty.
 
-    The notes of a row are its own and those about differences between the rows.
+    A goal has its median over the seeds. The notes of a row are its own and those about differences
+    between the rows.
     """
-    metrics = [column.metric for column in grid(rows, metrics)]
+    columns = grid(rows, metrics)
+    metrics = [column.metric for column in columns if not column.is_goal]
+    goals = [column.metric for column in columns if column.is_goal]
     common_notes = budget_notes(rows)
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
     names = [f"{metric}_{part}" for metric in metrics for part in ("mean", "sd")]
+    names += [f"{goal}_median" for goal in goals]
     out.writerow(["name", "seeds", "events", *names, "collapsed", "notes"])
     for row in rows:
         stats = [stat_of(row.metrics, metric) for metric in metrics]
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
+        reached = row.goal_columns()
+        values += [own[0].median(own[1]) if (own := reached.get(goal)) else None for goal in goals]
         seeds = " ".join(str(seed) for seed in row.seeds if seed is not None)
         events = " ".join(map(str, dict.fromkeys(row.events)))
         notes = "; ".join([*row.notes, *common_notes])
@@ -249,27 +263,18 @@ def paired_table(differences: Sequence[PairedDifference]) -> Table:
 
 
 def _cells(rows: Sequence[ComparisonRow], metric: str) -> list[MetricCell]:
-    best = _best(metric, rows)
+    best = leader(rows, metric) if metric in HIGHER_IS_BETTER else None
     cells = []
     for row in rows:
-        stat = stat_of(row.metrics, metric)
-        mean = number(metric, stat.mean)
-        sd = "" if stat.sd is None or len(stat.values) < 2 else number(metric, stat.sd)
-        cells.append(MetricCell(mean, sd, mean == best and not row.collapsed))
+        goals, stat = row.goal_columns(), stat_of(row.metrics, metric)
+        if metric in goals:
+            reached, unit = goals[metric]
+            middle = number(unit, reached.median(unit))
+            cells.append(MetricCell(str(reached) if unit == "arrivals" else middle, "", False))
+        else:
+            sd = "" if stat.sd is None else number(metric, stat.sd)
+            cells.append(MetricCell(number(metric, stat.mean), sd, row is best))
     return cells
-
-
-def _best(metric: str, rows: Sequence[ComparisonRow]) -> str | None:
-    """Return the highest mean, formatted, over the rows without a collapsed model.
-
-    If all of several rows have the same mean, none of them is the best.
-    """
-    stats = [stat_of(row.metrics, metric) for row in rows if not row.collapsed]
-    means = [stat.mean for stat in stats if stat.mean is not None]
-    if metric not in HIGHER_IS_BETTER or len(rows) < 2 or not means:
-        return None
-    shown = {number(metric, mean) for mean in means}
-    return None if len(means) > 1 and len(shown) == 1 else number(metric, max(means))
 
 
 def _blocks(
@@ -313,7 +318,14 @@ def _points(text: str) -> float:
 def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
-    words = [part for part in (spread, "* best of its column" if marked else "") if part]
+    goals = any(row.reached for row in rows)
+    words = [
+        spread,
+        "arrivals until the mean AvgRare of five evaluations is 50 %: median, with virtual time"
+        * goals,
+        "* ahead of every other row, seed by seed (95 %)" if marked else "",
+    ]
+    words = [part for part in words if part]
     lines = ["; ".join(words), *notes_of(rows)]
     return "\n".join(line for line in lines if line) or None
 
@@ -338,7 +350,8 @@ def _text_block(titles: Sequence[str], block: Sequence[MetricColumn], names: int
 
 
 def _text_head(column: MetricColumn) -> str:
-    words = column.metric.split()
+    first, _, goal = column.metric.partition(" to ")
+    words = [first, f"to {goal}"] if column.is_goal else column.metric.split()
     width = max(map(len, [*words, *_aligned(column.cells)]))
     return "\n".join(word.rjust(width) for word in words)
 

@@ -13,7 +13,6 @@ from fedraw.core.text import several
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
-from fedraw.eventlog.summary import TAIL
 from fedraw.experiment.run_folder import RunFolder
 from fedraw.experiment.spec import Spec
 from fedraw.storage.files import atomic_write
@@ -106,7 +105,6 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     rare = [labels[i] for i in _rare(spec, labels)]
     start = next(record for record in records if isinstance(record, StartRecord))
     evaluations = [record for record in records if isinstance(record, EvaluationRecord)]
-    last = [evaluation.recall for evaluation in evaluations[-TAIL:]]
     return CellRecord(
         key=planned.key,
         seed=planned.seed,
@@ -128,7 +126,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         date=timing["date"],
         cores=timing["cores"],
         machine=timing["machine"],
-        recall_tail=_rounded({label: _mean([own[label] for own in last]) for label in rare}),
+        recall_tail=_rounded({label: summary["tail_recall"].get(label) for label in rare}),
         times=[round(evaluation.time, 3) for evaluation in evaluations],
         rare_curves={
             label: [_percent(own.recall.get(label)) for own in evaluations] for label in rare
@@ -144,11 +142,6 @@ def _rows(
     if confusion is None:
         return {}
     return {label: [confusion.get(label, {}).get(other, 0) for other in labels] for label in rare}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _rare(spec: Mapping[str, Any], labels: Sequence[str]) -> list[int]:

@@ -19,8 +19,7 @@ from fedraw.core.rarity import rarity_scores
 from fedraw.core.update import Update
 from fedraw.core.weighting import weights
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import Stat
-from fedraw.eventlog.summary import TAIL as LAST
+from fedraw.eventlog.measures import TAIL as LAST
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
 from fedraw.storage.snapshot import Arrays, pack
@@ -72,10 +71,12 @@ class Finding:
         cls, artefact: str, row: str, metric: str, paper: PaperValue | None, values: Values
     ) -> Finding:
         """Summarise the values of all seeds."""
-        stat = Stat.of(list(values.values()))
         known = [value for value in values.values() if value is not None]
+        complete = known if len(known) == len(values) else []
+        # The spread is the population's, so that it can stand beside the paper's.
+        mean, sd = (fmean(complete), pstdev(complete)) if complete else (None, None)
         ends = (min(known, default=None), max(known, default=None))
-        return cls(artefact, row, metric, paper, stat.mean, stat.sd, *ends, values)
+        return cls(artefact, row, metric, paper, mean, sd, *ends, values)
 
     @property
     def away(self) -> float | None:

@@ -14,16 +14,17 @@ FILES = sorted(Path(fedraw_studies.__file__).parent.rglob("*.py"))
 ALLOWED = {
     "typer": {"cli"},
     "rich": {"progress"},
-    "matplotlib": {"figures", "arena_figures"},
+    "matplotlib": {"figures", "arena_figures", "late_render"},
 }
 TERMINAL = {"cli", "progress"}
 # A module imports only from those before it.
 ORDER = (
     "staleness", "aggregations", "bound", "dense", "measured_bound",
-    "artefacts", "arena_design", "plan", "cells", "execute", "outcomes", "dynamics",
+    "artefacts", "arena_design", "late", "plan", "cells", "execute", "outcomes", "dynamics",
     "federations", "rules", "markdown",
     "claims", "comparisons", "render", "overview", "arena_results", "arena_figures", "arena_page",
-    "arena_render", "positioning", "bound_report", "figures", "progress", "cli",
+    "arena_render", "positioning", "bound_report", "figures",
+    "late_standings", "late_results", "late_render", "progress", "cli",
 )  # fmt: skip
 
 

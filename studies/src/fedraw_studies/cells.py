@@ -50,7 +50,7 @@ class CellRecord:
     # The mean of the last five evaluations, by rare label; older cells do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
     # By evaluation: the virtual time, and the recall of each rare label; older cells have neither.
-    times: Sequence[float] = field(default_factory=tuple)
+    times: Sequence[float] = field(default_factory=list)
     rare_curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     # Metrics of the serving average, if the spec asks for one.
     serving: Mapping[str, float | None] = field(default_factory=dict)

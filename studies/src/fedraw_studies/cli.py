@@ -46,6 +46,7 @@ from fedraw_studies.execute import (
     unfinished,
 )
 from fedraw_studies.figures import write_figures
+from fedraw_studies.late_render import is_of_late, write_late
 from fedraw_studies.outcomes import Outcome, outcomes
 from fedraw_studies.overview import write_overview
 from fedraw_studies.plan import Planned, budget, budget_document, load_artefacts, make_plan
@@ -268,8 +269,9 @@ class _Reproduction:
             self._tell_interrupt(to_run)
             if self.work.cells.names():
                 every = self._outcomes()
-                write_documents(_but_arena(every), self.scale.name, self.folder)
+                write_documents(_in_tables(every), self.scale.name, self.folder)
                 self._write_arena(every)
+                self._write_late(every)
             raise SystemExit(130) from None  # typer.Exit(130) would print a second message
         document = self._write() if self.planned_names else {}
         if dynamics is not None:
@@ -314,13 +316,14 @@ class _Reproduction:
     def _write(self) -> dict[str, Any]:
         """Write the documents of all artefacts with results, and print the requested ones."""
         outcomes = self._outcomes()
-        every = _but_arena(outcomes)
+        every = _in_tables(outcomes)
         content = write_documents(every, self.scale.name, self.folder)
         try:
             write_overview(self.folder.parent)
         except BadInput as problem:  # of another scale
             console.say(f"no overview of all scales: {problem}")
         content |= self._write_arena(outcomes)
+        self._write_late(outcomes)
         figures: list[Path] = []
         try:
             figures = write_figures(every, self.folder / "figures")
@@ -334,7 +337,7 @@ class _Reproduction:
         asked = [own for own in every if own.name in self.names and own.is_begun]
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
-        if not set(self.names) <= set(ARENA):
+        if not set(self.names) <= {*ARENA, *LATE}:
             console.say(tally(content["claims"]))
             tables = (
                 several([f"{own.name}.md" for own in asked])
@@ -356,6 +359,16 @@ class _Reproduction:
             console.say(f"the arena: {self.folder / 'arena.md'}, arena.html, arena-rates.toml")
         return content
 
+    def _write_late(self, every: Sequence[Outcome]) -> None:
+        """Write the document of "Lost, or late?" if it was requested, now or earlier."""
+        own = [outcome for outcome in every if is_of_late(outcome)]
+        if own:
+            text = write_late(own, self.scale, self.folder, self.machine)
+            if set(self.names) & set(LATE):
+                if not self.quiet:
+                    console.write(text)
+                console.say(f"lost, or late: {self.folder / 'late.md'}, figures/late-demo.svg")
+
     def _without_waiting(self, to_run: Sequence[Planned]) -> list[Planned]:
         """Leave out the runs whose settings another artefact must choose first, with a message."""
         loaded = load_artefacts(list({planned.artefact for planned in to_run}), self.scale)
@@ -376,6 +389,8 @@ class _Reproduction:
         ]
         if set(self.names) & set(ARENA) or (self.folder / "arena.md").exists():
             ours += ARENA
+        if set(self.names) & set(LATE) or (self.folder / "late.md").exists():
+            ours += LATE
         return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)
 
     def _tell_budget(self, plan: Sequence[Planned], to_run: Sequence[Planned]) -> None:
@@ -396,10 +411,11 @@ class _Reproduction:
             )
 
     def _stray(self, every: Sequence[Planned]) -> int:
-        """Count the cells that belong to no artefact; the arena is large, so it comes last."""
+        """Count the cells that belong to no artefact; the large studies come last."""
         stray = self.work.cells.names() - {planned.name for planned in every}
         if stray:
-            stray -= {own.name for own in make_plan(load_artefacts(ARENA, self.scale))}
+            others = load_artefacts((*ARENA, *LATE), self.scale)
+            stray -= {own.name for own in make_plan(others)}
         return len(stray)
 
     def _tell_interrupt(self, to_run: Sequence[Planned]) -> None:
@@ -440,9 +456,9 @@ def _default_out() -> Path:
     return committed if committed.is_dir() else Path("results")
 
 
-def _but_arena(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes of all other studies; the arena has its own documents."""
-    return [outcome for outcome in outcomes if not is_of_arena(outcome)]
+def _in_tables(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with a table each; the arena and "late" have their own documents."""
+    return [own for own in outcomes if not is_of_arena(own) and not is_of_late(own)]
 
 
 def _refuse_selection(

@@ -2,7 +2,8 @@
 
 pytest-xdist replaces a dead worker and gives the fatal test to the new one, without end.
 `--max-worker-restart=0` in `parallel.txt` forbids that, but lets the other workers go on through
-all the files they hold, and gives one of them the fatal test.
+all the files they hold, and gives one of them the fatal test. A run whose worker dies between two
+tests, or before the first one, even counts as passed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import os
 import threading
 from collections.abc import Generator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
 
 STDERR = pytest.StashKey[int]()
+A_WORKER_DIED = pytest.StashKey[bool]()
 # Held from the expiry of a time limit to the end of the process: no other test may begin then.
 EXPIRED = threading.Lock()
 
@@ -32,6 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Note that a worker of pytest-xdist has died, in a test or not."""
+    if error:
+        node.config.stash[A_WORKER_DIED] = True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if A_WORKER_DIED in session.config.stash:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,7 +25,7 @@ demo: install ## silent rarity failure and its cure on embedded data: a table an
 	$(BIN)/fedraw demo
 
 test: install browser ## run all tests but the slow ones
-	$(BIN)/pytest -q @tests/parallel.txt
+	$(BIN)/pytest -q @tests/suite/parallel.txt
 
 # Page tests skip where there is no Chromium; in CI they must run, so it is installed. Those of
 # accessibility need axe-core besides, which npm fetches; offline they skip as well.

@@ -1,7 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo browser test trackers flare test-slow stress mutate check lint docs notebooks gallery dist format golden shape bench bench-peers clean
@@ -11,17 +13,23 @@ help: ## show this list
 
 install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
 
-# compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
-$(READY): pyproject.toml studies/pyproject.toml constraints.txt
+# What the demo uses. Python compiles the modules that it imports when it imports them.
+$(LEAN): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,docs,dev]' --editable ./studies
+	$(PIP) --constraint constraints.txt --editable '.[sim,report]'
+	@touch $@
+
+# The rest. fedraw is named and not its folder, because pip would install the folder again.
+# compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
+$(READY): $(LEAN) studies/pyproject.toml
+	$(PIP) --constraint constraints.txt --editable ./studies \
+	  'fedraw[data,ray,audit,flower,privacy,dashboard,export,docs,dev]'
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
-demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
+demo: $(LEAN) ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
 	$(BIN)/fedraw demo
 
 test: install browser ## run all tests but the slow ones

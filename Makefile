@@ -3,10 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+CONSTRAINTS := constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
+# Of the demo, and of all that the tests and checks need besides.
+LEAN_EXTRAS := sim,report
+MORE_EXTRAS := data,ray,audit,flower,privacy,dashboard,export,docs,dev
+comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test trackers flare test-slow stress mutate check lint docs notebooks gallery dist format golden shape bench bench-peers clean
+.PHONY: help install demo browser test test-lowest trackers flare test-slow stress mutate check lint docs notebooks gallery dist format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -14,18 +19,17 @@ help: ## show this list
 install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
 
 # What the demo uses. Python compiles the modules that it imports when it imports them.
-$(LEAN): pyproject.toml constraints.txt
+$(LEAN): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --constraint constraints.txt --editable '.[sim,report]'
+	$(PIP) --editable '.[$(LEAN_EXTRAS)]'
 	@touch $@
 
 # The rest. fedraw is named and not its folder, because pip would install the folder again.
 # compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
 $(READY): $(LEAN) studies/pyproject.toml
-	$(PIP) --constraint constraints.txt --editable ./studies \
-	  'fedraw[data,ray,audit,flower,privacy,dashboard,export,docs,dev]'
+	$(PIP) --editable ./studies 'fedraw[$(MORE_EXTRAS)]'
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
@@ -46,6 +50,16 @@ browser:
 	@if [ -d $(VENV) ] && [ ! -s $(VENV)/axe.min.js ] && command -v npm >/dev/null; then \
 	  cd $(VENV) && npm pack --silent --fetch-retries=0 $(AXE) >/dev/null 2>&1 && \
 	  tar -xzOf axe-core-*.tgz package/axe.min.js > axe.min.js; rm -f axe-core-*.tgz; true; fi
+
+# Old packages use what the newest of their own dependencies deprecate, which is no fault of ours.
+test-lowest: ## run these tests with the lowest versions that pyproject.toml allows; makes .lowest
+	@[ -s .lowest/constraints.txt ] || { $(PYTHON) -m venv .lowest && \
+	  .lowest/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv && \
+	  .lowest/bin/uv pip compile --quiet --python .lowest/bin/python --resolution lowest-direct \
+	  $(foreach extra,$(subst $(comma), ,$(LEAN_EXTRAS),$(MORE_EXTRAS)),--extra $(extra)) \
+	  pyproject.toml --output-file .lowest/constraints.txt >/dev/null; }
+	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' \
+	  $(MAKE) VENV=.lowest CONSTRAINTS=.lowest/constraints.txt test
 
 # MLflow and Weights & Biases are large: tests of exports to them use an environment of their own.
 trackers: install

@@ -52,12 +52,14 @@ browser:
 	  tar -xzOf axe-core-*.tgz package/axe.min.js > axe.min.js; rm -f axe-core-*.tgz; true; fi
 
 # Old packages use what the newest of their own dependencies deprecate, which is no fault of ours.
+# Tests pin messages in the words of one version of click.
 test-lowest: ## run these tests with the lowest versions that pyproject.toml allows; makes .lowest
 	@[ -s .lowest/constraints.txt ] || { $(PYTHON) -m venv .lowest && \
 	  .lowest/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv && \
+	  grep ^click== constraints.txt > .lowest/click.txt && \
 	  .lowest/bin/uv pip compile --quiet --python .lowest/bin/python --resolution lowest-direct \
 	  $(foreach extra,$(subst $(comma), ,$(LEAN_EXTRAS),$(MORE_EXTRAS)),--extra $(extra)) \
-	  pyproject.toml --output-file .lowest/constraints.txt >/dev/null; }
+	  --constraint .lowest/click.txt pyproject.toml --output-file .lowest/constraints.txt >/dev/null; }
 	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' \
 	  $(MAKE) VENV=.lowest CONSTRAINTS=.lowest/constraints.txt test
 

@@ -1,31 +1,43 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
+CONSTRAINTS := constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
+# Of the demo, and of all that the tests and checks need besides.
+LEAN_EXTRAS := sim,report
+MORE_EXTRAS := data,ray,audit,flower,privacy,dashboard,export,docs,dev
+comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test trackers flare test-slow stress mutate check lint docs notebooks gallery dist format golden shape bench bench-peers clean
+.PHONY: help install demo browser test test-lowest trackers flare test-slow stress mutate check lint docs notebooks gallery dist format golden shape bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 install: $(READY) ## make .venv with everything that the demo, the tests and the checks need
 
-# compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
-$(READY): pyproject.toml studies/pyproject.toml constraints.txt
+# What the demo uses. Python compiles the modules that it imports when it imports them.
+$(LEAN): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedraw needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-	  --editable '.[sim,data,report,ray,audit,flower,privacy,dashboard,export,docs,dev]' --editable ./studies
+	$(PIP) --editable '.[$(LEAN_EXTRAS)]'
+	@touch $@
+
+# The rest. fedraw is named and not its folder, because pip would install the folder again.
+# compileall compiles with all cores, pip with one. It cannot compile a few templates of packages.
+$(READY): $(LEAN) studies/pyproject.toml
+	$(PIP) --editable ./studies 'fedraw[$(MORE_EXTRAS)]'
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
-demo: install ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
+demo: $(LEAN) ## silent rarity failure and its cure on embedded data: a table and runs/demo/report.html
 	$(BIN)/fedraw demo
 
 test: install browser ## run all tests but the slow ones
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q @tests/suite/parallel.txt
 
 # Page tests skip where there is no Chromium; in CI they must run, so it is installed. Those of
 # accessibility need axe-core besides, which npm fetches; offline they skip as well.
@@ -38,6 +50,18 @@ browser:
 	@if [ -d $(VENV) ] && [ ! -s $(VENV)/axe.min.js ] && command -v npm >/dev/null; then \
 	  cd $(VENV) && npm pack --silent --fetch-retries=0 $(AXE) >/dev/null 2>&1 && \
 	  tar -xzOf axe-core-*.tgz package/axe.min.js > axe.min.js; rm -f axe-core-*.tgz; true; fi
+
+# Old packages use what the newest of their own dependencies deprecate, which is no fault of ours.
+# Tests pin messages in the words of one version of click.
+test-lowest: ## run these tests with the lowest versions that pyproject.toml allows; makes .lowest
+	@[ -s .lowest/constraints.txt ] || { $(PYTHON) -m venv .lowest && \
+	  .lowest/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv && \
+	  grep ^click== constraints.txt > .lowest/click.txt && \
+	  .lowest/bin/uv pip compile --quiet --python .lowest/bin/python --resolution lowest-direct \
+	  $(foreach extra,$(subst $(comma), ,$(LEAN_EXTRAS),$(MORE_EXTRAS)),--extra $(extra)) \
+	  --constraint .lowest/click.txt pyproject.toml --output-file .lowest/constraints.txt >/dev/null; }
+	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' \
+	  $(MAKE) VENV=.lowest CONSTRAINTS=.lowest/constraints.txt test
 
 # MLflow and Weights & Biases are large: tests of exports to them use an environment of their own.
 trackers: install

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 # would then exist twice. Importing the package first avoids this.
 import fedraw  # noqa: F401
 
+pytest_plugins = ["tests.suite.guards"]
+
 # How long a machine takes for an example says nothing about what is tested.
 settings.register_profile("fedraw", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedraw")

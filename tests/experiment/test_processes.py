@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -310,6 +311,32 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> 
 
 def echo() -> Train:
     return lambda job: TrainingResult(job.model, 1)
+
+
+def refused_instruction() -> Train:
+    return lambda job: os.kill(os.getpid(), signal.SIGILL)  # type: ignore[return-value]
+
+
+def test_a_worker_that_dies_of_an_illegal_instruction_names_the_remedy() -> None:
+    processes = Processes(refused_instruction, size=3, workers=1)
+    processes.submit(Job("a", 0, 0, np.zeros(3, np.float32), 0.0))
+    with pytest.raises(WorkerDied) as caught:
+        processes.collect("a")
+    processes.close()
+    assert str(caught.value) == (
+        "worker 0 died from signal SIGILL (illegal instruction) while it trained client 'a'; the "
+        "processor announces an instruction that torch may not use, such as AMX; set the "
+        "environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+    )
+
+
+def die_of_illegal_instruction(model: Any, data: Any, context: Any) -> None:
+    os.kill(os.getpid(), signal.SIGILL)
+
+
+def test_a_process_of_a_seed_that_dies_of_an_illegal_instruction_names_the_remedy() -> None:
+    with pytest.raises(WorkerDied, match=r"from signal SIGILL .*; set .* ONEDNN_MAX_CPU_ISA="):
+        simulate(spec(), train=die_of_illegal_instruction, seeds=[1, 2], jobs=2)
 
 
 def test_a_worker_whose_parent_is_gone_ends_without_a_word(

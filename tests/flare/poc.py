@@ -168,7 +168,6 @@ class Poc:
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "HOME": str(self.folder / "home"),
             "NVFLARE_POC_WORKSPACE": str(self.folder / "poc"),
-            "OMP_NUM_THREADS": "1",
         }
 
     def _prepare(self) -> None:

@@ -26,11 +26,8 @@ STRATEGIES = ("fedraw", "fedfa")
 
 
 def job(*words: object) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(JOB), *map(str, words)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=1500, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import nn
 
 from fedraw.data.dataset import Inputs
@@ -33,6 +34,17 @@ def test_sums_of_clients_have_the_moments_of_the_pooled_features(seed: int, cut:
             mean, covariance = sums.moments(label)
             np.testing.assert_allclose(mean, own.mean(0))
             np.testing.assert_allclose(covariance, np.cov(own.T), atol=1e-12)
+
+
+def test_virtual_features_do_not_depend_on_the_threads_of_numpy() -> None:
+    found = set()
+    for threads in (1, 2):
+        threadpool_limits(threads, "blas")
+        Trainer(nn.Linear(2, 2), SGD())  # every calibrated run has one
+        sums = FeatureSums.zeros(1, 512)
+        sums.add(rng().normal(size=(300, 512)), np.zeros(300, np.int64))
+        found.add(sums.draw(np.array([0]), 50, rng(1))[0].tobytes())
+    assert len(found) == 1
 
 
 def test_virtual_features_have_the_pooled_moments() -> None:

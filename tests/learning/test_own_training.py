@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tests.suite.processor import skip_if_bfloat16_kills
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -189,6 +190,7 @@ def in_double(model: Any, data: Any, context: Any) -> None:
 
 
 def autocast(model: Any, data: Any, context: Any) -> None:
+    skip_if_bfloat16_kills()
     (x, y), start = data.tensors(), copy.deepcopy(model.state_dict())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = functional.cross_entropy(model(x), y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from fedraw.experiment.runner import refuse_existing, run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors.workers import (
     CONTEXT,
+    death_notice,
     end_with_parent,
     pack,
     starting_workers,
@@ -163,15 +166,20 @@ def _run_in_parallel(
     listener.start()
     setup = _WorkerSetup(queue, stop, _packed(parts), listeners.observe is not None)
     pool = ProcessPoolExecutor(jobs, CONTEXT, _become_worker, (setup,))
+    workers: list[BaseProcess] = []
     try:
         with terminate_as_ctrl_c():
             with starting_workers():  # submitting starts the processes
                 waiting = {
                     pool.submit(_run_cell, n, cell, options): n for n, cell in enumerate(cells)
                 }
+            workers += CONTEXT.active_children()
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     listeners.done(waiting.pop(future), _outcome(future.result))
+    except BrokenProcessPool:
+        pool.shutdown()  # waits for the exit codes
+        raise WorkerDied(death_notice("a process that ran a cell", _first_death(workers))) from None
     except (KeyboardInterrupt, Interrupted):
         stop.value = 1
         pool.shutdown(wait=True, cancel_futures=True)
@@ -198,14 +206,16 @@ def _packed(parts: Parts | None) -> bytes | None:
         raise
 
 
+def _first_death(workers: Sequence[BaseProcess]) -> int | None:
+    """Return the exit code of the process that broke its pool, which ended the others itself."""
+    codes = [worker.exitcode for worker in workers if worker.exitcode]
+    return next((code for code in codes if code != -signal.SIGTERM), -signal.SIGTERM)
+
+
 def _outcome(result: Callable[[], SeedResult]) -> SeedResult | FedrawError | OSError:
     """Return the result of a cell or its error; raise errors that concern all cells."""
     try:
         return result()
-    except BrokenProcessPool:
-        raise WorkerDied(
-            "a process that ran a cell died; was it killed, or out of memory?"
-        ) from None
     except (Interrupted, WorkerDied, MissingExtra):
         raise
     except (FedrawError, OSError) as failure:

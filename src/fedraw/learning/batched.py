@@ -21,12 +21,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import nn
 
 from fedraw.core.layout import Layout, Segment
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput
+from fedraw.learning.device import make_repeatable
 from fedraw.learning.inputs import Normalisation, Pixels, Preprocessor, input_tensor
 from fedraw.learning.sgd import SGD
 from fedraw.learning.training import require_samples
@@ -109,12 +109,12 @@ class BatchedTrainer:
         self._samples = samples
         self._layout = layout_of(module)
         self._layers = dense_layers(module, self._layout, samples.input_shape)
-        self._preprocess = Preprocessor(torch.device("cpu"), normalisation)
+        cpu = torch.device("cpu")
+        make_repeatable(cpu)
+        self._preprocess = Preprocessor(cpu, normalisation)
         self._is_normalised = normalisation is not None
         self._width = min(settings.batch, samples.largest)
         self._one_by_one = self._width * math.prod(samples.input_shape) >= LARGE_BATCH
-        # More threads may change the bits, and several runs share the cores.
-        threadpool_limits(1, "blas")
 
     def train(self, clients: Sequence[BatchedClient], proximal: float = 0.0) -> list[Vector]:
         """Return each client's trained vector, in the order of the clients.

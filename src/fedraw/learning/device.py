@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedraw.errors import BadInput
 
@@ -37,8 +38,9 @@ def available() -> list[str]:
 
 
 def make_repeatable(device: torch.device) -> None:
-    """Set torch to one thread, because more change the bits, and cuDNN to be deterministic."""
+    """Set torch and NumPy to one thread, because more change the bits, and fix cuDNN's choices."""
     torch.set_num_threads(1)
+    threadpool_limits(1, "blas")
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

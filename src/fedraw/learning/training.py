@@ -36,7 +36,7 @@ class Trainer:
     """Trains and evaluates model vectors with a private copy of one module.
 
     The results depend only on the arguments of a call, never on earlier calls; on the CPU they are
-    identical bit for bit. For this, the trainer sets torch to one thread, because more threads
+    identical bit for bit. For this, the trainer sets torch and NumPy to one thread, because more
     change the bits, and resets all hidden state. Vectors and images stay on the host. The module is
     on `device`, and each mini-batch is copied there. Images are float32, or uint8, which is
     converted to 0..1; `normalisation` is then applied to both.

@@ -20,6 +20,7 @@ from fedraw.simulation.executors.base import Job, JobQueue, Train, TrainingResul
 from fedraw.simulation.executors.workers import (
     CONTEXT,
     SharedArray,
+    death_notice,
     end_with_parent,
     leave_interrupts_to_parent,
     pack,
@@ -133,8 +134,7 @@ class Processes:
             )
         first = next((c for s, c in self._busy.items() if s % len(self._workers) == number), None)
         raise WorkerDied(
-            f"worker {number} died (exit code {code}) while it trained client {first!r}; was it "
-            "killed, or out of memory?"
+            death_notice(f"worker {number}", code, f" while it trained client {first!r}")
         )
 
 

@@ -129,6 +129,21 @@ def cannot_load(name: str, problem: BaseException) -> BadInput:
     )
 
 
+def death_notice(worker: str, exit_code: int | None, work: str = "") -> str:
+    """Say how a worker died, and what may have been the cause.
+
+    >>> death_notice("worker 0", -9, " while it trained client 'a'")
+    "worker 0 died (exit code -9) while it trained client 'a'; was it killed, or out of memory?"
+    """
+    if exit_code == -signal.SIGILL:
+        return (
+            f"{worker} died from signal SIGILL (illegal instruction){work}; the processor "
+            "announces an instruction that torch may not use, such as AMX; set the environment "
+            "variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+        )
+    return f"{worker} died (exit code {exit_code}){work}; was it killed, or out of memory?"
+
+
 class SharedArray:
     """A NumPy array in shared memory. A worker process that is started with it inherits the memory.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraw.auditing.influence import PARTICIPATION, influence
+from fedraw.auditing.label_counts import Frame, counts_of_frame, read_label_counts
 from fedraw.auditing.methods import (
     COLUMNS,
     DEFAULT_BUFFER,
@@ -65,7 +68,8 @@ from fedraw.errors import BadInput
 
 LARGEST_RATIO = 1e12  # of two clients' times
 
-Counts = LabelTable | Mapping[Any, LabelCounts]
+# A table, the counts of each client, the path of a file, or a DataFrame.
+Counts = LabelTable | Mapping[Any, LabelCounts] | str | PathLike[str] | Frame
 Seconds = Mapping[Any, float] | Sequence[float] | Floats
 # The share of the time for which each client is online.
 Shares = Mapping[Any, float] | Sequence[float] | Floats
@@ -154,7 +158,9 @@ def audit(
     """Predict from label counts and mean training times alone which labels will be lost.
 
     Args:
-        counts: A LabelTable, or one histogram per client.
+        counts: One histogram per client; a DataFrame with the columns site, label and count, or
+            with a row for each site and a column for each label; the path of such a table as CSV
+            or Parquet; or a LabelTable.
         seconds: The mean training time of each client. Without it all clients are equally fast, and
             `slower` shows what happens if the holders of rare labels are slower.
         buffer: The server's buffer size K; by default that of the strategies, or the number of
@@ -176,12 +182,9 @@ def audit(
     strategy.buffer = 10
 
     """
-    if not isinstance(counts, LabelTable | Mapping):
-        raise BadInput(
-            f"counts = {counts!r:.60} are not label counts; give a dictionary with the counts of "
-            "each client, such as {'north': {'cat': 3}}, or a LabelTable"
-        )
-    table = counts if isinstance(counts, LabelTable) else LabelTable.from_counts(counts)
+    table = _table(counts)
+    if isinstance(seconds, Mapping) and not isinstance(counts, LabelTable | Mapping):
+        seconds = {str(client): value for client, value in seconds.items()}  # as in the table
     mean_seconds = seconds_of(seconds, table.clients)
     if availability is not None:
         slower = effective_seconds(mean_seconds, availability, table.clients) / mean_seconds
@@ -236,6 +239,23 @@ def audit(
         what_if=settings,
         slower=if_slower(coarse, labels, holding, buffer, rules) if rare_labels else (),
         recommendation=recommend(table.labels, settings, buffer, cap, len(table.clients)),
+    )
+
+
+def _table(counts: Counts) -> LabelTable:
+    """Return the label counts as a table, in whatever form the caller has them."""
+    if isinstance(counts, LabelTable):
+        return counts
+    if isinstance(counts, Mapping):
+        return LabelTable.from_counts(counts)
+    if isinstance(counts, str | PathLike):
+        return read_label_counts(Path(counts)).table
+    if isinstance(counts, Frame):
+        return counts_of_frame(counts).table
+    raise BadInput(
+        f"counts = {counts!r:.60} are not label counts; give a dictionary with the counts of each "
+        "client, such as {'north': {'cat': 3}}, a DataFrame with the columns site, label and "
+        "count, or the path of a CSV file"
     )
 
 
@@ -384,7 +404,7 @@ def _clients(
             kept = np.flatnonzero(debtors(shares, wanted, size))
         slots = rule.slots(size, shares.size)
         within[method] = presence(shares, slots, rule.buffer, kept=kept)
-        if rule.weighting in PARTICIPATION:  # cheap enough without grouping
+        if rule.weighting in ("samples", *PARTICIPATION):  # cheap enough without grouping
             weight[method] = influence(alone, size, rule)
         else:
             of_group = influence(groups, size, rule)

@@ -146,6 +146,15 @@ def test_the_words_name_the_label_the_effect_and_the_costs(
     assert found.recall_after == max(0.3, *odd.values(), 0)
 
 
+def test_the_better_verdict_decides_between_settings_that_promise_the_same() -> None:
+    settings = grid(fedavg_10=0.9, fedraw_10=0.88)
+    assert recommended(settings).method == "fedavg"
+    risky = [
+        replace(s, verdicts=("kept", "at risk")) if s.method == "fedavg" else s for s in settings
+    ]
+    assert recommended(risky).setting == "FedRAW, K=10"
+
+
 def test_a_label_that_is_late_needs_more_arrivals() -> None:
     settings = [replace(s, verdicts=("kept", "late")) for s in grid(fedraw_10=0.4)]
     found = recommended(settings)

@@ -39,8 +39,8 @@ class Fit(NamedTuple):
 
 
 WAITING = Fit(-4.2, 2.5, 2.0, 0.0)
-AVERAGING = Fit(-3.8, 2.0, 1.5, 0.0)
-ADDING = Fit(-4.0, 1.7, 1.6, 1.2)
+AVERAGING = Fit(-3.9, 2.0, 1.5, 0.0)
+ADDING = Fit(-4.0, 1.7, 1.6, 1.1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,8 +218,9 @@ def recommend(
 ) -> Recommendation:
     """Recommend the setting of the largest lowest expected recall of a label.
 
-    Of settings that differ by at most `TIE`, the baseline comes first, then settings of which the
-    server does not store an update of every client, then the measured merit. A method without a
+    Of settings that differ by at most `TIE`, those of the best verdict count. The baseline comes
+    first, then settings of which the server does not store an update of every client, then the
+    measured merit. A method without a
     measured merit is not recommended, nor is one that waits for all clients, unless it is the
     baseline.
     """
@@ -227,7 +228,9 @@ def recommend(
     now = at[baseline, size, cap if baseline == "fedraw" else None]
     candidates = [now, *_candidates(at, size, cap, clients)]
     top = max(s.effect for s in candidates)
-    best, *others = [s for s in candidates if s.effect >= top - TIE]
+    tied = [s for s in candidates if s.effect >= top - TIE]
+    verdict = max((s.verdict for s in tied), key=VERDICTS.index)
+    best, *others = [s for s in tied if s.verdict == verdict]
     worst = int(np.argmin(now.recall))
     words: Words = ()
     if best is not now:

@@ -56,7 +56,7 @@ def test_the_table_shows_the_number_that_the_verdict_rests_on(folder: Path) -> N
     rare = next(label for label in found["labels"] if label["label"] == "rare one")
     lines = audit(folder, "--times", "times.csv", "-v").stdout.splitlines()
     line = next(line for line in lines if re.match(r"rare one +1 x\d", line))  # held, time
-    assert line.split()[5 : 5 + len(COLUMNS)] == [
+    assert line.split()[4 : 4 + len(COLUMNS)] == [
         f"{100 * rare['standing'][m]:.1f}" for m in COLUMNS
     ]
     assert rare["standing"]["fedfa"] < 0.1, "lost"

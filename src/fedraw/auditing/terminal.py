@@ -77,7 +77,6 @@ def _worst_labels(view: AuditView, most: int) -> Table:
     same = (best.method, best.buffer) == (method, view.audit.buffer)
     others = [] if same else [view.recommendation.setting]
     table = _table("label", "held by", "updates", title(method), *others)
-    table.title, table.title_justify = "", "left"
     for row in view.worst_first[:most]:
         own, i = row.methods[method], position[row.label]
         then = [] if same else [_outcome(best.verdicts[i], float(best.recall[i]))]
@@ -106,6 +105,8 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
     yield Text(at_a_glance(view))
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
+    horizon = f"Labels within {counted(view.audit.arrivals, 'arrival')}, worst first{view.under}"
+    yield _titled(horizon, _worst_labels(view, MOST_LABELS))
     yield _titled(f"Labels, worst first{view.under}: standing in percent", _labels(view))
     bounds = "; ".join(verdict_bounds())
     yield Text(
@@ -146,7 +147,7 @@ def at_a_glance(view: AuditView) -> str:
 
 
 def _labels(view: AuditView) -> Table:
-    table = _table("label", "held", "time", "updates", *map(title, COLUMNS), "verdict")
+    table = _table("label", "held", "time", *map(title, COLUMNS), "verdict")
     table.padding = (0, 0, 0, 0)  # room for the verdict
     rows = _shown(view)
     for row in rows:
@@ -154,7 +155,6 @@ def _labels(view: AuditView) -> Table:
             _name(row.label),
             f"{row.coverage:,}",
             f"x{row.holders_slowness:.2f}",
-            plain_number(row.updates),
             *(_standing(row.methods[method]) for method in COLUMNS),
             Text(row.verdict),
         )
@@ -163,7 +163,6 @@ def _labels(view: AuditView) -> Table:
     parts.append("held: number of clients with the label")
     if view.audit.times_known:
         parts[-1] += "; time: holders' mean update time relative to all clients"
-    parts[-1] += "; updates: expected from its holders within the horizon"
     table.caption = " ".join(parts)
     return table
 

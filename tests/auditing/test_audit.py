@@ -180,6 +180,13 @@ def test_what_a_notebook_shows_is_short() -> None:
     )
 
 
+def test_what_a_notebook_shows_names_labels_that_are_late() -> None:
+    shown = repr(audit(TEN, SLOW, 5, arrivals=10))
+    assert shown.startswith(
+        "<Audit of 10 clients, 2 labels, K=5; FedAvg: 0 lost, 1 at risk, 1 late"
+    )
+
+
 def test_a_label_table_does_as_well_as_histograms() -> None:
     table = fedraw.LabelTable.from_counts(TEN)
     one, other = audit(table, [SLOW[i] for i in range(10)], 5), audit(TEN, SLOW, 5)

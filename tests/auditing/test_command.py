@@ -106,6 +106,16 @@ def test_what_replay_takes_is_said(folder: Path) -> None:
     assert "Replay equals FedBuff here: no client's rarity score" in audit(folder, "-v").stdout
 
 
+def test_the_column_of_clients_may_be_called_site_in_every_table(folder: Path) -> None:
+    (folder / "online.csv").write_text(TIMES.replace("seconds", "online").replace(",6", ",0.5"))
+    given = ("--times", "times.csv", "--availability", "online.csv")
+    before = document(folder, *given)
+    for name in ("labels.csv", "times.csv", "online.csv"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("client,", "site,", 1))
+    assert document(folder, *given) == before
+
+
 def test_wide_and_parquet_tables_say_the_same(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -93,7 +93,7 @@ class Entries:
 
 def read_label_counts(path: Path) -> CountsFile:
     """Read a CSV file (gzipped or not) or a Parquet file; names are text."""
-    file = _with_clients(open_table(path))
+    file = with_clients(open_table(path))
     form = form_of(file)
     if path.stat().st_size >= SMALL:
         try:
@@ -118,7 +118,7 @@ def counts_of_frame(frame: Frame) -> CountsFile:
     header = tuple(map(str, table.columns))
     if not header:
         raise BadInput("the DataFrame has no columns; give the columns site, label and count")
-    file = _with_clients(
+    file = with_clients(
         TableFile(Path("the DataFrame"), header, "row", rows, batches=lambda: iter(()))
     )
     return _without_empty_labels(entries_of_rows(file, form_of(file)))
@@ -134,7 +134,7 @@ def _cell_text(value: object) -> str:
     return "" if text in _MISSING and not isinstance(value, str) else text
 
 
-def _with_clients(file: TableFile) -> TableFile:
+def with_clients(file: TableFile) -> TableFile:
     """Call the column of clients "client" if its name is site."""
     if "client" in file.header or "site" not in file.header:
         return file

@@ -123,6 +123,7 @@ class Audit:
         many = f"{len(self.clients):,} clients, {len(self.labels):,} labels, K={self.buffer}"
         fate = "; ".join(
             f"{title(method)}: {found.count('lost')} lost, {found.count('at risk')} at risk"
+            + (f", {found.count('late')} late" if "late" in found else "")
             for method, found in self.verdicts.items()
             if method in COLUMNS
         )
